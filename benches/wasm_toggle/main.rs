@@ -5,6 +5,7 @@
 //!
 //! Before anything is timed, each probe must count what it should, and nothing once it is off.
 
+mod kinds;
 mod throughput;
 
 use std::fmt::Write as _;
@@ -98,6 +99,8 @@ fn main() {
     report.push(first(&options));
     options.progress("many probes");
     report.push(many(&options));
+    options.progress("many probes of each kind");
+    report.push(kinds::table(&options));
     options.progress("throughput");
     let ticks_per_ns = report.host().ticks_per_ns;
     report.push(throughput::table(&options, ticks_per_ns));

@@ -41,6 +41,8 @@ pub struct Frame<'a> {
     return_address: usize,
     /// At an exit: the results that are in no register.
     results: Vec<u64>,
+    /// Where its values are, once one has been requested, and the frame's return address then.
+    own: Option<(usize, Values)>,
     not_send: PhantomData<*mut ()>,
 }
 
@@ -62,7 +64,7 @@ impl<'a> Frame<'a> {
         };
         // SAFETY: as above.
         unsafe { (*site).results = results.as_mut_ptr() };
-        Self { store, instance, generic, site, return_address, results, not_send: PhantomData }
+        Self { store, instance, generic, site, return_address, results, own: None, not_send: PhantomData }
     }
 
     /// Gives the code back what calls may have changed. Returns whether the frame has become plain.
@@ -189,7 +191,7 @@ impl<'a> Frame<'a> {
     /// # Errors
     /// [`AccessError::NoLocal`].
     pub fn local(&mut self, index: u32) -> Result<Val, AccessError> {
-        self.own().local(self, index)
+        self.with_own(|own, frame| own.local(frame, index))
     }
 
     /// An operand, counted from the top of the stack.
@@ -197,7 +199,7 @@ impl<'a> Frame<'a> {
     /// # Errors
     /// [`AccessError::NoOperand`].
     pub fn operand(&mut self, depth: u32) -> Result<Val, AccessError> {
-        self.own().operand(self, depth)
+        self.with_own(|own, frame| own.operand(frame, depth))
     }
 
     /// Whether a value is of a type: for a reference, what `ref.test` would answer.
@@ -211,7 +213,7 @@ impl<'a> Frame<'a> {
     /// [`AccessError::NoLocal`], [`AccessError::Value`], [`AccessError::Fixed`],
     /// [`AccessError::Version`], [`AccessError::StackOverflow`]: nothing has changed.
     pub fn set_local(&mut self, index: u32, value: &Val) -> Result<(), AccessError> {
-        self.own().set_local(self, index, value)
+        self.with_own(|own, frame| own.set_local(frame, index, value))
     }
 
     /// Changes an operand, counted from the top of the stack.
@@ -220,11 +222,22 @@ impl<'a> Frame<'a> {
     /// [`AccessError::NoOperand`], [`AccessError::Value`], [`AccessError::Fixed`],
     /// [`AccessError::Version`], [`AccessError::StackOverflow`]: nothing has changed.
     pub fn set_operand(&mut self, depth: u32, value: &Val) -> Result<(), AccessError> {
-        self.own().set_operand(self, depth, value)
+        self.with_own(|own, frame| own.set_operand(frame, depth, value))
     }
 
-    /// The frame's own values.
-    fn own(&self) -> Values {
+    /// Does something with the frame's own values, which are found once, and again when the frame has
+    /// become plain.
+    fn with_own<R>(&mut self, action: impl FnOnce(&Values, &mut Self) -> R) -> R {
+        // SAFETY: as in `new`.
+        let return_address = unsafe { (*self.site).return_address };
+        let found = self.own.take().filter(|(found_at, _)| *found_at == return_address);
+        let values = found.map_or_else(|| self.find_own(), |(_, values)| values);
+        let done = action(&values, self);
+        self.own = Some((return_address, values));
+        done
+    }
+
+    fn find_own(&self) -> Values {
         let waiting = self.walk().first();
         let Generic { function, position, ref located, .. } = *self.generic;
         let image = self.image().clone();
