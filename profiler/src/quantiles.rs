@@ -11,9 +11,9 @@
 //! The interval of a percentile is Woodruff's (1952): the variance of the share of samples below
 //! it, over groups (linearized ratio), gives an interval of shares, and the samples at these shares
 //! are the limits. Windows that are all alike do not show a phase of the program that none of them
-//! was in: of `n` windows, none is in a phase that has up to 3 / `n` of the calls with a probability
-//! of 5 % (the rule of three, Hanley and Lippman-Hand 1983), so the interval of shares is at least
-//! as wide as if that many calls were not seen.
+//! was in: of `n` windows, none is in a phase that has up to 3 / `n` of the calls with a
+//! probability of 5 % (the rule of three, Hanley and Lippman-Hand 1983), so the interval of shares
+//! is at least as wide as if that many calls were not seen.
 
 use crate::interval::student;
 use crate::report::Estimate;
