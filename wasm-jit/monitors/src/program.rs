@@ -22,7 +22,7 @@ pub struct Program<'m> {
 }
 
 impl<'m> Program<'m> {
-    /// Wraps a module, without reading its names yet.
+    /// Prepares the names and source lines of a module.
     pub fn new(module: &'m Module) -> Self {
         let (names, texts) = Default::default();
         Self { module, symbols: module.symbols(), names, texts }

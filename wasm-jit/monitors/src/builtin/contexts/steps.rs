@@ -146,7 +146,7 @@ fn enter_steps(shared: &Shared, offset: i32, way: usize) -> Vec<Step> {
         other.push(Step::Set(D, target));
         steps.push(Step::SkipIf(Operand::Temp(D), Equal, Memory(state!(top_node)), other.into()));
     }
-    // No frame is after the innermost one yet.
+    // The memory after the innermost frame is not a frame yet.
     steps.extend([
         Step::Store(frame!(key, 1), Argument(2)),
         Step::Store(frame!(node, 1), Operand::Temp(D)),
