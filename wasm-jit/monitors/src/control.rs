@@ -1,4 +1,4 @@
-//! [`Control`]: a session that other processes switch, over a socket in the file system.
+//! [`Control`]: lets other processes control a session, over a socket in the file system.
 //!
 //! A request is one line. The answer is either a line `ok` followed by the requested text, or
 //! `error: MESSAGE`, where the message may have several lines:

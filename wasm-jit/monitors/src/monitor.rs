@@ -1,4 +1,4 @@
-//! [`Monitor`]: an analysis.
+//! [`Monitor`]: an analysis of a program.
 
 use std::any::Any;
 use std::fmt;

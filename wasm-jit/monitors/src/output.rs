@@ -1,4 +1,4 @@
-//! [`Output`]: where reports go.
+//! [`Output`]: destinations of reports.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};

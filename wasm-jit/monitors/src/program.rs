@@ -1,4 +1,4 @@
-//! [`Program`]: what reports say about the observed module.
+//! [`Program`]: names and source lines of the observed module, for reports.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};

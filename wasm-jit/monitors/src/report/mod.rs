@@ -1,4 +1,4 @@
-//! [`Report`]: what a monitor has observed, whatever the format in which it is written.
+//! [`Report`]: the observations of a monitor, independent of the output format.
 
 pub(crate) mod csv;
 pub(crate) mod json;

@@ -1,4 +1,4 @@
-//! [`Estimate`]: how exact times from samples are.
+//! [`Estimate`]: the accuracy of sampled times.
 
 use super::sampler::{PERIOD, Samples};
 use crate::Report;

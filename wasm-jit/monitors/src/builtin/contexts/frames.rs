@@ -1,4 +1,4 @@
-//! [`Frames`]: those that a thread has entered and not left.
+//! [`Frames`]: the frames that a thread has entered and not left.
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! [`Local`]: the state of a thread, and what events do to it.
+//! [`Local`]: the state of a thread, and how events change it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

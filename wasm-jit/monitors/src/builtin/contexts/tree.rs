@@ -1,4 +1,4 @@
-//! [`Tree`]: the contexts of a thread, which it alone changes and reports read meanwhile.
+//! [`Tree`]: the contexts of a thread. Only this thread changes them, while reports read them.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

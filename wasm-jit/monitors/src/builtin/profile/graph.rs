@@ -9,7 +9,7 @@ use crate::{Cell, Program, Table};
 
 /// Functions and the calls between them. Times are in milliseconds.
 pub(super) struct Graph {
-    /// The functions, by decreasing self time.
+    /// The functions, by decreasing total time.
     pub(super) functions: Vec<Function>,
     pub(super) arcs: Vec<CallArc>,
     pub(super) total: f64,
