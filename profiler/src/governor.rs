@@ -354,13 +354,13 @@ pub(crate) struct Governor {
     wakes: f64,
     in_ticks: f64,
     idle: IdleTicks,
-    /// What samples of stacks have cost: the program's threads, and the service thread in its
-    /// ticks; of that, in the current tick.
+    /// The cost of stack samples: for the program's threads, and for the service thread in its
+    /// ticks; the latter's part in the current tick.
     stacks: f64,
     unwinding: f64,
     unwinding_now: f64,
     discovery_before: Duration,
-    /// Processor time that the program takes in a nanosecond of time.
+    /// The processor time that the program takes per nanosecond of elapsed time.
     load: f64,
     /// The mean cost of a timed call's probes, in nanoseconds.
     cost_of_call: f64,
@@ -368,7 +368,7 @@ pub(crate) struct Governor {
 }
 
 impl Governor {
-    /// `start` is what starting took; `exact` has everything observed.
+    /// `start` is the processor time of the start; with `exact`, everything is observed.
     pub(crate) fn new(budget: Option<f64>, exact: bool, ticks_per_ns: f64) -> Self {
         TICKS_PER_NS.store(ticks_per_ns.to_bits(), Relaxed);
         let budget = budget.filter(|_| !exact);
@@ -409,7 +409,7 @@ impl Governor {
         }
     }
 
-    /// Changes what [`Governor::new`] was given. Called by the service thread.
+    /// Changes the parameters of [`Governor::new`]. Called by the service thread.
     pub(crate) fn change(&mut self, budget: Option<f64>, exact: bool, demand: Demand) {
         let now = self.spent();
         self.last = self.total(&now, demand);
@@ -418,8 +418,8 @@ impl Governor {
         self.publish_for(exact);
     }
 
-    /// A surplus of the time before, perhaps with a much larger budget, is forfeited: otherwise the
-    /// new one would be exceeded for as long.
+    /// A surplus from before, perhaps with a much larger budget, is forfeited: otherwise the new
+    /// budget would be exceeded for as long.
     fn change_at(&mut self, now: &Spent, budget: Option<f64>) {
         let cost = self.cost(now);
         let entitled = self.budget.map(|before| self.entitled(before, now));
@@ -433,18 +433,18 @@ impl Governor {
         self.budget = budget;
     }
 
-    /// What the process did before does not count: processor time up to now, less the given.
+    /// Ignores what the process did before: its processor time up to now, except the given amount.
     pub(crate) fn forget(&mut self, except: f64) {
         self.process_before = of_process() - except;
         self.probes_before = counting::spent_in_probes();
     }
 
-    /// The process has used so much processor time while nothing was to be observed.
+    /// Records that the process has used this processor time while nothing was to be observed.
     pub(crate) fn was_paused(&mut self, nanoseconds: f64) {
         self.process_before += nanoseconds;
     }
 
-    /// Starting has taken so much processor time.
+    /// Records the processor time of the start.
     pub(crate) fn started(&mut self, nanoseconds: f64) {
         self.start = nanoseconds;
     }
@@ -455,7 +455,7 @@ impl Governor {
         set(Intensity { stratum: FULL.stratum / self.scale, allowance, earned, ..FULL });
     }
 
-    /// What was spent until now. Called by the service thread.
+    /// The amounts spent until now. Called by the service thread.
     pub(crate) fn spent(&self) -> Spent {
         let discovery = self.discovery();
         Spent {
@@ -468,7 +468,7 @@ impl Governor {
         }
     }
 
-    /// Samples of stacks have cost the program's threads this much so far; those of this tick have
+    /// Records the cost of stack samples for the program's threads so far. Those of this tick have
     /// been unwound since the service thread had the processor time `begin`.
     pub(crate) fn unwound(&mut self, begin: f64, stacks: f64) {
         self.stacks = stacks;
@@ -476,8 +476,8 @@ impl Governor {
         self.unwinding += self.unwinding_now;
     }
 
-    /// The service thread was woken between two ticks, and has worked since it had the processor
-    /// time `begin`.
+    /// Records that the service thread was woken between two ticks, and has worked since it had the
+    /// processor time `begin`.
     pub(crate) fn worked_apart(&mut self, begin: f64) {
         self.wakes += 1.0;
         self.in_ticks += of_thread() - begin;
@@ -490,8 +490,8 @@ impl Governor {
 
     /// Records the end of a tick that began when the service thread had this processor time.
     /// Returns the mean time to the next one, in nanoseconds. `is_busy` says that functions have
-    /// used their allowances up: more will, and one that has is unobserved until the next tick.
-    /// They need not wake the service thread then.
+    /// used up their allowances. More functions will then do so, and each is unobserved until the
+    /// next tick; they need not wake the service thread.
     pub(crate) fn ticked(&mut self, begin: f64, is_busy: bool) -> f64 {
         let can_hurry = self.scale > ENOUGH_TO_HURRY;
         WAKING.store(if is_busy || !can_hurry { WAIT } else { WAKE }, Relaxed);
@@ -508,8 +508,8 @@ impl Governor {
         if is_busy && can_hurry { (tick * BUSY).max(*TICKS.start()) } else { tick }
     }
 
-    /// Windows were opened, after the rest of a tick, from when the service thread had this
-    /// processor time until now.
+    /// Records that windows were opened after the rest of a tick, since the service thread had this
+    /// processor time.
     pub(crate) fn released(&mut self, begin: f64) {
         self.in_ticks += of_thread() - begin;
     }
@@ -520,7 +520,7 @@ impl Governor {
         (service - self.in_ticks).max(0.0)
     }
 
-    /// Compares and adapts. Called by the service thread at each tick.
+    /// Compares the cost with the budget, and adapts. Called by the service thread at each tick.
     pub(crate) fn adapt(&mut self, demand: Demand) {
         let Some(budget) = self.budget else { return };
         let now = self.spent();
@@ -545,14 +545,14 @@ impl Governor {
         Costs { own: now.own(), fixed, rest, windows: demand.windows as f64 }
     }
 
-    /// The cost that the budget is compared with: that of the start, and of learning, is spread
+    /// The cost that is compared with the budget: the costs of the start and of learning are spread
     /// over some time.
     fn cost(&self, now: &Spent) -> f64 {
         let paid = (now.own() / HORIZON_OF_START).min(1.0);
         now.running() - self.learning + paid * (now.start + self.learning)
     }
 
-    /// What could be spent until now, if this is the budget since it was last changed.
+    /// The amount that could be spent until now, if this is the budget since it was last changed.
     fn entitled(&self, budget: f64, now: &Spent) -> f64 {
         self.entitled_before + budget * (now.own() - self.changed_at)
     }
@@ -625,7 +625,7 @@ mod tests {
         }
     }
 
-    /// A surplus of a large budget does not add to a small one, and a deficit is compensated.
+    /// A surplus of a large budget does not add to a small one; a deficit is compensated.
     #[test]
     fn the_cost_converges_to_a_budget_that_was_changed() {
         for (before, after) in [(0.5, 0.01), (0.01, 0.05), (0.05, 0.01)] {

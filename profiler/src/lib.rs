@@ -45,8 +45,8 @@
 //!   quantiles for intervals. `measured`: all results of one function; `callers`, `cycles` and
 //!   `summary`: of all functions together.
 //! * [`script`], [`attach`]: scripts that observe calls instead of the profiler. [`arguments`]:
-//!   where probes at the entry of a function find its arguments, and at its exit its result.
-//!   `debug_file`: the files with debugging information.
+//!   where entry probes find a function's arguments, and exit probes its result. `debug_file`: the
+//!   files with debugging information.
 //! * [`report`], [`output`], [`options`], [`filter`], [`symbol`], [`locations`], [`elf_check`]: the
 //!   user interface.
 //!
