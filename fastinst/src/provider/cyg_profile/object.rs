@@ -1,4 +1,5 @@
-//! Objects: the intervals of their code, and the probes that are made of the sites in marked ones.
+//! Objects: the intervals of their code, and the probes that are made of the sites in marked
+//! intervals.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -19,7 +20,7 @@ use crate::permanent::{ObjectInfo, PROBES, Probe};
 
 /// Number of sites of which probes are made at a time. With more, more sites share the two waits of
 /// their retargeting; with fewer, the loader's lock is held for a shorter time, and less memory is
-/// needed meanwhile.
+/// needed.
 const SITES_AT_ONCE: usize = 1024;
 
 /// An object that was examined.
@@ -36,7 +37,7 @@ pub(super) struct Instrumented {
     pub(super) known: &'static KnownObject,
     /// Read when first needed.
     pub(super) names: Option<Names>,
-    /// As above.
+    /// Read when first needed.
     pub(super) imports: Option<Imports>,
     pub(super) stubs: Stubs,
     /// The ids of its probes.
@@ -56,11 +57,11 @@ impl Object {
         }
     }
 
-    /// Whether it is loaded, and its text contains our patches, so that it was not unloaded and
-    /// loaded again.
+    /// Whether the object is loaded, and its text contains our patches, so that it was not unloaded
+    /// and loaded again.
     pub(super) fn is_unchanged(&self) -> bool {
-        /// Number of probes that are examined. One is not sufficient if only one byte of it is
-        /// patched, which may be the same in the new text.
+        /// The number of probes that are examined. One is not sufficient if only one of its bytes
+        /// is patched, which may be the same in the new text.
         const EXAMINED: usize = 8;
         let Some(instrumented) = &self.instrumented else {
             return loaded::while_loaded(&self.loaded, || true).unwrap_or(false);
