@@ -352,8 +352,8 @@ fn window_assumed_too_large_a_toggle_tears() {
     scenario(FetchWindow::Bytes64).fails(is_mixture);
 }
 
-/// A toggle does not wait. So other patches of the same instruction must wait first: obligation 4
-/// of `decode`.
+/// A toggle does not wait. Therefore other patches of the same instruction must wait first:
+/// obligation 4 of `decode`.
 #[test]
 fn a_patch_of_a_site_right_after_its_toggle() {
     let place = STRADDLER;

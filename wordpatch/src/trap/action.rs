@@ -1,4 +1,4 @@
-//! The action of a process for SIGTRAP: reading it, replacing it, and taking it in place of the
+//! The action of a process for SIGTRAP: reading it, replacing it, and performing it instead of the
 //! kernel.
 
 use std::io;
