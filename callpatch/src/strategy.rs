@@ -16,7 +16,7 @@
 //! pointer to the RET island; and FF 15 becomes `8d 15`, `lea edx, [rip+d]`, which reads no memory.
 //!
 //! The last row is ours, not the paper's. A compiler assumes that a call clobbers the caller-saved
-//! registers, so a compiled call of a function without result may load EAX or EDX while inactive
+//! registers, so a compiled call to a function without result may load EAX or EDX while inactive
 //! ([`Clobbers::CallerSaved`]). That is one micro-operation without inputs, whereas the jump costs
 //! a taken branch and the island a call and a return.
 

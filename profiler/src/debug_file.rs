@@ -79,7 +79,8 @@ impl DebugFile {
         Ok(Self { object, separate, left: MAX_BYTES })
     }
 
-    /// The lowest load address according to the program headers: the loader maps whole pages.
+    /// The lowest load address in the program headers, rounded down because the loader maps whole
+    /// pages.
     pub(crate) fn lowest(&self) -> u64 {
         self.object.lowest
     }

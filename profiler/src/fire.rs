@@ -49,9 +49,9 @@ unsafe extern "C" fn count(id: ProbeId, _call_site: usize, _this_fn: usize) {
     }
 }
 
-/// Live at the probe: the three arguments, and nothing else that a callee may change. Replaces the
-/// third, the function's address, by the stack pointer at the site, and jumps: there is no frame,
-/// so the CFI of a leaf function is correct.
+/// Of the registers that a callee may change, only the three arguments are live at the probe.
+/// Replaces the third, the function's address, by the stack pointer at the site, and jumps: there
+/// is no frame, so the CFI of a leaf function is correct.
 #[unsafe(naked)]
 unsafe extern "C" fn entry(id: ProbeId, call_site: usize, this_fn: usize) {
     naked_asm!("lea rdx, [rsp + 8]", "jmp {}", sym entry_at)

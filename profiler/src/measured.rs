@@ -278,8 +278,8 @@ impl Measured {
 /// call with the two readings of the clock more or less than it does for an empty call.
 const OVERLAP: f64 = 0.5;
 
-/// Widens an estimate by a systematic error in the same unit, if that is at least half a percent of
-/// it. As everywhere, there is no upper limit if the error would exceed 100 %.
+/// Widens an estimate by a systematic error in the same unit, if the error is at least half a
+/// percent of the estimate. As everywhere, there is no upper limit if the error would exceed 100 %.
 fn widened(estimate: Estimate, by: f64) -> Estimate {
     let value = estimate.value.max(0.0);
     if by < 0.005 * value {

@@ -148,8 +148,8 @@ impl Slot {
 pub(crate) struct EntryStack {
     slots: [Slot; DEPTH],
     height: AtomicUsize,
-    /// The number, plus one, of entries that found no space since the whole stack was last found to
-    /// be open; or 0.
+    /// The number, plus one, of entries that found no space since the entire stack was last found
+    /// to be open; or 0.
     refused: AtomicUsize,
 }
 
@@ -333,7 +333,7 @@ impl Own<'_> {
                 outer = Some(index);
             }
         }
-        // This is the exit of a call inside another call of the same function: the exit of that one
+        // This is the exit of a call inside another call to the same function: the exit of that one
         // cannot have been missed, so it is still open.
         outer.into_iter().for_each(|index| self.0.slots[index].hold(exit.held));
         None

@@ -173,8 +173,8 @@ pub(crate) struct Open {
 }
 
 impl Planned {
-    /// With a window that both counts and times calls, and is longer than the effects of a context
-    /// switch.
+    /// The same stratum with a window that both counts and times calls, and is longer than the
+    /// effects of a context switch.
     pub(crate) fn longer(&self) -> Self {
         Self {
             length: self.length.max(50.0 * MIN_WINDOW).min(self.end - self.start),
@@ -183,7 +183,7 @@ impl Planned {
         }
     }
 
-    /// The window opens at `now` at the earliest. A stratum ends no sooner than its window.
+    /// Opens the window, at `now` at the earliest. A stratum ends no sooner than its window.
     /// `running` is the part of the time that is the program's own: the calls of the planned length
     /// are made in that.
     pub(crate) fn open(&self, now: f64, running: f64, own_time: f64) -> Open {
@@ -194,7 +194,7 @@ impl Planned {
 }
 
 impl Open {
-    /// With the program's own part of the time until `now`, if it is known.
+    /// The same, with the program's own part of the time until `now`, if it is known.
     pub(crate) fn measured(self, now: Option<Queued>) -> Self {
         let running = self.queued.zip(now).and_then(|(then, now)| then.own_part_until(&now));
         Self { running: running.unwrap_or(self.running), ..self }

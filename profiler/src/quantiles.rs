@@ -156,10 +156,10 @@ impl Quantiles {
     }
 }
 
-/// Half-width of the 95 % interval of the share of samples up to `value`, and the number of groups
-/// that represent the calls: they count by their weights, as many as would have the same variance
-/// if all had the same weight (Kish 1965, section 8.2). `None` if these are fewer than two. The
-/// samples are in the order of their groups.
+/// Half-width of the 95 % confidence interval of the share of samples up to `value`, and the number
+/// of groups that represent the calls: this is the number of groups of equal weight that would have
+/// the same variance (Kish 1965, section 8.2). `None` if these are fewer than two. The samples are
+/// in the order of their groups.
 fn error_of_share(grouped: &[Sample], value: f64, share: f64, total: f64) -> Option<(f64, f64)> {
     let residual = |sample: &Sample| {
         let is_below = f64::from(u8::from(f64::from(sample.ticks) <= value));

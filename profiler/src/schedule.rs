@@ -532,7 +532,7 @@ impl Schedule {
         };
         let overhead = governor::nanoseconds(counted.overhead.max(counted.entries * MIN_OVERHEAD));
         let uncertain = error * overhead / open.length + of_part;
-        // Of the time that passes.
+        // Relative to elapsed time, not to the program's own time.
         let rate = |calls_per_ns: f64| calls_per_ns * open.running;
         match counted.exceeded {
             Some(exceeded) => {

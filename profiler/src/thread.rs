@@ -280,7 +280,7 @@ impl Thread {
         self.ended_unseen(entry, self.preemption.time());
     }
 
-    /// The same of a thread that has been preempted for this time. If the exit was not missed, the
+    /// The same for a thread that has been preempted for this time. If the exit was not missed, the
     /// call was left by an exception or a longjmp, at an unknown time, or by an exit whose function
     /// was not known yet; if the thread has several stacks, nothing is known about nesting.
     fn ended_unseen(&self, entry: &Entry, preempted: u64) {
@@ -350,7 +350,7 @@ const NOTES: usize = 4;
 #[derive(Clone, Copy)]
 struct Figures {
     at: u64,
-    /// Its processor time, in nanoseconds.
+    /// The thread's processor time, in nanoseconds.
     processor: u64,
     /// The preemption that was known, in ticks.
     preempted: u64,
@@ -551,7 +551,7 @@ pub(crate) struct Seen {
     /// From each thread's first probe to its last.
     pub(crate) time: u64,
     pub(crate) preempted: u64,
-    /// Of that, the threads that have ended.
+    /// The part of it in threads that have ended.
     pub(crate) preempted_before_end: u64,
     /// Live threads.
     pub(crate) threads: u32,

@@ -386,7 +386,7 @@ mod tests {
     }
 
     fn read(address: usize, length: usize) -> Vec<u8> {
-        // SAFETY: text of the test, which is not written meanwhile.
+        // SAFETY: text of the test, which is not written during the call.
         unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), length) }.to_vec()
     }
 

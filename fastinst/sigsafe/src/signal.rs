@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// The arguments of the last call of the functions below.
+    /// The arguments of the last call to the functions below.
     static CALLED: AtomicI32 = AtomicI32::new(0);
     static INFO: AtomicUsize = AtomicUsize::new(0);
     static CONTEXT: AtomicUsize = AtomicUsize::new(0);

@@ -291,7 +291,7 @@ impl ReservedIds {
     /// [`Error::TooManyProbes`]: there are not enough consecutive free ids, or too many groups.
     ///
     /// # Panics
-    /// If the number is 0.
+    /// If `count` is 0.
     pub fn new(count: u32) -> Result<Self, Error> {
         assert!(count > 0, "a group without probes");
         let mut groups = hold();

@@ -17,7 +17,8 @@ pub(super) type Dwarf = gimli::Dwarf<Section>;
 /// The contents of a file. Addresses are relative to the file, not to memory.
 pub(super) struct Object {
     pub(super) dwarf: Dwarf,
-    /// The lowest load address according to the program headers: the loader maps whole pages.
+    /// The lowest load address in the program headers, rounded down because the loader maps whole
+    /// pages.
     pub(super) lowest: u64,
     code: Vec<Loaded>,
     /// Sections with constant data that needs no relocation.

@@ -247,8 +247,8 @@ fn tick(wake: Wake) -> Duration {
         // rows for the calls that were counted. An error means that there are no more probes.
         let _ = provider::begin(Extent::Executed);
     }
-    // In a forked child, most of which call exec before their first tick; and if instrumented code
-    // was loaded after the start.
+    // This happens in a forked child (most of them call exec before their first tick), and if
+    // instrumented code was loaded after the start.
     sample_stacks();
     let may_be_part = requested.is_none() && wake == Wake::Work;
     let next = with_session(|session| {

@@ -109,7 +109,7 @@ impl Session {
         self.schedule.functions.push(measured);
         self.indices.insert(key, index);
         self.by_address.insert(address, index);
-        // Its probes are switched on one by one as they are discovered.
+        // Its probes are activated one by one as they are discovered.
         self.schedule.begin(index);
         Some(index)
     }

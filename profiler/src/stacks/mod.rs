@@ -73,8 +73,8 @@ const PERIODS: RangeInclusive<f64> = 5e5..=1e7;
 const ROOM: f64 = 0.5;
 const ROOM_IF_SELDOM: f64 = 0.9;
 
-/// By how much the period differs from run to run: a program that repeats itself in step with it
-/// does not do so in the next run.
+/// The range of a random factor of the period: a program that repeats itself in step with the
+/// period in one run does not do so in the next.
 const JITTER: Range<f64> = 0.9..1.1;
 
 /// The frames of a sample.

@@ -104,7 +104,7 @@ pub enum Reverse {
     },
 }
 
-/// Why there is no result.
+/// The reason why there is no result.
 enum Halt {
     Error(Error),
     Requested(Request),

@@ -4,8 +4,8 @@
 //!    call that is already running is not seen; recursive calls that it makes are.
 //! 2. When the first wanted call enters, the state of the instance is written (`state.rs`), and the
 //!    call as a call by the host. From here on, the store's calls are observed (`recording.rs`).
-//! 3. When this frame returns, so does the call in the trace, and the store is no longer observed.
-//!    Recursive calls, and calls by the host in between, are part of the call.
+//! 3. When this frame returns, the call in the trace also returns, and the store is no longer
+//!    observed. Recursive calls, and calls by the host in between, are part of the call.
 //! 4. Everything between two calls is attributed to the host: the state after the first call is
 //!    kept, and at the next entry, the differences become events.
 //! 5. After the last call, the probes are removed, and the function returns to its original code.

@@ -7,8 +7,8 @@
 //! 3. The file is mapped *privately*, with the text's protection, at another address, and its pages
 //!    are faulted in.
 //! 4. `mremap` moves that mapping onto the text. The kernel holds the address space's lock during
-//!    the entire step, so a thread that faults meanwhile waits and then finds the new pages, which
-//!    contain the same bytes.
+//!    the entire step, so a thread that faults during the step waits and then finds the new pages,
+//!    which contain the same bytes.
 //!
 //! # Debuggers
 //! A debugger writes breakpoints into read-only text by copying the page, which the kernel refuses
@@ -258,7 +258,7 @@ pub(super) unsafe fn replace_by_memory_file(
         unsafe { writable.cast::<u8>().as_ptr().add(at - range.start).write(*byte) };
     }
     let addresses: Vec<usize> = breakpoints.into_iter().map(|(at, _)| at).collect();
-    // SAFETY: the file holds a copy of the text, which has not been changed meanwhile.
+    // SAFETY: the file holds a copy of the text, which has not been changed since.
     if let Err(errno) = unsafe { map_over_text(&file, 0, range, is_private, &addresses) } {
         // SAFETY: the mapping is ours and not in use.
         let _ = unsafe { munmap(writable, range.len()) };

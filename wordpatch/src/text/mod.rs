@@ -144,8 +144,9 @@ impl TextRef {
     /// # Safety
     /// No other thread changes the mapping of these bytes (munmap, mremap, mprotect) during the
     /// call, and nothing but this crate writes text in it from now on. A mapping is what
-    /// `/proc/self/maps` shows as one: adjacent anonymous pages belong to one mapping, whoever has
-    /// mapped them. Texts of several owners must be separated by a page of something else.
+    /// `/proc/self/maps` shows as one: adjacent anonymous pages belong to one mapping, regardless
+    /// of which code has mapped them. Texts of several owners must be separated by a page of
+    /// something else.
     pub unsafe fn resolve(address: usize, length: usize) -> Result<Self, Error> {
         #[cfg(model)]
         if environment::window().is_some() {

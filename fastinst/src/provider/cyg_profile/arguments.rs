@@ -146,8 +146,9 @@ impl Analysis {
         }
     }
 
-    /// For each of the `sites` (ascending indices into the instructions of one function), the
-    /// constant in RDI before it. `constants` are ranges of memory with pointers that never change.
+    /// For each of the `sites` (ascending indices into the instructions of one function), returns
+    /// the constant in RDI before it. `constants` are ranges of memory with pointers that never
+    /// change.
     pub(super) fn functions_of(
         &mut self,
         instructions: &[Instruction],

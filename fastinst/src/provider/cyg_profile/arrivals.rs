@@ -269,7 +269,7 @@ struct Table<const SLOTS: usize, const MARKS: usize, const MORE: usize, const MO
     more: Counts<MORE, MORE_MARKS>,
     /// Whether the second one is in use.
     is_full: AtomicBool,
-    /// Calls of functions for which there was no slot.
+    /// Calls to functions for which there was no slot.
     missed: AtomicU64,
 }
 

@@ -313,8 +313,8 @@ impl State {
         notes
     }
 
-    /// In objects that may be unloaded, makes toggles take effect on pages that a debugger has
-    /// copied. (In the others, they take effect immediately.)
+    /// Makes toggles take effect on pages that a debugger has copied, in objects that may be
+    /// unloaded. (In others, they take effect immediately.)
     fn settle(&mut self) {
         if self.settled.is_some_and(|at| at.elapsed() < SETTLE_EVERY) {
             return;

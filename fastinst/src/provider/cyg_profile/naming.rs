@@ -32,7 +32,7 @@ impl State {
         let imports = match &mut instrumented.imports {
             Some(imports) => imports,
             none => {
-                // SAFETY: the object is loaded meanwhile.
+                // SAFETY: the object is loaded during the call.
                 let read = || unsafe { Imports::read(loaded, &instrumented.view) };
                 none.insert(loaded::while_loaded(loaded, read)?)
             }

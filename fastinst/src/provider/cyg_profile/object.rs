@@ -67,14 +67,14 @@ impl Object {
             return loaded::while_loaded(&self.loaded, || true).unwrap_or(false);
         };
         let is_stale = |probe: &'static Probe| {
-            // SAFETY: the object is loaded here and stays loaded meanwhile; the site is inside its
-            // text.
+            // SAFETY: the object is loaded here and stays loaded during the call; the site is
+            // inside its text.
             probe.site().is_ok_and(|site| unsafe {
                 site.is_stale(probe.site_address(), callpatch::Shape::Call.len())
             })
         };
         let has_same_starts = || {
-            // SAFETY: the object is loaded meanwhile.
+            // SAFETY: the object is loaded during the call.
             let table = unsafe { Table::of(&self.loaded) };
             let names = instrumented.names.as_ref();
             let starts = starts(&self.loaded, &instrumented.view, table.as_ref(), names);
@@ -107,7 +107,7 @@ impl Instrumented {
         let Self { info, view, known, names, imports: _, stubs, probes, unsupported, back } = self;
         let empty = Names::default();
         let names = names.as_ref().unwrap_or(&empty);
-        // SAFETY: the object is loaded meanwhile.
+        // SAFETY: the object is loaded during the call.
         let table = unsafe { Table::of(loaded) };
         let mut scanner = Scanner::new(loaded, view);
         let mut found = FoundSites::default();

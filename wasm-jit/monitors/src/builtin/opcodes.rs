@@ -54,7 +54,7 @@ pub(super) fn by_opcode(counts: &Counts, module: &Module) -> BTreeMap<String, (u
         let Place::Instruction { offset } = location.place else { continue };
         let text = listing.text(module, location.function, offset);
         let opcode = match text.and_then(|text| text.split_whitespace().next()) {
-            // Of a function.
+            // The instructions of a function.
             Some(")") => "end",
             opcode => opcode.unwrap_or("unknown"),
         };
