@@ -108,7 +108,7 @@ fn record(seed: u64, calls: u64) -> Vec<u8> {
     trace.bytes()
 }
 
-/// A moment: the location, the remaining fuel, and some of the state.
+/// A moment: the location, the remaining fuel, the depth, and a hash of the state.
 type Moment = (Location, u64, usize, u64);
 
 /// All instructions of a replay, and the memories and the table at each call of `act`.
