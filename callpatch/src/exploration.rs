@@ -215,8 +215,8 @@ fn every_site_retargeted_and_activated_and_back() {
     }
 }
 
-/// To another target and back, and switched off and on in between, with no more waits than there
-/// are in `retarget_as`: at every time, one of the allowed calls is made.
+/// To another target and back, deactivated and activated in between, with no more waits than in
+/// `retarget_as`: at any time, one of the allowed calls is made.
 #[test]
 fn every_site_retargeted_while_it_stays_active() {
     for place in places() {

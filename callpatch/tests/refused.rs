@@ -1,4 +1,4 @@
-//! Behavior if the kernel refuses `membarrier`. The only test of its process: the filter is
+//! Behaviour if the kernel refuses `membarrier`. The only test of its process: the filter is
 //! permanent.
 
 mod common;

@@ -12,7 +12,7 @@ use crate::boundary::{CACHE_LINE, CLASSES, INSIDE_LINE, PAGE, class};
 use crate::error::Error;
 use crate::trial::{Kernel, Machine, Method, Spacing, Spec, Trial};
 
-/// The tearing behavior of a machine.
+/// The tearing behaviour of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tearing {
     /// Tears in a million toggles by one store inside a cache line, on average over all trials.
@@ -32,14 +32,14 @@ pub struct Tearing {
     pub processor: f64,
 }
 
-/// A simulated machine.
+/// A simulated machine with known properties.
 #[derive(Debug)]
 pub struct Simulated {
     /// The fetch window of the machine, in bytes.
     pub window: u32,
     /// The longest staleness, in ticks.
     pub t_max: u32,
-    /// The tearing behavior of the machine.
+    /// The tearing behaviour of the machine.
     pub tearing: Tearing,
     /// The window that `wordpatch::patch` assumes, in bytes.
     pub assumed_window: u32,

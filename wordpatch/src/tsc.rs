@@ -12,7 +12,7 @@ pub use self::in_loom::{now, now_after_all};
 #[inline(always)]
 pub fn now() -> u64 {
     // SAFETY: RDTSC has no memory effects; Linux leaves it enabled for user mode (a process that
-    // turned it off by PR_SET_TSC gets SIGSEGV, not undefined behavior).
+    // turned it off by PR_SET_TSC gets SIGSEGV, not undefined behaviour).
     unsafe { _rdtsc() }
 }
 

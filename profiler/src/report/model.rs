@@ -139,7 +139,7 @@ pub struct Latency {
     /// The shortest timed latency.
     #[serde(serialize_with = "json::tenths_of_number")]
     pub min: f64,
-    /// The arithmetic mean.
+    /// The arithmetic mean of the latencies.
     #[serde(serialize_with = "json::tenths")]
     pub mean: Estimate,
     /// The median.

@@ -22,7 +22,7 @@ use super::ThisMachine;
 use crate::error::Error;
 use crate::trial::{Kernel, Spec, Trial};
 
-/// The child's subcommand.
+/// The hidden subcommand that runs one trial.
 pub const VERB: &str = "trial";
 
 /// A child that has not ended by this time after its limit got no processor time, or has jumped to

@@ -40,7 +40,7 @@
 //!   (`runtime/activation.rs`, with the stack limit, the links of activations and the end of what
 //!   it lends). They own memory and hold references: after the run has continued, the values to
 //!   which the copied bytes refer are changed or freed, so restoring the bytes is undefined
-//!   behavior, whatever is done for the program. Frames of WebAssembly have return addresses in
+//!   behaviour, whatever is done for the program. Frames of WebAssembly have return addresses in
 //!   versions of code that are freed when no thread is in them, and conservative roots of the
 //!   collector.
 //! - **Values of frames** can be read at calls

@@ -86,7 +86,7 @@ pub enum Error {
     Engine(#[from] wasm_jit::Error),
 }
 
-/// A difference between a program's behavior and the recording.
+/// A difference between a program's behaviour and the recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// What the program did, as an event.

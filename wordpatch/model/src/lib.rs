@@ -2,7 +2,8 @@
 //! search of all executions that it allows.
 //!
 //! The paper is "Living on the Edge: Rapid-Toggling Probes with Cross-Modification on x86" (PLDI
-//! 2016); the model is that of its section 3, extended by behavior that was observed on processors.
+//! 2016); the model is that of its section 3, extended by behaviour that was observed on
+//! processors.
 //!
 //! # What is explored
 //! * The library's own drivers, unchanged. In a build with `--cfg model`, `wordpatch` uses the

@@ -556,7 +556,7 @@ pub(super) fn settle(probes: impl Iterator<Item = &'static Probe>) {
         return;
     }
     // Another thread that has toggled one of them in the meantime may have found it still on,
-    // before it was switched off here. The requested state is visible now.
+    // before it was deactivated here. The requested state is visible now.
     let _ = wordpatch::serialize_all_cores();
     stopped.into_iter().for_each(Probe::restore);
 }

@@ -1,4 +1,4 @@
-//! The behavior of a thread at a probe during a [`Pass`].
+//! The behaviour of a thread at a probe during a [`Pass`].
 
 use std::sync::Arc;
 

@@ -41,7 +41,7 @@ fn run(module: &Module, log: &Log) -> Outcome {
 /// Counts by function, offset in its body, and another number.
 type Counts = BTreeMap<(u32, u32, u64), u64>;
 
-/// A program, and its true behavior.
+/// A program, and its true behaviour.
 struct Truth {
     module: Module,
     text: String,
@@ -170,7 +170,7 @@ fn columns(report: &Report, table: &str, key: &str, value: &str) -> BTreeMap<u64
     rows.filter(|(_, value)| *value != 0).collect()
 }
 
-/// Checks all monitors that count against the true behavior of a program.
+/// Checks all monitors that count against the true behaviour of a program.
 fn check(truth: &Truth) -> usize {
     let cache = "cache{level=256:2:16,level=512:4:32}";
     let monitors = [

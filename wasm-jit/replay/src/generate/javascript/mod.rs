@@ -41,7 +41,7 @@ impl JavaScript {
 /// Makes a JavaScript host that replays a trace of the binary module `program`. It runs in Node.js
 /// from version 20 on, and in other engines that support ES modules.
 ///
-/// JavaScript does not preserve the bits of NaNs: if the program's behavior depends on them, the
+/// JavaScript does not preserve the bits of NaNs: if the program's behaviour depends on them, the
 /// replay may differ.
 ///
 /// # Errors
