@@ -1,9 +1,9 @@
 //! A debugger for programs that run in [`wasm_jit`]: breakpoints, steps, watchpoints, values.
 //!
 //! It is built on [probes](wasm_jit::probes) only, which are toggled while the program runs. A
-//! program needs no preparation, and code without breakpoints runs at full speed. This crate
-//! contains no terminal interface: it is used by the command `wasm-jit debug`, and by a server for
-//! the GDB remote protocol.
+//! program needs no preparation, and code without breakpoints runs at full speed. This crate has no
+//! terminal interface; the command `wasm-jit debug` provides one. [`serve`] serves clients of the
+//! GDB remote protocol.
 //!
 //! # Stopping a program
 //! A probe's closure runs on the program's thread, with its [`Frame`](wasm_jit::probes::Frame). To

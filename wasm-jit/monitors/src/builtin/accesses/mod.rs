@@ -1,5 +1,5 @@
-//! Passes the memory accesses of all stores, each store's in order, to monitors that look at each
-//! access.
+//! Passes all memory accesses to monitors that examine each access; those of one store are passed
+//! in order.
 //!
 //! A probe at each instruction that accesses a memory appends a record of the access to a buffer of
 //! the running store ([`Recorder`]). The consumer gets the records of a full buffer on the thread
