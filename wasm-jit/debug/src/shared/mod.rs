@@ -197,7 +197,7 @@ impl Shared {
         if self.reasons(frame, location, false).is_empty() {
             return Ok(());
         }
-        // While the thread waited, another thread's stop may have changed the breakpoints here.
+        // While it waited, another thread's stop may have changed the breakpoints here.
         let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
         match self.reasons(frame, location, true) {
             reasons if reasons.is_empty() => Ok(()),

@@ -23,7 +23,7 @@ impl Shared {
         };
         let watches = matches!(pass.purpose, Purpose::Search { watches: true }) && pass.progress().has_begun;
         if watches && !is_end {
-            // The other probe at this location may not have fired yet.
+            // The other probe of this place may not have fired yet.
             self.check_watches(pass, frame);
         }
         if location.place == Place::Entry {

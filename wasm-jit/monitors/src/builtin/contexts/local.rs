@@ -315,7 +315,7 @@ impl Local {
         self.switch(node);
     }
 
-    /// A function is about to tail-call another one that is observed.
+    /// A function is about to call another one, which is observed, by a tail call.
     pub(super) fn tail_call(&mut self, address: u64) {
         let node = self.innermost(address);
         self.frames.pop_below(address.saturating_add(1), &self.tree.state);
