@@ -15,7 +15,7 @@ use std::thread;
 
 use callpatch::{CallSite, Clobbers, Error, retarget};
 
-// A function with two calls of the first hook; the second call crosses a cache line.
+// A function with two calls to the first hook; the second call crosses a cache line.
 global_asm!(
     ".globl work, first_call, second_call",
     ".balign 64",
@@ -51,7 +51,7 @@ extern "C" fn second_hook() {
     CALLS.set([first, second + 1]);
 }
 
-/// The number of calls of each hook in 1000 runs on this thread.
+/// The number of calls to each hook in 1000 runs on this thread.
 fn calls() -> [u32; 2] {
     CALLS.set([0; 2]);
     (0..1000).for_each(|_| work());
@@ -85,7 +85,7 @@ fn retarget_calls() -> Result<(), Error> {
     let target = second_hook as *const () as usize;
     // SAFETY: both hooks have the same type and live as long as the program.
     for site in unsafe { retarget(&sites.map(|site| (site, target))) } {
-        // Retargeted sites are switched off.
+        // Retargeted sites are inactive.
         site?.activate()?;
     }
     wordpatch::serialize_all_cores()?;

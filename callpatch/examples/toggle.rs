@@ -1,4 +1,4 @@
-//! Switches a call off and on again while another thread executes it.
+//! Deactivates and activates a call while another thread executes it.
 //!
 //! Run by `cargo run --release -p callpatch --example toggle`. Prints:
 //!
@@ -44,7 +44,7 @@ extern "C" fn hook() {
     CALLS.set(CALLS.get() + 1);
 }
 
-/// How many of 1000 runs on this thread call the hook.
+/// The number of calls to the hook in 1000 runs on this thread.
 fn calls() -> u32 {
     CALLS.set(0);
     (0..1000).for_each(|_| work());
@@ -53,7 +53,7 @@ fn calls() -> u32 {
 
 fn main() -> Result<(), Error> {
     // SAFETY: 1. an instruction starts there, in the program's own code, which only callpatch
-    // writes; 2. `work` is right without the call; 3. nothing branches into the middle of it.
+    // writes; 2. `work` is correct without the call; 3. no code branches into the middle of it.
     let site = unsafe { CallSite::decode(&raw const work_call as usize, Clobbers::Nothing)? };
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,7 +1,7 @@
-//! The paper's interface (Figure 3): calls named by their address alone.
+//! The paper's interface (Figure 3): calls identified only by their addresses.
 //!
-//! A site is decoded and verified when its address is first used, and remembered. Callers with a
-//! [`CallSite`] toggle it without this table and its lock.
+//! A site is decoded and verified when its address is first used, and kept in a table. Callers with
+//! a [`CallSite`] toggle it without this table and its lock.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -38,7 +38,7 @@ unsafe fn with_site<R>(
                 return result;
             }
         }
-        // The views of the new text that were resolved for other sites are kept.
+        // The references to the new text that were resolved for other sites are kept.
         site.text.forget_text();
         sites.remove(&address);
     }
@@ -48,21 +48,21 @@ unsafe fn with_site<R>(
     result
 }
 
-/// Switches the call at `address` on, with this operand: the displacement from the end of the
-/// instruction to the callee, or to the pointer of an indirect call. The site is an active or
+/// Activates the call at `address`, with this operand: the displacement from the end of the
+/// instruction to the callee or, for an indirect call, to the pointer. The site is an active or
 /// inactive call, or a five-byte NOP inside one fetch window.
 ///
-/// One store if the operand is unchanged; otherwise the call blocks as [`retarget`] does. Takes a
+/// Makes one store if the operand is unchanged; otherwise blocks as [`retarget`] does. Takes a
 /// lock: not for signal handlers.
 ///
 /// # Errors
-/// [`Error::NotACall`], [`Error::StraddlingNop`], [`Error::OutOfReach`], [`Error::Foreign`], or the
-/// text cannot be written.
+/// [`Error::NotACall`], [`Error::StraddlingNop`], [`Error::OutOfReach`], [`Error::Foreign`], or
+/// [`Error::Text`] if the text cannot be written.
 ///
 /// # Safety
 /// 1. `address` must be the start of an instruction in text that stays mapped, which only this
 ///    workspace's crates write.
-/// 2. The program must be correct with the call of that target, and without it.
+/// 2. The program must be correct with the call to that target, and without it.
 /// 3. No other code branches into the middle of the instruction.
 pub unsafe fn activate_call(address: usize, offset: i32) -> Result<Toggle, Error> {
     let target = |shape: Shape| (address + shape.len()).wrapping_add_signed(offset as isize);
@@ -86,13 +86,13 @@ pub unsafe fn activate_call(address: usize, offset: i32) -> Result<Toggle, Error
     unsafe { with_site(address, decode, act) }
 }
 
-/// Switches the call at `address` off. One store, under a lock: not for signal handlers.
+/// Deactivates the call at `address`. Makes one store, under a lock: not for signal handlers.
 ///
 /// # Errors
-/// [`Error::NotACall`], [`Error::Foreign`], or the text cannot be written.
+/// [`Error::NotACall`], [`Error::Foreign`], or [`Error::Text`] if the text cannot be written.
 ///
 /// # Safety
-/// Those of [`activate_call`].
+/// As [`activate_call`].
 pub unsafe fn deactivate_call(address: usize) -> Result<Toggle, Error> {
     // SAFETY: the caller's obligations are those of `decode`.
     let decode = || unsafe { CallSite::decode(address, Clobbers::Nothing) };

@@ -1,4 +1,4 @@
-//! The machine code of call sites. The only file that defines the bytes of CALL, JMP, NOP and RET.
+//! The machine code of call sites: the only file that defines the bytes of CALL, JMP, NOP and RET.
 
 use iced_x86::{Code, Decoder, DecoderOptions};
 use wordpatch::Bytes;
@@ -17,7 +17,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Length of the instruction in bytes.
+    /// The length of the instruction in bytes.
     pub const fn len(self) -> usize {
         self.opcode().len() + DISPLACEMENT
     }
@@ -39,7 +39,7 @@ impl Shape {
         byte == Self::Call.opcode()[0] || byte == Self::Jump.opcode()[0]
     }
 
-    /// Its first bytes.
+    /// The opcode: the bytes before the displacement.
     pub const fn opcode(self) -> &'static [u8] {
         match self {
             Self::Call => &[0xe8],
@@ -49,7 +49,7 @@ impl Shape {
         }
     }
 
-    /// Offset of the displacement.
+    /// The offset of the displacement from the start of the instruction.
     pub(crate) const fn operand_offset(self) -> usize {
         self.opcode().len()
     }
@@ -65,7 +65,7 @@ pub(crate) fn rets(code: &[u8], address: usize) -> impl Iterator<Item = usize> {
         .map(|ret| ret.ip() as usize)
 }
 
-/// Length of the displacement.
+/// The length of the displacement in bytes.
 pub(crate) const DISPLACEMENT: usize = 4;
 
 /// `ret`: the inactive form of a tail call, and the code of an island.
@@ -83,8 +83,8 @@ const LEA: u8 = 0x8d;
 const NOP5: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 const NOP6: [u8; 6] = [0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00];
 
-/// The shape of the instruction at the start of `code`, if it is a call site. With a prefix it is a
-/// different instruction (BND, NOTRACK, addr32 of a relaxed call).
+/// The shape of the instruction at the start of `code`, if it is a call site. An instruction with a
+/// prefix does not count as one (BND, NOTRACK, addr32 of a relaxed call).
 pub(crate) fn decode(code: &[u8]) -> Option<Shape> {
     let shapes = [Shape::Call, Shape::Jump, Shape::IndirectCall, Shape::IndirectJump];
     // Each opcode is followed by a displacement, whatever that is.

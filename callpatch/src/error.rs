@@ -2,7 +2,7 @@
 
 use wordpatch::Bytes;
 
-/// Why a call site was not decoded, toggled or retargeted. The site is unchanged.
+/// The reason why a call site was not decoded, toggled or retargeted. The site is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -11,7 +11,7 @@ pub enum Error {
         "no call that can be toggled at {address:#x}: found {found}; give the address of a CALL, a JMP or a five-byte NOP"
     )]
     NotACall {
-        /// The address of the expected call.
+        /// The address at which a call was expected.
         address: usize,
         /// The bytes at that address.
         found: Bytes,
@@ -42,15 +42,15 @@ pub enum Error {
         "foreign bytes in the call at {address:#x}: expected {expected}, found {found}; another tool may have patched it"
     )]
     Foreign {
-        /// Address of the compared bytes.
+        /// The address of the compared bytes.
         address: usize,
         /// The expected bytes.
         expected: Bytes,
-        /// The bytes found.
+        /// The bytes that were found.
         found: Bytes,
     },
 
-    /// wordpatch refused.
+    /// wordpatch refused the operation.
     #[error(transparent)]
     Text(wordpatch::Error),
 }

@@ -215,8 +215,8 @@ fn every_site_retargeted_and_activated_and_back() {
     }
 }
 
-/// To another target and back, and switched off and on in between, with no more waits than there
-/// are in `retarget_as`: at every time, one of the allowed calls is made.
+/// To another target and back, deactivated and activated in between, with no more waits than in
+/// `retarget_as`: at any time, one of the allowed calls is made.
 #[test]
 fn every_site_retargeted_while_it_stays_active() {
     for place in places() {
@@ -352,8 +352,8 @@ fn window_assumed_too_large_a_toggle_tears() {
     scenario(FetchWindow::Bytes64).fails(is_mixture);
 }
 
-/// A toggle does not wait. So other patches of the same instruction must wait first: obligation 4
-/// of `decode`.
+/// A toggle does not wait. Therefore other patches of the same instruction must wait first:
+/// obligation 4 of `decode`.
 #[test]
 fn a_patch_of_a_site_right_after_its_toggle() {
     let place = STRADDLER;

@@ -1,9 +1,9 @@
-//! Toggles CALL instructions of running code: each switch is one atomic store, without a trap, a
+//! Toggles CALL instructions of running code: each toggle is one atomic store, without a trap, a
 //! wait or a lock.
 //!
-//! Use it to switch existing calls off and on, such as those of instrumentation functions, and to
-//! give them other targets. The crate `wordpatch` patches other instructions; the crate `fastinst`
-//! manages many such calls by id.
+//! Use it to deactivate and activate existing calls, such as those to instrumentation functions,
+//! and to give them other targets. The crate `wordpatch` patches other instructions; the crate
+//! `fastinst` manages many such calls by id.
 //!
 //! # Example
 //! ```
@@ -58,7 +58,7 @@
 //! # Toggling and retargeting
 //! [`CallSite::activate`] and [`CallSite::deactivate`] are single stores: they never block,
 //! allocate or enter the kernel, and may be called from a signal handler or a probe function.
-//! Another core may still run the old form for T_max.
+//! Another core may still execute the old form for T_max.
 //!
 //! [`retarget`] changes the target of sites. If the operand itself crosses a window it takes two
 //! waits, paid once for a batch, and no trap: while a site is inactive its operand is dead.

@@ -14,8 +14,8 @@
 //! A site inside one window, or a 1|4 site that uses a RET island, needs one store and no wait. All
 //! sites are inactive afterwards.
 //!
-//! A site that must not miss an execution stays active ([`retarget_as`]). Then it is the call
-//! itself that changes, first after the boundary:
+//! A site that must not miss an execution stays active ([`retarget_as`]). Then the call itself
+//! changes, first after the boundary:
 //!
 //! ```text
 //! old        e8 d0 d1 | d2 d3
@@ -25,8 +25,8 @@
 //! 4 wait                         without it, the next change of n2 n3 may meet d0 d1
 //! ```
 //!
-//! If only the bytes on one side differ, it is one store, and the third address is not needed:
-//! inside one window, at 1|4, and wherever the operands agree on one side.
+//! If only the bytes on one side differ, one store is sufficient, and the third address is not
+//! needed: inside one window, at 1|4, and wherever the operands agree on one side.
 
 use std::ops::Range;
 
@@ -39,10 +39,10 @@ use crate::site::CallSite;
 use crate::strategy::Strategy;
 use crate::switch::State;
 
-/// Makes each site inactive and sets its operand to a new target: the callee of a direct call, the
-/// pointer of an indirect one. For each site, in order, returns the site with its new target, or
-/// the reason why it has kept the old one. Blocks for two waits if any site needs them, regardless
-/// of the number of sites.
+/// Makes each site inactive and sets its operand to a new target: the callee of a direct call, or
+/// the pointer of an indirect one. For each site, in order, returns the site with its new target,
+/// or the reason why it has kept the old one. Blocks for two waits if any site needs them,
+/// regardless of the number of sites.
 ///
 /// Must not be called for the same site by two threads at once, nor while another thread toggles
 /// it.
@@ -63,9 +63,9 @@ pub unsafe fn retarget(sites: &[(CallSite, usize)]) -> Vec<Result<CallSite, Erro
 }
 
 /// As [`retarget`], for sites of which some stay active: those with [`State::Active`] make a call
-/// whenever they are executed, of the old target, the new one, or in between of
-/// [`CallSite::intermediate_target`]. They must be active; if one is not, or fails, it keeps its
-/// old target and its state.
+/// whenever they are executed: to the old target, the new one or, in between,
+/// [`CallSite::intermediate_target`]. These sites must be active; a site that is not active, or
+/// fails, keeps its old target and its state.
 ///
 /// # Safety
 /// As [`retarget`]. The program must also be correct when a site that stays active calls its
@@ -90,7 +90,7 @@ struct Retarget {
     old: CallSite,
     /// The site with its new target, which is returned to the caller, without that mark.
     new: CallSite,
-    /// The state during the change and after it.
+    /// The state of the site during the change and after it.
     keeps: State,
     phase: Phase,
 }
@@ -232,7 +232,7 @@ impl Retarget {
         if self.keeps == State::Active {
             let [front, back] = parts(&self.old);
             for part in [front, back] {
-                // Bytes that another tool has stored meanwhile are left.
+                // Bytes that another tool has stored in the meantime are left unchanged.
                 let _ = self.exchange(part, &self.new, &self.old);
             }
             return;
@@ -257,7 +257,7 @@ impl Stepwise for Retarget {
     type Error = Error;
 
     /// Steps 1 and 3. An operand that cannot be stored completely is restored, and its site waits
-    /// nevertheless: a core may have fetched the new bytes meanwhile.
+    /// nevertheless: a core may have fetched the new bytes before that.
     fn store(&mut self) -> Result<(), Error> {
         if let (Phase::Prepared, State::Active) = (&self.phase, self.keeps) {
             return self.begin_active();

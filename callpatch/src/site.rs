@@ -11,7 +11,7 @@ use crate::switch::{State, Switch, Toggle};
 
 const _: () = assert!(size_of::<Switch>() <= 64, "a toggle reads one cache line");
 
-/// A call that can be switched on and off. Copies are handles to the same site.
+/// A call that can be activated and deactivated. Copies are handles to the same site.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct CallSite {
@@ -22,17 +22,17 @@ pub struct CallSite {
     pub(crate) shape: Shape,
     pub(crate) clobbers: Clobbers,
     pub(crate) strategy: Strategy,
-    /// The instruction when active.
+    /// The instruction of the active call.
     pub(crate) instruction: Bytes,
     pub(crate) edit: Edit,
 }
 
 impl CallSite {
-    /// Decodes the active call at `address`. Writes nothing to the code. Takes locks and may
+    /// Decodes the active call at `address`. Does not write to the code. Takes locks and may
     /// allocate.
     ///
     /// # Errors
-    /// [`Error::NotACall`], or an error because the text cannot be made writable.
+    /// [`Error::NotACall`], or [`Error::Text`] if the text cannot be made writable.
     ///
     /// # Safety
     /// 1. `address` must be the start of an instruction in text that stays mapped during the call,
@@ -55,7 +55,7 @@ impl CallSite {
         unsafe { Self::new(first, shape, instruction, clobbers) }
     }
 
-    /// Decodes a five-byte NOP at `address` as an inactive call to `target`. Writes nothing to the
+    /// Decodes a five-byte NOP at `address` as an inactive call to `target`. Does not write to the
     /// code.
     ///
     /// # Errors
@@ -139,17 +139,17 @@ impl CallSite {
         self.switch
     }
 
-    /// The address of the instruction.
+    /// The address of the site's instruction.
     pub fn address(&self) -> usize {
         self.text.address()
     }
 
-    /// The kind of the instruction.
+    /// The kind of the site's instruction.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// How the site is made inactive.
+    /// The way in which the site is made inactive.
     pub fn strategy(&self) -> Strategy {
         self.strategy
     }
@@ -160,7 +160,7 @@ impl CallSite {
         i32::from_le_bytes(operand.try_into().expect("four bytes"))
     }
 
-    /// The target of the operand: the callee of a direct call, the pointer of an indirect one.
+    /// The target of the operand: the callee of a direct call, or the pointer of an indirect one.
     pub fn target(&self) -> usize {
         (self.address() + self.shape.len()).wrapping_add_signed(self.displacement() as isize)
     }
@@ -170,7 +170,7 @@ impl CallSite {
     /// handler, or by the probe function of this site.
     ///
     /// # Errors
-    /// [`Error::Foreign`] if the site holds neither form.
+    /// [`Error::Foreign`] if the site has neither form.
     #[inline]
     pub fn activate(&self) -> Result<Toggle, Error> {
         self.switch.activate()
@@ -179,7 +179,7 @@ impl CallSite {
     /// Deactivates the call: it is skipped. Otherwise as [`CallSite::activate`].
     ///
     /// # Errors
-    /// [`Error::Foreign`] if the site holds neither form.
+    /// [`Error::Foreign`] if the site has neither form.
     #[inline]
     pub fn deactivate(&self) -> Result<Toggle, Error> {
         self.switch.deactivate()
@@ -198,7 +198,7 @@ impl CallSite {
     /// Whether the call is active.
     ///
     /// # Errors
-    /// [`Error::Foreign`] if the site holds neither form.
+    /// [`Error::Foreign`] if the site has neither form.
     pub fn state(&self) -> Result<State, Error> {
         self.switch.found().map_err(|found| {
             let Edit { offset, active, .. } = self.edit;

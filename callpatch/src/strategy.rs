@@ -1,7 +1,7 @@
 //! The bytes of a site that change when it is toggled.
 //!
-//! A call that crosses a fetch window would take two stores. So only one side of the boundary is
-//! ever changed (paper section 6), by a strategy that depends on the split:
+//! A call that crosses a fetch window would need two stores. Therefore only one side of the
+//! boundary is ever changed (paper section 6), by a strategy that depends on the split:
 //!
 //! ```text
 //! split            active             inactive
@@ -16,7 +16,7 @@
 //! pointer to the RET island; and FF 15 becomes `8d 15`, `lea edx, [rip+d]`, which reads no memory.
 //!
 //! The last row is ours, not the paper's. A compiler assumes that a call clobbers the caller-saved
-//! registers, so a compiled call of a function without result may load EAX or EDX while inactive
+//! registers, so a compiled call to a function without result may load EAX or EDX while inactive
 //! ([`Clobbers::CallerSaved`]). That is one micro-operation without inputs, whereas the jump costs
 //! a taken branch and the island a call and a return.
 
@@ -27,17 +27,17 @@ use crate::encoding::{self, Shape};
 /// The registers that an inactive site may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clobbers {
-    /// None: correct for any call.
+    /// No registers: correct for any call.
     Nothing,
     /// EAX and EDX: correct if the call follows the System V calling convention and its result is
     /// not used.
     CallerSaved,
 }
 
-/// How a site is made inactive.
+/// The way in which a site is made inactive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Strategy {
-    /// The complete instruction becomes a NOP.
+    /// The entire instruction becomes a NOP.
     Nop,
     /// The first two bytes become a jump over the rest.
     Skip,

@@ -20,14 +20,14 @@ use wordpatch::protocol::INT3;
 use crate::encoding::{self, Shape};
 use crate::error::Error;
 
-/// Size of one stub; a multiple of 16, so that stubs are aligned.
+/// The size of a stub in bytes; a multiple of 16, so that stubs are aligned.
 pub const STUB_SIZE: usize = 16;
 
-/// Size of one cell: eight bytes with the address to continue at, four with the number. The rest
-/// belongs to the provider.
+/// The size of a cell in bytes: eight with the address to continue at, four with the number. The
+/// rest belongs to the provider.
 pub const CELL_SIZE: usize = 16;
 
-/// Offset of the number in a cell.
+/// The offset of the number in a cell, in bytes.
 pub const NUMBER: usize = 8;
 
 /// `mov rdx, rdi`.
@@ -36,7 +36,7 @@ const MOV_RDX_RDI: [u8; 3] = [0x48, 0x89, 0xfa];
 /// The first bytes of `mov edi, disp32(%rip)`.
 const MOV_EDI_RIP: [u8; 2] = [0x8b, 0x3d];
 
-/// Size of a relay.
+/// The size of a relay in bytes.
 pub const RELAY_SIZE: usize = Shape::Jump.len();
 
 /// The code of a relay at `address`: a jump to `target`, which returns to the site.

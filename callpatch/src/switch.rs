@@ -1,5 +1,5 @@
-//! The part of a call site that is needed to toggle it, for tables with a great number of sites: 40
-//! bytes instead of three cache lines.
+//! The part of a call site that is needed to toggle it, for tables with very many sites: 40 bytes
+//! instead of three cache lines.
 
 use wordpatch::Bytes;
 use wordpatch::text::{Form, TogglePair};
@@ -52,7 +52,7 @@ impl Switch {
     /// As [`CallSite::activate`](crate::CallSite::activate).
     ///
     /// # Errors
-    /// [`Error::Text`] if the site holds neither form.
+    /// [`Error::Text`] if the site has neither form.
     #[inline]
     pub fn activate(&self) -> Result<Toggle, Error> {
         self.toggle(ACTIVE)
@@ -61,7 +61,7 @@ impl Switch {
     /// As [`CallSite::deactivate`](crate::CallSite::deactivate).
     ///
     /// # Errors
-    /// [`Error::Text`] if the site holds neither form.
+    /// [`Error::Text`] if the site has neither form.
     #[inline]
     pub fn deactivate(&self) -> Result<Toggle, Error> {
         self.toggle(INACTIVE)
@@ -78,12 +78,12 @@ impl Switch {
         }
     }
 
-    /// Whether the call is active; `None` if the site holds neither form.
+    /// Whether the call is active; `None` if the site has neither form.
     pub fn state(&self) -> Option<State> {
         self.found().ok()
     }
 
-    /// Whether the call is active; the bytes of the site if it holds neither form.
+    /// Whether the call is active; the bytes of the site if it has neither form.
     pub(crate) fn found(&self) -> Result<State, Bytes> {
         // SAFETY: the site was decoded under the contract of `CallSite::decode`.
         Ok(match unsafe { self.0.form() }? {
@@ -104,7 +104,7 @@ impl Switch {
         unsafe { self.0.settle() }.map_err(Error::from)
     }
 
-    /// Whether this switch, of text that was unmapped, is equivalent to `now`, of the text that was
+    /// Whether this switch, in text that was unmapped, is equivalent to `now`, in the text that was
     /// mapped in its place: it stores the same bytes at the same address.
     pub fn is_equivalent(&self, now: &Self) -> bool {
         self.0.is_equivalent(&now.0)

@@ -1,4 +1,4 @@
-//! The paper's interface: calls named by their address, in text that may be replaced.
+//! The paper's interface: calls identified by their addresses, in text that may be replaced.
 
 mod common;
 
@@ -17,7 +17,8 @@ fn a_call_is_switched_and_retargeted_by_its_address() {
         for offset in 0..8 {
             let function = function(shape, offset);
             let operand = |target: usize| target.wrapping_sub(function.site + shape.len()) as i32;
-            // SAFETY: text of the test's own, right with and without its call, to either target.
+            // SAFETY: text that belongs to the test, correct with and without its call, to either
+            // target.
             unsafe {
                 assert_eq!(deactivate_call(function.site).unwrap(), Toggle::Changed);
                 assert_eq!(deactivate_call(function.site).unwrap(), Toggle::Unchanged);
@@ -36,7 +37,7 @@ fn a_call_is_switched_and_retargeted_by_its_address() {
                     Toggle::Changed
                 );
                 assert_eq!(function.run(), [0, 1]);
-                // The site is remembered with its new operand.
+                // The site is kept with its new operand.
                 assert_eq!(
                     activate_call(function.site, operand(function.targets[1])).unwrap(),
                     Toggle::Unchanged
@@ -72,7 +73,7 @@ fn map(place: Option<usize>, site: [u8; 5]) -> usize {
     code.resize(THUNK, 0xcc);
     code.extend([0xff, 0x25, 0, 0, 0, 0]);
     code.extend((callee as *const () as usize).to_le_bytes());
-    // SAFETY: a new page, replacing one that is the test's own.
+    // SAFETY: a new page, replacing one that belongs to the test.
     unsafe {
         let page = mmap_anonymous(place, length, read_write, flags).unwrap();
         std::ptr::copy_nonoverlapping(code.as_ptr(), page.as_ptr().cast(), code.len());
@@ -100,7 +101,7 @@ fn a_toggle_reaches_text_that_was_mapped_again() {
             for activate in [true, false] {
                 let page = map(None, ACTIVE);
                 let site = page + SITE;
-                // SAFETY: text of the test's own, right with and without its call.
+                // SAFETY: text that belongs to the test, correct with and without its call.
                 unsafe {
                     deactivate_call(site).unwrap();
                     if was_active {
@@ -140,7 +141,7 @@ fn text_that_was_mapped_again_is_found_once() {
         unsafe { mmap_anonymous(None, length, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE) }.unwrap();
     let pages = [1, 2].map(|number| around.addr().get() + number * 4096);
     let view = || {
-        // SAFETY: the page is the test's own, and stays mapped.
+        // SAFETY: the page belongs to the test, and stays mapped.
         unsafe { wordpatch::TextRef::resolve(pages[0], 2 * 4096) }.expect("one mapping").writable_view()
     };
     for _ in 0..2 {
@@ -149,7 +150,7 @@ fn text_that_was_mapped_again_is_found_once() {
         }
         let mut views = Vec::new();
         for page in pages {
-            // SAFETY: also below: text of the test's own, right with and without its call.
+            // SAFETY: also below: text that belongs to the test, correct with and without its call.
             assert_eq!(unsafe { deactivate_call(page + SITE) }.unwrap(), Toggle::Changed);
             assert_eq!(calls_of(page), 0);
             views.push(view());

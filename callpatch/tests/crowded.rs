@@ -1,5 +1,5 @@
 //! A 1|4 site without memory within reach of its displacement: it is directed to a RET of the
-//! program itself. Only one test: it occupies all address space around its code.
+//! program itself. There is only one test, because it occupies all address space around its code.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, Ordering};

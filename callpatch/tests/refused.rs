@@ -24,7 +24,7 @@ fn refuse_membarrier() {
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the filter is valid for the call; the process is the test's own.
+    // SAFETY: the filter is valid for the call; the process belongs to the test.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         assert_eq!(
@@ -40,7 +40,7 @@ fn sites_that_need_a_wait_keep_their_target_and_the_others_are_led() {
     let _model = with_window(FetchWindow::Bytes8);
     refuse_membarrier();
     let functions = functions(&[(Shape::Call, 5), (Shape::Call, 8), (Shape::Jump, 8)]);
-    // SAFETY: text of the test's own, right with and without its calls, to either target.
+    // SAFETY: text that belongs to the test, correct with and without its calls, to either target.
     let (sites, results) = unsafe {
         let site =
             |f: &common::Function| (CallSite::decode(f.site, Clobbers::CallerSaved).unwrap(), f.targets[1]);

@@ -7,7 +7,7 @@ use common::{Function, SHAPES, function, functions, with_model, with_window};
 use wordpatch::{FetchWindow, TMax, WaitPolicy, tsc};
 
 fn decode(function: &Function, clobbers: Clobbers) -> CallSite {
-    // SAFETY: text of the test's own, right with and without its calls.
+    // SAFETY: text that belongs to the test, correct with and without its calls.
     unsafe { CallSite::decode(function.site, clobbers) }.unwrap()
 }
 
@@ -16,7 +16,7 @@ fn retarget_all(sites: &[(CallSite, usize)]) -> Vec<Result<CallSite, Error>> {
     unsafe { retarget(sites) }
 }
 
-/// The other callee of each of these, which call callee 0.
+/// The other callee for each of these functions, which call callee 0.
 fn to_the_other(functions: &[Function], clobbers: Clobbers) -> Vec<(CallSite, usize)> {
     functions.iter().map(|function| (decode(function, clobbers), function.targets[1])).collect()
 }
@@ -143,7 +143,7 @@ fn an_operand_that_differs_in_every_byte_is_stored_completely() {
 }
 
 fn retarget_active(site: CallSite, target: usize) -> Result<CallSite, Error> {
-    // SAFETY: no thread executes the site meanwhile.
+    // SAFETY: no thread executes the site during the call.
     unsafe { retarget_as(&[(site, target, State::Active)]) }.pop().unwrap()
 }
 

@@ -7,7 +7,7 @@ use common::{SHAPES, force, function, functions, with_window};
 use wordpatch::{Bytes, FetchWindow, TextRef, WaitPolicy};
 
 fn decode(address: usize, clobbers: Clobbers) -> Result<CallSite, Error> {
-    // SAFETY: text of the test's own, right with and without its calls.
+    // SAFETY: text that belongs to the test, correct with and without its calls.
     unsafe { CallSite::decode(address, clobbers) }
 }
 
@@ -113,7 +113,7 @@ fn a_nop_becomes_a_call_inside_a_window_and_is_refused_across_one() {
     for offset in 0..8 {
         let function = function(Shape::Call, offset);
         NOP.iter().enumerate().for_each(|(i, byte)| _ = function.write(i, *byte));
-        // SAFETY: text of the test's own, right with and without the call.
+        // SAFETY: text that belongs to the test, correct with and without the call.
         let site = unsafe { CallSite::at_nop(function.site, function.targets[1]) };
         assert_eq!(function.bytes(), NOP, "nothing is written");
         if offset <= 3 {
@@ -178,7 +178,7 @@ fn a_call_across_pages_is_decoded() {
     // This function is no longer executed: its last bytes become the call.
     let site = end_of_page - 3;
     assert_eq!(before.site, end_of_page - 128);
-    // SAFETY: text of the test's own.
+    // SAFETY: text that belongs to the test.
     let text = unsafe { TextRef::resolve(site, 8) }.unwrap();
     for (offset, byte) in [0xff, 0x15, 1, 2, 3, 4].into_iter().enumerate() {
         // SAFETY: as above.

@@ -1,4 +1,4 @@
-//! Discovers the probes of a C library, and counts the calls of one of its functions.
+//! Discovers the probes of a C library, and counts the calls to one of its functions.
 //!
 //! Run by
 //!
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args().nth(1).ok_or("usage: probes LIBRARY")?;
     let collatz = load(&path)?;
 
-    // Makes a probe, switched off, of each instrumentation call in the loaded objects.
+    // Makes a probe, which is off, of each instrumentation call in the loaded objects.
     cyg_profile::start()?;
     fastinst::register_callback(|probe| {
         PROBES.lock().expect("no panic").extend(fastinst::lasting_metadata(probe.id));

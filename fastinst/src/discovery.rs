@@ -16,7 +16,7 @@ thread_local! {
     static DISCOVERING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The exclusive right to announce probes. Only one thread has it at a time, so calls of callbacks
+/// The exclusive right to announce probes. Only one thread has it at a time, so calls to callbacks
 /// do not overlap.
 ///
 /// Providers receive it as an argument, or [begin](Self::begin) a discovery themselves.
@@ -25,7 +25,7 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// Acquires the right, and blocks while another thread has it.
+    /// Acquires the right; blocks while another thread has it.
     ///
     /// # Errors
     /// [`Error::CalledFromCallback`]: this thread already has the right and is running a callback.

@@ -11,42 +11,42 @@ pub enum Error {
     /// No probe has this id.
     #[error("there is no probe {}; callbacks for probes report the valid ids", .id.0)]
     UnknownProbe {
-        /// The id in question.
+        /// The id that was passed.
         id: ProbeId,
     },
 
-    /// The function of the probe is not known before the site has been executed once.
+    /// The function of the probe is not known until the site has been executed once.
     #[error("probe {} is not discovered yet: its site has not been executed; wait for the callback", .id.0)]
     Undiscovered {
-        /// The probe.
+        /// The probe's id.
         id: ProbeId,
     },
 
     /// The library that contains the probe was unloaded.
     #[error("the library that holds probe {} was unloaded; the id is valid again if it is loaded at the same address", .id.0)]
     Unloaded {
-        /// The probe.
+        /// The probe's id.
         id: ProbeId,
     },
 
     /// The group of the probe was dropped: see [`Group`](crate::group::Group).
     #[error("the module that held probe {} was dropped; forget the id", .id.0)]
     Retired {
-        /// The probe.
+        /// The probe's id.
         id: ProbeId,
     },
 
-    /// There are more probes than a 32-bit id, or the tables, can represent.
+    /// There would be more probes than a 32-bit id, or the tables, can represent.
     #[error("more than {limit} probes; instrument fewer functions")]
     TooManyProbes {
-        /// The maximum number.
+        /// The maximum number of probes.
         limit: usize,
     },
 
-    /// There are more providers than the table can hold.
+    /// There would be more providers than the table can hold.
     #[error("more than {limit} providers; register one for each kind of probe")]
     TooManyProviders {
-        /// The maximum number.
+        /// The maximum number of providers.
         limit: usize,
     },
 
@@ -59,16 +59,16 @@ pub enum Error {
     /// The file of a loaded object could not be read or parsed.
     #[error("{}: {reason}; its probes are not available", .path.display())]
     Object {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The problem with it.
+        /// The problem with the file.
         reason: String,
     },
 
-    /// The provider of the probe refuses, for a reason of its own.
+    /// The probe's provider refuses.
     #[error("the provider of the probe refuses: {reason}")]
     Provider {
-        /// The reason.
+        /// The provider's reason.
         reason: &'static str,
     },
 

@@ -1,9 +1,9 @@
-//! Probes in running code with almost no cost while they are off. Callbacks discover them; each is
-//! switched by its number with one atomic store, while other threads execute the code.
+//! Probes in running code that cost almost nothing while they are off. Callbacks discover them;
+//! each probe is toggled by its id with one atomic store, while other threads execute the code.
 //!
-//! The crate is used to observe functions of C and C++ code that was compiled with
-//! `-finstrument-functions`, in the same process: to count, time, trace or test calls, for any
-//! length of time and in any selection. The repository includes a profiler that is built on it.
+//! The crate observes functions of C and C++ code that was compiled with `-finstrument-functions`,
+//! in the same process: to count, time, trace or test calls, for any length of time and in any
+//! selection. The repository includes a profiler that is built on it.
 //!
 //! # Example
 //! ```no_run
@@ -37,7 +37,7 @@
 //! ```
 //!
 //! # Concepts
-//! * **Probe**: a place in the program that can call a *probe function*:
+//! * **Probe**: a point in the program that can call a *probe function*:
 //!   `if (active) function(id)`, with no test and no call while it is off.
 //! * **Provider**: a source of probes, which finds their sites and knows their form: see
 //!   [`provider`]. [`provider::cyg_profile`] is for programs compiled with
@@ -45,8 +45,8 @@
 //! * **Discovery**: a provider makes a probe, which gets an id, and every callback is called with
 //!   it ([`register_callback`]). The ids of permanent probes are dense. (A *permanent* probe exists
 //!   as long as the process.)
-//! * **Group**: probes that come and go together, such as those of code that is compiled at run
-//!   time and freed: see [`group`].
+//! * **Group**: probes that are created and retired together, such as those of code that is
+//!   compiled at run time and freed: see [`group`].
 //!
 //! # What happens when a probe fires
 //! ```text
@@ -55,7 +55,7 @@
 //! ```
 //! [`activate`] stores the function in the stub's pointer, then toggles the code of the site;
 //! [`deactivate`] toggles it back. Activating an active probe with another function changes only
-//! the pointer, which is data, and no code.
+//! the pointer, which is data, not code.
 //!
 //! # Main types
 //! * [`ProbeId`], [`ProbeMetadata`], [`ProbeKind`]: the description of a probe that callbacks get.

@@ -1,7 +1,7 @@
 //! The objects that the dynamic loader has mapped: the executable, its libraries, and the vDSO.
 //!
 //! All functions call `dl_iterate_phdr(3)`, which blocks while the loader maps or unmaps an object,
-//! and blocks the loader meanwhile. They must not be called by a signal handler.
+//! and blocks the loader during the call. They must not be called by a signal handler.
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::ops::Range;
@@ -9,24 +9,25 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// A loaded object.
+/// An object that the dynamic loader has mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadedObject {
-    /// The path of its file, as the loader knows it; the name of the vDSO, which has none.
+    /// The path of the object's file, as the loader knows it; for the vDSO, which has no file, its
+    /// name.
     pub path: PathBuf,
-    /// What kind of object it is.
+    /// The kind of the object.
     pub kind: ObjectKind,
-    /// The difference between an address in memory and the address in the file.
+    /// The load bias: an address in memory minus the corresponding address in the file.
     pub bias: usize,
-    /// Its range of addresses, from the lowest to the highest.
+    /// The object's address range in memory, from the lowest to the highest address.
     pub range: Range<usize>,
-    /// The addresses of its executable segments.
+    /// The addresses in memory of the executable segments.
     pub text: Vec<Range<usize>>,
-    /// Its readable segments.
+    /// The readable segments.
     pub segments: Vec<Segment>,
-    /// The address of its unwind table (`PT_GNU_EH_FRAME`), if it has one.
+    /// The address in memory of the unwind table (`PT_GNU_EH_FRAME`), if there is one.
     pub unwind: Option<usize>,
-    /// Whether it was loaded with the program, so that it is never unloaded.
+    /// Whether the object was loaded with the program, and is therefore never unloaded.
     pub stays: bool,
 }
 
@@ -41,12 +42,12 @@ pub enum ObjectKind {
     Vdso,
 }
 
-/// A readable segment of an object, as far as it is mapped from the object's file.
+/// The part of a readable segment that is mapped from the object's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Its addresses.
+    /// The segment's addresses in memory.
     pub memory: Range<usize>,
-    /// Where it begins in the file, in bytes.
+    /// The segment's offset in the file, in bytes.
     pub offset: u64,
 }
 
@@ -56,9 +57,9 @@ const VDSO: &[u8] = b"linux-vdso.so.1";
 /// The numbers of objects that the loader has loaded and unloaded so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Objects loaded.
+    /// The number of objects loaded.
     pub loads: u64,
-    /// Objects unloaded.
+    /// The number of objects unloaded.
     pub unloads: u64,
 }
 
@@ -90,10 +91,10 @@ pub fn counters() -> Counters {
     counters
 }
 
-/// All loaded objects.
+/// All objects that are loaded now.
 ///
 /// The list begins with the objects that were loaded with the program, including the loader itself,
-/// and ends with those that were opened later.
+/// followed by those that were opened later.
 #[must_use]
 pub fn objects() -> Vec<LoadedObject> {
     // SAFETY: reads the auxiliary vector.
@@ -111,9 +112,9 @@ pub fn objects() -> Vec<LoadedObject> {
     objects
 }
 
-/// Runs `act` if this object is loaded, and keeps it loaded meanwhile: the loader makes the call
-/// while it holds the lock that it needs for unmapping objects. `act` must call neither the loader
-/// nor code of the program.
+/// Runs `act` if this object is loaded, and keeps it loaded during the call: the loader makes the
+/// call while it holds the lock that it needs for unmapping objects. `act` must call neither the
+/// loader nor code of the program.
 pub fn while_loaded<R>(wanted: &LoadedObject, act: impl FnOnce() -> R) -> Option<R> {
     let mut act = Some(act);
     let mut result = None;

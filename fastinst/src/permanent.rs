@@ -1,4 +1,4 @@
-//! Permanent probes: a table that is appended to under the lock of discovery, and read and switched
+//! Permanent probes: a table that is appended to under the lock of discovery, and read and toggled
 //! without locks.
 
 use std::ffi::{CStr, c_char};
@@ -19,12 +19,12 @@ pub(crate) struct Probe {
     pub(crate) site: AtomicPtr<Switch>,
     /// The data that the stub reads.
     pub(crate) cell: &'static Cell,
-    /// The function of the probe; 0 until it is known.
+    /// The address of the probe's function; 0 until it is known.
     pub(crate) function_address: AtomicUsize,
     /// The function's name, a C string that lives as long as the process. Null until discovery has
     /// looked it up; until then, the probe is not announced to callbacks.
     pub(crate) name: AtomicPtr<c_char>,
-    /// The object of the site and that of the function. Lives as long as the process.
+    /// The object of the site and of the function. It lives as long as the process.
     pub(crate) object: AtomicPtr<ObjectInfo>,
     /// The offset of the site, and of the code that contains it, from the object's lowest address.
     pub(crate) site_offset: u32,
@@ -40,11 +40,11 @@ const _: () = assert!(size_of::<Probe>() <= 56, "there may be a million of them"
 /// A stub's data: see [`callpatch::stub`].
 #[repr(C)]
 pub(crate) struct Cell {
-    /// The probe function. Written with one atomic store.
+    /// The address of the probe function. Written with one atomic store.
     pub(crate) function: AtomicUsize,
     /// The probe's id.
     pub(crate) number: AtomicU32,
-    /// Next probe in the list of those whose functions were determined by executing them.
+    /// The next probe in the list of those whose functions were determined by executing them.
     pub(crate) next_resolved: AtomicU32,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct ObjectInfo {
     pub(crate) provider: &'static CStr,
     pub(crate) path: &'static CStr,
     pub(crate) base: usize,
-    /// The object that defines the functions of these probes, if that is another one.
+    /// The object that defines the functions of these probes, if it is a different one.
     pub(crate) of_functions: Option<&'static ObjectInfo>,
 }
 
@@ -118,8 +118,8 @@ impl Probe {
         }
     }
 
-    /// Brings the code of the site to the state that the user has requested, even while other
-    /// threads switch it.
+    /// Brings the code of the site into the state that the user has requested, even while other
+    /// threads toggle it.
     pub(crate) fn restore(&self) {
         loop {
             let Ok(site) = self.site() else { return };
@@ -132,8 +132,7 @@ impl Probe {
         }
     }
 
-    /// Announces the probe to all callbacks, if its metadata are complete: they have just become
-    /// so.
+    /// Announces the probe to all callbacks, if its metadata have become complete.
     pub(crate) fn announce(&self, discovery: &Discovery) {
         if let Some(metadata) = self.metadata() {
             discovery.announce(&metadata);

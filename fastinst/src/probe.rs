@@ -2,18 +2,18 @@
 
 use std::ffi::CStr;
 
-/// The number of a probe.
+/// The id of a probe.
 ///
 /// Permanent probes, which exist as long as the process, are numbered densely from 0. The probes of
 /// a [`Group`](crate::group::Group) have consecutive numbers at or above
 /// [`FIRST_OF_GROUPS`](Self::FIRST_OF_GROUPS), which are reused only when all others have been
-/// used. `u32::MAX` is never the number of a probe.
+/// used. `u32::MAX` is never the id of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct ProbeId(pub u32);
 
 impl ProbeId {
-    /// The lowest number of a probe that may be removed before the process ends.
+    /// The lowest id of a probe that may be removed before the process ends.
     pub const FIRST_OF_GROUPS: Self = Self(1 << 24);
 }
 
@@ -50,16 +50,16 @@ pub type ProbeFn = unsafe extern "C" fn(ProbeId, usize, usize);
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ProbeMetadata<'a> {
-    /// The probe.
+    /// The id of the probe.
     pub id: ProbeId,
-    /// The name of its provider.
+    /// The name of the probe's provider.
     pub provider: &'static CStr,
-    /// The event at which it fires, such as the entry or an exit of its function.
+    /// The event at which the probe fires, such as the entry or an exit of its function.
     pub kind: ProbeKind,
     /// The function's symbol in the object file (not demangled), or `[object+0xoffset]` if it has
     /// none.
     pub function_name: &'a CStr,
-    /// The address of the function. An inlined function has probes at many places, all with this
+    /// The address of the function. An inlined function has probes at many sites, all with this
     /// address, which may be in another object: an inline function of C++ can be defined in a
     /// library.
     pub function_address: usize,
@@ -69,21 +69,21 @@ pub struct ProbeMetadata<'a> {
     /// according to the unwind table or the symbols. For an inlined function, this is the code of
     /// the function into which it was inlined.
     pub body_start: usize,
-    /// The end of that code.
+    /// The end of the code that starts at `body_start`.
     pub body_end: usize,
     /// The file of the executable or library that defines the function, or the name of the module.
     pub object_path: &'a CStr,
     /// The lowest address of that object in memory: `function_address` minus this address is the
     /// same in every run.
     pub object_base: usize,
-    /// The place in the module, for code that is compiled from a module at run time.
+    /// The location in the module, for code that is compiled from a module at run time.
     pub module_place: Option<ModulePlace>,
 }
 
-/// A place in a module from which code is compiled at run time.
+/// A location in a module from which code is compiled at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModulePlace {
-    /// The number of the function.
+    /// The index of the function.
     pub function_index: u32,
     /// The offset of the instruction from the start of the function; 0 at its entry or exit.
     pub offset: u32,

@@ -1,4 +1,4 @@
-//! Probes by id: what a program does with them. Permanent probes are in a table
+//! Probes by id: the operations that a program uses. Permanent probes are in a table
 //! ([`crate::permanent`]); the others belong to a [`group`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,8 +29,8 @@ fn switch(
         let site = probe.site()?;
         match toggle(site) {
             Ok(toggle) => return Ok(toggle == Toggle::Changed),
-            // The library was unloaded meanwhile, and the pages of the site were released. Each
-            // iteration requires another unloading.
+            // The library was unloaded in the meantime, and the pages of the site were released.
+            // Each iteration requires another unloading.
             Err(_) if !std::ptr::eq(probe.site()?, site) => {}
             Err(error) => return Err(error.into()),
         }
@@ -89,7 +89,8 @@ pub unsafe fn activate(id: ProbeId, function: ProbeFn) -> Result<(), Error> {
     Ok(())
 }
 
-/// Deactivates the probe: its site calls nothing. One atomic store, otherwise as [`activate`].
+/// Deactivates the probe, so that its site calls nothing. Makes one atomic store; otherwise as
+/// [`activate`].
 ///
 /// # Errors
 /// As [`activate`].
@@ -99,12 +100,12 @@ pub fn deactivate(id: ProbeId) -> Result<(), Error> {
 }
 
 /// Activates many probes, in order, and returns the result of [`activate`] for each. The failure of
-/// one probe does not affect the others. The batch is not atomic, and since a single activation
-/// does not wait for anything, it saves little time. Allocates the results: must not be called from
+/// one probe does not affect the others. The batch is not atomic, and saves little time, since a
+/// single activation does not wait for anything. Allocates the results: must not be called from
 /// signal handlers.
 ///
 /// # Safety
-/// As [`activate`], for each.
+/// As [`activate`], for each probe.
 pub unsafe fn activate_all(probes: &[(ProbeId, ProbeFn)]) -> Vec<Result<(), Error>> {
     // SAFETY: the caller's obligation.
     all(probes.iter().map(|(id, function)| unsafe { switch_on(*id, *function) }))
@@ -115,7 +116,7 @@ pub fn deactivate_all(probes: &[ProbeId]) -> Vec<Result<(), Error>> {
     all(probes.iter().map(|id| switch_off(*id)))
 }
 
-/// Collects the results of many switches and counts the toggles in one operation.
+/// Collects the results of many toggles, and counts them in one operation.
 fn all(switches: impl Iterator<Item = Result<bool, Error>>) -> Vec<Result<(), Error>> {
     let mut toggles = 0;
     let results = switches.map(|switched| switched.map(|changed| toggles += u64::from(changed))).collect();
@@ -134,7 +135,7 @@ pub fn toggle_count() -> u64 {
 }
 
 /// Calls `read` with the metadata of a probe, and returns its result. The metadata stay valid
-/// during the call, even if the probe is retired meanwhile.
+/// during the call, even if the probe is retired.
 ///
 /// Does not lock or allocate; signal handlers may call it.
 ///
@@ -246,8 +247,8 @@ mod tests {
         assert_eq!(lasting_metadata(probe.id()).unwrap().function_name, c"function");
     }
 
-    /// If a library is loaded again while its probe is being switched, the new site is switched,
-    /// not the old one.
+    /// If a library is loaded again while its probe is being toggled, the new site is toggled, not
+    /// the old one.
     #[test]
     fn the_new_site_is_switched_if_the_site_is_replaced_meanwhile() {
         let _alone = alone();

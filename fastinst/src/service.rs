@@ -1,13 +1,13 @@
-//! The service thread: it runs the later discoveries of the [providers](provider), and a regular
-//! tick for a tool.
+//! The service thread: runs the later discoveries of the [providers](provider), and a periodic tick
+//! for a tool.
 //!
 //! It blocks all signals, so that handlers of the program never run on it, except for the signal
 //! that a locked site raises, since the thread may execute such a site itself. At a fork it is
 //! between two ticks (see [`before_fork`]), so that a child does not inherit its locks; the child
 //! starts its own thread.
 //!
-//! A tool may have one more thread, its [companion](spawn_companion), for what needs other times or
-//! descriptors than the tick has.
+//! A tool may have one more thread, its [companion](spawn_companion), for work that needs other
+//! times or descriptors than the tick.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use crate::group;
 use crate::provider;
 use crate::registry::probe_count;
 
-/// The number of notifications; the futex that the thread sleeps on.
+/// The number of notifications; the futex on which the thread sleeps.
 static NOTIFICATIONS: AtomicU32 = AtomicU32::new(0);
 
 /// How often the thread checks whether it is the last one, and, if nothing else wakes it, for
@@ -47,8 +47,8 @@ pub(crate) fn is_running() -> bool {
 /// The kernel ids of the service thread and of its companion; 0 for none.
 static OWN_THREADS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
 
-/// The kernel ids of the service thread and of its [companion](spawn_companion); 0 for one that
-/// does not exist.
+/// The kernel ids of the service thread and of its [companion](spawn_companion); 0 for a thread
+/// that does not exist.
 pub fn own_threads() -> [u32; 2] {
     OWN_THREADS.each_ref().map(|id| id.load(Ordering::Relaxed))
 }
@@ -85,7 +85,7 @@ fn clock(clock: libc::clockid_t) -> Duration {
 /// Held by the service thread while it works, and by a thread that forks.
 static WORKING: Mutex<()> = Mutex::new(());
 
-/// The reason for a call of [`Tick::call`].
+/// The reason for a call to [`Tick::call`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// A period has passed, or there was a notification.
@@ -94,7 +94,7 @@ pub enum Wake {
     Last,
 }
 
-/// The work of the thread besides discovery.
+/// The work of the thread in addition to discovery.
 pub struct Tick {
     /// The time until the first call.
     pub first: Duration,
@@ -103,7 +103,7 @@ pub struct Tick {
     pub call: Box<dyn FnMut(Wake) -> Duration + Send>,
 }
 
-/// The longest time that [`start`] waits for the thread. It is used up only if the C library does
+/// Maximum time for which [`start`] waits for the thread. It is only reached if the C library does
 /// not let a new thread run before the caller's constructor has returned.
 const UNTIL_IT_RUNS: Duration = Duration::from_secs(1);
 
@@ -128,12 +128,12 @@ pub fn start(tick: Option<Tick>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says that a new thread has made all system calls that the program might forbid, when it is
-/// dropped.
+/// Signals, when dropped, that a new thread has made all system calls that the program might
+/// forbid.
 pub struct Begun(Arc<AtomicU32>);
 
 impl Begun {
-    /// The thread that has created this one continues.
+    /// Lets the thread that has created this one continue.
     pub fn now(self) {}
 }
 
@@ -144,11 +144,11 @@ impl Drop for Begun {
     }
 }
 
-/// Starts a second thread for the tool, and waits until it says that it has [begun](Begun::now): it
-/// must not take locks of the loader before. There can be one. Like the service thread, it has all
-/// signals blocked, does not count as a thread of the program, and does not keep the process
-/// alive: it must end before the last call of [`Tick::call`] returns. A forked child does not have
-/// it.
+/// Starts a second thread for the tool, and waits until it signals that it has [begun](Begun::now),
+/// before which it must not take locks of the loader. There can be only one. Like the service
+/// thread, it has all signals blocked, does not count as a thread of the program, and does not keep
+/// the process alive: it must end before the last call of [`Tick::call`] returns. A forked child
+/// does not have it.
 ///
 /// # Errors
 /// [`Error::Thread`].
@@ -194,8 +194,9 @@ pub fn companion_time() -> Duration {
 }
 
 /// The clock of processor time of a thread of this process, by its kernel id: CPUCLOCK_SCHED,
-/// CPUCLOCK_PERTHREAD_MASK (Linux, include/linux/posix-timers_types.h). Unlike that of the process,
-/// it includes the time since the last timer tick for a thread that runs on another processor.
+/// CPUCLOCK_PERTHREAD_MASK (Linux, include/linux/posix-timers_types.h). Unlike the clock of the
+/// process, it includes the time since the last timer tick for a thread that runs on another
+/// processor.
 pub fn clock_of(thread: u32) -> libc::clockid_t {
     !(thread as i32) << 3 | 4 | 2
 }
@@ -250,8 +251,8 @@ pub fn number_of_threads(task: &std::fs::Metadata) -> u64 {
 }
 
 /// Whether the calling thread is the only one left, except for its companion: `main` has ended by
-/// `pthread_exit`, and so have the others. The service thread must not keep the process alive; when
-/// it returns, the C library ends the process, as it does after any last thread.
+/// `pthread_exit`, and all other threads have ended. The service thread must not keep the process
+/// alive; when it returns, the C library ends the process, as it does after any last thread.
 fn is_last_thread() -> bool {
     // The main thread remains as a zombie.
     let threads = std::fs::metadata("/proc/self/task").map_or(u64::MAX, |task| number_of_threads(&task));
@@ -269,7 +270,7 @@ pub struct ForkGuard {
     _groups: group::Hold,
 }
 
-/// Waits until the service thread, calls of `register_callback`, and threads that make or drop a
+/// Waits until the service thread, calls of `register_callback`, and threads that create or drop a
 /// [group] have finished their work, and blocks all of them until the guard is dropped. It is
 /// called through `pthread_atfork`; parent and child each drop the guard.
 pub fn before_fork() -> ForkGuard {
@@ -293,7 +294,7 @@ mod tests {
     use super::*;
     use crate::probe_in_tests::alone;
 
-    /// Longer than any test: anything that happens sooner is caused by a notification.
+    /// Longer than any test: anything that happens earlier is caused by a notification.
     const NEVER: Duration = Duration::from_secs(36_000);
 
     fn start_with(mut call: impl FnMut(Wake) + Send + 'static) {

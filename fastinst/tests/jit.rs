@@ -1,5 +1,5 @@
 //! A small provider that works like a JIT compiler: modules with probes are made, executed and
-//! freed, one after the other, while other threads switch the probes of the current module.
+//! freed, one after the other, while other threads toggle the probes of the current module.
 //!
 //! Whether a call succeeds or comes too late depends on chance, but each must have one of these
 //! results, and all memory of freed modules must be released. Nothing depends on time.
@@ -23,10 +23,10 @@ const WARMED_UP: u32 = 10_000;
 /// Number of bytes by which the allocated memory may grow after that: far less than a byte per id.
 const TOLERANCE: usize = 64 << 10;
 
-/// Number of threads that switch probes.
+/// Number of threads that toggle probes.
 const TOGGLERS: usize = 2;
 
-/// The index of the probe of each module that is switched only by the thread that has made the
+/// The index of the probe of each module that is toggled only by the thread that has made the
 /// module.
 const OWN: u32 = 7;
 
@@ -66,7 +66,7 @@ fn mappings() -> usize {
 /// Number of existing modules.
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Number of calls of [`count`].
+/// Number of calls to [`count`].
 static FIRED: AtomicU64 = AtomicU64::new(0);
 
 unsafe extern "C" fn count(_: ProbeId, _: usize, _: usize) {
@@ -83,7 +83,7 @@ struct Module {
     cells: Box<[AtomicUsize]>,
     name: CString,
     first: u32,
-    /// Freed with the rest: no thread executes it then, and no call of a method is in progress.
+    /// Freed with the rest: no thread executes it then, and no call to a method is in progress.
     _code: CodeMemory,
 }
 
@@ -191,7 +191,7 @@ impl Answers {
     }
 }
 
-/// Switches probes of the current module, until enough calls for the last one have succeeded.
+/// Toggles probes of the current module, until enough calls for the last one have succeeded.
 fn toggle(begin: &Barrier) -> Answers {
     let mut answers = Answers::default();
     begin.wait();

@@ -1,4 +1,4 @@
-//! Compares a report with limits of latency, as a build server does after a test run.
+//! Compares a report with latency limits, as a build server does after a test run.
 //!
 //! Run by `cargo run --release -p profiler --example latency_gate`; it reads `report.json` next to
 //! this file, which `fastinst record -o report.json -- ./app` has written.
@@ -16,11 +16,12 @@ use std::path::Path;
 use profiler::error::Error;
 use profiler::report::{Estimate, json};
 
-/// Functions, and how long their calls may take in nanoseconds: the median and the 99th percentile.
+/// The limits for the median and the 99th percentile of the calls to each function, in nanoseconds.
 const LIMITS: [(&str, f64, f64); 3] =
     [("parse", 1_000.0, 5_000.0), ("lookup", 2_000.0, 4_000.0), ("save", 1e6, 1e7)];
 
-/// What an estimate says about a limit: its whole interval is on one side, or it is not known.
+/// The verdict of an estimate about a limit: its entire interval is on one side, or the answer is
+/// not known.
 fn verdict(estimate: &Estimate, limit: f64) -> &'static str {
     match estimate {
         estimate if estimate.low > limit => "exceeded",

@@ -1,9 +1,9 @@
-//! Scripts that are attached to a process while it runs: what `fastinst attach` and
-//! `libfastinst_script.so` say to each other.
+//! The protocol by which scripts are attached to a running process: between `fastinst attach` and
+//! `libfastinst_script.so`.
 //!
-//! A process that permits it listens on a socket in `/tmp`, named by its number ([`listen`]). From
-//! outside, that is below `/proc/PID/root` ([`connect`]), so that a process in a container, or with
-//! a `/tmp` of its own, is found.
+//! A process that permits it listens on a socket in `/tmp`, whose name contains its process id
+//! ([`listen`]). From outside, that directory is below `/proc/PID/root` ([`connect`]), so a process
+//! in a container, or with a separate `/tmp`, is found.
 //!
 //! One connection is one script. Messages are lines of JSON:
 //!
@@ -11,12 +11,11 @@
 //! 2. The process answers [`Answer::Attached`], or [`Answer::Refused`], which is the end.
 //! 3. The script observes until the client closes its half of the connection or is gone, the
 //!    process ends or calls exec, or the script fails.
-//! 4. The process switches the probes off that no other script needs, and sends
-//!    [`Answer::Report`].
+//! 4. The process deactivates the probes that no other script needs, and sends [`Answer::Report`].
 //!
-//! Only the user that the process belongs to, and root, are let in: the socket has mode 0600, and
-//! both sides check who the other one is. A script cannot change the program, but it sees the names
-//! of its functions and when they are called.
+//! Only the user to whom the process belongs, and root, may connect: the socket has mode 0600, and
+//! both sides check the identity of the other one. A script cannot change the program, but it sees
+//! the names of its functions and when they are called.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -30,57 +29,57 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// The version of the messages.
+/// The version of the protocol.
 pub const VERSION: u32 = 1;
 
-/// The longest request, in bytes.
+/// Maximum length of a request, in bytes.
 const MAX_REQUEST: u64 = 16 << 20;
 
-/// What a client wants.
+/// A client's request to attach a script.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// [`VERSION`].
+    /// The client's [`VERSION`].
     pub version: u32,
     /// The name of the script, for messages and in the report.
     pub name: String,
-    /// Its text.
+    /// The text of the script.
     pub source: String,
     /// The format of the report: `text`, `json` or `csv`.
     pub format: String,
 }
 
-/// What a process answers.
+/// A message from the process to the client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// The script observes.
+    /// The script was attached.
     Attached {
-        /// Number of functions that its rules match.
+        /// The number of functions that its rules match.
         matched: usize,
-        /// Number of instrumented functions.
+        /// The number of instrumented functions.
         functions: usize,
     },
     /// The script has not been attached.
     Refused {
-        /// Why; may have several lines.
+        /// The reason, which may have several lines.
         reason: String,
     },
     /// The script has been detached.
     Report {
-        /// The report.
+        /// The report of the script.
         text: String,
-        /// Why, if it was not for the client.
+        /// The reason, unless the client has ended the attachment.
         reason: Option<String>,
     },
 }
 
-/// The socket of a process, in its own file system.
+/// The name of a process's socket, in the process's own file system.
 fn name(process: u32) -> String {
     format!("/tmp/.fastinst-{process}")
 }
 
-/// Listens for clients of this process. The socket appears when it accepts connections; that of an
-/// earlier process with the same number is replaced. [`remove`] it before the process ends.
+/// Listens for clients of this process. The socket exists only once connections are accepted; that
+/// of an earlier process with the same id is replaced. [`remove`] it before the process ends.
 ///
 /// # Errors
 /// [`Error::Listen`].
@@ -105,17 +104,17 @@ pub fn listen() -> Result<UnixListener, Error> {
 
 /// Removes the socket of this process.
 pub fn remove() {
-    // If it is not there, or not ours, nothing is to be done.
+    // If it does not exist or is not ours, there is nothing to do.
     let _ = fs::remove_file(name(std::process::id()));
 }
 
-/// Whether a client may attach scripts: it has this process's user, or is root.
+/// Whether a client may attach scripts: it belongs to this process's user, or to root.
 #[must_use]
 pub fn is_permitted(client: &UnixStream) -> bool {
     getsockopt(client, PeerCredentials).is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw())
 }
 
-/// Connects to a process.
+/// Connects to the process with this id.
 ///
 /// # Errors
 /// [`Error::NoProcess`], [`Error::NotListening`], or [`Error::Connect`].
@@ -126,7 +125,7 @@ pub fn connect(process: u32) -> Result<UnixStream, Error> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::NoProcess { process }),
         Err(error) => return Err(failed(error)),
     };
-    // Its number in its own namespace.
+    // The process id in its own namespace.
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let own = numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok()).unwrap_or(process);
     let stream = match UnixStream::connect(format!("/proc/{process}/root{}", name(own))) {
@@ -137,7 +136,7 @@ pub fn connect(process: u32) -> Result<UnixStream, Error> {
         Err(error) => return Err(failed(error)),
     };
     let peer = getsockopt(&stream, PeerCredentials).map_err(|error| failed(error.into()))?;
-    // Others can make files in /tmp, too. A number of 0 is that of a process that is not visible
+    // Others can create files in /tmp, too. Process id 0 stands for a process that is not visible
     // from this namespace.
     if peer.pid().cast_unsigned() == process { Ok(stream) } else { Err(Error::NotListening { process }) }
 }
@@ -145,17 +144,17 @@ pub fn connect(process: u32) -> Result<UnixStream, Error> {
 /// Sends a message.
 ///
 /// # Errors
-/// Those of the connection.
+/// The errors of the connection.
 pub fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     stream.write_all(&line)
 }
 
-/// Receives a client's request. Blocks until it is there, or the stream's timeout is over.
+/// Receives a client's request. Blocks until it has arrived, or the stream's timeout has expired.
 ///
 /// # Errors
-/// Those of the connection, and [`ErrorKind::InvalidData`] if it is none.
+/// The errors of the connection, and [`ErrorKind::InvalidData`] if the message is not a request.
 pub fn receive_request(stream: &UnixStream) -> io::Result<Request> {
     let mut line = Vec::new();
     BufReader::new(stream.take(MAX_REQUEST)).read_until(b'\n', &mut line)?;
@@ -165,7 +164,7 @@ pub fn receive_request(stream: &UnixStream) -> io::Result<Request> {
 /// Receives an answer; `None` if the process has ended.
 ///
 /// # Errors
-/// Those of the connection, and [`ErrorKind::InvalidData`] if it is none.
+/// The errors of the connection, and [`ErrorKind::InvalidData`] if the message is not an answer.
 pub fn receive_answer(stream: &mut impl BufRead) -> io::Result<Option<Answer>> {
     let mut line = Vec::new();
     match stream.read_until(b'\n', &mut line) {

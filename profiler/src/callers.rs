@@ -1,24 +1,24 @@
 //! Callers of a function, identified by the return address that its probes get.
 //!
-//! Every observed call counts for its caller with the weight that it has for the function, so arcs
-//! have the guarantees of [`crate::policy`]. A caller is the instrumented function whose code
-//! contains the return address.
+//! Every observed call counts for its caller with its weight for the function, so arcs have the
+//! guarantees of [`crate::policy`]. A caller is the instrumented function whose code contains the
+//! return address.
 
 use std::collections::HashMap;
 
 use crate::report::Estimate;
 
-/// Maximum number of distinct callers of a function. Calls from further ones are added up without
-/// their origin.
+/// Maximum number of distinct callers of a function. Calls from further callers are added up
+/// without their origin.
 const MAX_PLACES: usize = 64;
 
-/// Calls from one address.
+/// The calls from one address.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct From {
-    /// The weighted number.
+    /// The weighted number of calls.
     pub(crate) calls: f64,
     pub(crate) ticks: f64,
-    /// The number that was observed in windows.
+    /// The number of calls that were observed in windows.
     pub(crate) seen: f64,
 }
 
@@ -30,10 +30,10 @@ impl From {
     }
 }
 
-/// The callers of one function, by an address in their code.
+/// The callers of one function, each represented by an address in its code.
 #[derive(Debug, Default)]
 pub(crate) struct Callers {
-    /// The most recent caller first.
+    /// The most recent caller is first.
     places: Vec<(usize, From)>,
 }
 
@@ -75,12 +75,12 @@ impl Callers {
 /// The code ranges of functions.
 #[derive(Debug, Default)]
 pub(crate) struct Bodies {
-    /// By start, if they are sorted. Of several with the same start, the last one counts.
+    /// By start address, if they are sorted. Of several with the same start, the last one is used.
     bodies: Vec<Body>,
     is_sorted: bool,
 }
 
-/// A function's code: there may be a million of them.
+/// A function's code range: there may be a million of them.
 #[derive(Clone, Copy, Debug)]
 struct Body {
     start: usize,
@@ -103,8 +103,8 @@ impl Bodies {
         }
     }
 
-    /// The function whose code contains the return address: the call is the instruction before it.
-    /// After [`Bodies::sort`].
+    /// The function whose code contains the return address, which is taken to be after the call.
+    /// Call [`Bodies::sort`] before.
     pub(crate) fn function_at(&self, return_address: usize) -> Option<u32> {
         debug_assert!(self.is_sorted);
         let after = self.bodies.partition_point(|body| body.start < return_address);
@@ -118,13 +118,13 @@ impl Bodies {
     }
 }
 
-/// Finds the function that has called another one, by the return address.
+/// Finds the calling function by the return address.
 pub(crate) type FunctionAt<'a> = dyn Fn(usize) -> Option<u32> + 'a;
 
 /// Calls by caller and callee, as shares of the callee's calls.
 #[derive(Debug, Default)]
 pub(crate) struct Arcs {
-    /// By caller, or `None` if that is not an instrumented function, and callee.
+    /// By caller (`None` if it is not an instrumented function) and callee.
     pub(crate) arcs: HashMap<(Option<u32>, u32), From>,
 }
 
@@ -137,7 +137,7 @@ impl Arcs {
     }
 }
 
-/// A part of an estimate from observations in `groups` that are independent of each other.
+/// A part of an estimate, from observations in `groups` that are independent of each other.
 ///
 /// The variance of the share is that of a binomial distribution with as many trials as there are
 /// groups, as if all calls of a group had the same caller. It is added to that of the total.
@@ -155,8 +155,8 @@ pub(crate) fn part(whole: &Estimate, share: f64, groups: f64) -> Estimate {
 }
 
 /// A part of a figure of a function whose calls were all counted, but perhaps not all timed:
-/// `known` of it belongs to calls whose callers are known, and `part` of that to one of them. The
-/// rest may belong to any.
+/// `known` of the figure belongs to calls whose callers are known, and `part` of that to one of the
+/// callers. The rest may belong to any caller.
 pub(crate) fn part_of_counted(whole: &Estimate, part: f64, known: f64) -> Estimate {
     let share = if known > 0.0 { part / known } else { 0.0 };
     let rest = |figure: f64| (figure - known).max(0.0);
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_return_address_belongs_to_the_function_that_made_the_call() {
         let mut bodies = Bodies::default();
-        // A library that was loaded again, at the address of another one.
+        // A library that was loaded at the address of another one, which was unloaded.
         bodies.insert(200, 250, 3);
         bodies.insert(200, 300, 2);
         bodies.insert(100, 200, 1);

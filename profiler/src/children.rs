@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 /// Set when this process forks.
 static HAS_FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Page faults of children that this process had waited for when [`begin`] was called, and whether
-/// it had others: a program that calls exec keeps its children.
+/// The page faults of children that this process had waited for when [`begin`] was called, and
+/// whether it had others: a program that calls exec keeps its children.
 static FAULTS_BEFORE: AtomicI64 = AtomicI64::new(0);
 static HAD_CHILDREN: AtomicBool = AtomicBool::new(false);
 
-/// Page faults of the children that were waited for; every process has some.
+/// The page faults of the children that were waited for; every process has some.
 fn faults_of_children() -> i64 {
     // SAFETY: all zero is a valid value, and the call writes nothing else.
     unsafe {
@@ -31,7 +31,7 @@ fn has_children() -> bool {
     }
 }
 
-/// Records which children there are already.
+/// Records the children that already exist.
 pub(crate) fn begin() {
     FAULTS_BEFORE.store(faults_of_children(), Ordering::Relaxed);
     HAD_CHILDREN.store(has_children(), Ordering::Relaxed);
@@ -42,7 +42,8 @@ pub(crate) fn has_forked() {
     HAS_FORKED.store(true, Ordering::Relaxed);
 }
 
-/// Whether this program has started other processes, by any means: they may have their own reports.
+/// Whether this program has started other processes, by any means: these may have their own
+/// reports.
 pub(crate) fn were_made() -> bool {
     HAS_FORKED.load(Ordering::Relaxed)
         || faults_of_children() > FAULTS_BEFORE.load(Ordering::Relaxed)

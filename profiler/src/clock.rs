@@ -1,7 +1,7 @@
 //! Conversion of TSC ticks to nanoseconds.
 //!
 //! The rate is measured over the entire run, against CLOCK_MONOTONIC, when it is needed: the longer
-//! the run, the more accurate. A run shorter than 2 ms is extended to that, for an accuracy of 1 in
+//! the run, the more accurate. A run shorter than 2 ms is extended to 2 ms, for an accuracy of 1 in
 //! 10,000.
 
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub(crate) struct Clock {
 impl Clock {
     /// The current instant.
     pub(crate) fn start() -> Self {
-        // The middle of two readings, of the least disturbed attempt.
+        // The middle of two readings, from the least disturbed attempt.
         let read = || {
             let before = tsc::now();
             let instant = Instant::now();
@@ -32,12 +32,12 @@ impl Clock {
         Self { ticks: ticks + width / 2, instant }
     }
 
-    /// Time since the start.
+    /// The time since the start.
     pub(crate) fn elapsed(&self) -> Duration {
         self.instant.elapsed()
     }
 
-    /// TSC ticks per nanosecond, to a thousandth. Takes a tenth of a millisecond.
+    /// TSC ticks per nanosecond, to within a thousandth. Takes a tenth of a millisecond.
     pub(crate) fn estimate_ticks_per_ns(&self) -> f64 {
         while self.elapsed() < Duration::from_micros(100) {
             std::hint::spin_loop();

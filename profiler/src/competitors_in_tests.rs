@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-/// Four for each processor, which end when `act` has returned or panicked.
+/// Runs four threads for each processor, which end when `act` has returned or panicked.
 pub(crate) fn with_competitors<R>(act: impl FnOnce() -> R) -> R {
     let done = &AtomicBool::new(false);
     thread::scope(|scope| {
@@ -20,7 +20,7 @@ pub(crate) fn with_competitors<R>(act: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Sets a flag when it goes, also by a panic.
+/// Sets a flag when dropped, including by a panic.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {

@@ -1,28 +1,29 @@
-//! Counting windows: the number of calls of functions that are called very often.
+//! Counting windows: the number of calls to functions that are called very often.
 //!
-//! The probes that time a call take some 100 ns, a figure that is known only to about a third. The
-//! length of a window, in the program's own time ([`crate::function`]), is uncertain by the error
-//! of its probes' time: by more than itself if a function is called every 20 ns. Functions that are
-//! called [very often](crate::policy::Pace::is_frequent) are therefore counted and timed in
-//! separate windows:
+//! The probes that time a call take about 100 ns, a figure that is known only to within a third.
+//! The length of a window, in the program's own time ([`crate::function`]), is uncertain by the
+//! error of its probes' time: by more than 100 % if a function is called every 20 ns. Functions
+//! that are called [very often](crate::policy::Pace::is_frequent) are therefore counted and timed
+//! in separate windows:
 //!
-//! 1. The service thread switches their entry probes on, with a probe function that only increments
-//!    a counter. Some ten microseconds later it reads the counters and the processor time of all
-//!    threads that execute probes, and again after [`LENGTH`]. Then it switches the probes off. The
-//!    probes read no clock, and the program takes no part in opening or closing the window.
+//! 1. The service thread activates their entry probes, with a probe function that only increments a
+//!    counter. About ten microseconds later it reads the counters and the processor time of all
+//!    threads that execute probes, and again after [`LENGTH`]. Then it deactivates the probes. The
+//!    probes do not read a clock, and the program takes no part in opening or closing the window.
 //! 2. Each counted call represents the processor time of the threads in the stratum, divided by
 //!    that in the window. Neither includes time in which threads wait or are preempted.
 //! 3. A fixed number of calls after the counting window is timed. [`crate::strata`] combines the
-//!    two.
+//!    two figures.
 //!
 //! Functions share a window as long as their probes take a small part of it.
 //!
 //! A window in which the program hardly ran is discarded. This depends on the scheduler, not on the
 //! functions that the program calls. While a window is open, the service thread occupies a
-//! processor: on a machine with one, functions are counted and timed in the same windows.
+//! processor: on a machine with a single processor, functions are counted and timed in the same
+//! windows.
 //!
-//! Two threads that increment one counter delay each other by an amount that is not known. In
-//! programs with several threads the stated uncertainty covers it ([`SHARED_ERROR`]).
+//! Two threads that increment one counter delay each other by an unknown amount. In programs with
+//! several threads the stated uncertainty covers it ([`SHARED_ERROR`]).
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -36,25 +37,25 @@ use crate::{displaced, fire, governor, schedule, thread};
 /// Length of a window, in nanoseconds.
 const LENGTH: f64 = 10e3;
 
-/// Time before a window in which the caches are filled with the rewritten code and the probes, in
-/// nanoseconds. It is random, so that windows do not keep step with the program.
+/// The time before a window in which the caches are filled with the rewritten code and the probes,
+/// in nanoseconds. It is random, so that windows do not keep in step with the program.
 const WARM_UP: Range<f64> = 8e3..12e3;
 
 /// The maximum part of a window that the probes of all its functions take. A function whose probes
-/// take more has a window of its own.
+/// take more has a separate window.
 const LOAD: f64 = 0.15;
 
 /// The minimum part of a window for which the program must have run.
 const MIN_RUNNING: f64 = 0.25;
 
-/// The part of a counting probe's cost, as measured in a loop, by which it delays the program:
-/// less, if the processor executes the program's instructions meanwhile, or more, if these wait for
-/// what the probe does. Measured on AMD Zen 4 with a call every 1.7 ns: 1.4.
+/// The part of a counting probe's cost, as measured in a loop, by which it delays the program: less
+/// if the processor executes the program's instructions at the same time, more if these wait for
+/// the probe. Measured on AMD Zen 4 with a call every 1.7 ns: 1.4.
 const DELAY: f64 = 0.5;
 
-/// Relative errors of [`cost`], and of that in a program with several threads. Beside builds of
-/// software that used both processors, the number of calls every 40 ns came out 27 to 38 % too low
-/// in five runs in a row, which is ten times the cost; otherwise 11 % at most.
+/// Relative errors of [`cost`], and of that in a program with several threads. While software
+/// builds used both processors, the number of calls every 40 ns came out 27 to 38 % too low in five
+/// runs in a row, which is ten times the cost; otherwise 11 % at most.
 const COUNTING_ERROR: f64 = 5.0;
 const SHARED_ERROR: f64 = 20.0;
 
@@ -69,9 +70,9 @@ static SPENT: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Count {
     pub(crate) calls: u64,
-    /// Processor time of all threads in the window, without probes, in nanoseconds.
+    /// The processor time of all threads in the window, without probes, in nanoseconds.
     pub(crate) own: f64,
-    /// The relative error of a rate that is calculated from `own`.
+    /// The relative error of a rate computed from `own`.
     pub(crate) uncertain: f64,
 }
 
@@ -87,8 +88,8 @@ pub(crate) fn is_possible() -> bool {
     displaced::has_processors() && (1..=MAX_THREADS).contains(&thread::live().count())
 }
 
-/// The number of functions, the first of those with these calls per nanosecond, that are counted in
-/// one window. At least 1.
+/// The number of functions that are counted in one window: at least 1. They are the first ones of
+/// those with these calls per nanosecond.
 pub(crate) fn room(rates: impl Iterator<Item = f64>) -> usize {
     let cost = cost();
     let sum = |sum: &mut f64, rate: f64| {
@@ -98,9 +99,9 @@ pub(crate) fn room(rates: impl Iterator<Item = f64>) -> usize {
     rates.scan(0.0, sum).take_while(|sum| *sum <= LOAD).count().max(1)
 }
 
-/// Counts calls of the functions in one window, which takes some 25 us. `random` is a number from 0
-/// to 1. Returns `None` if the program hardly ran, or a thread is switching the probes of one of
-/// the functions off. For the service thread.
+/// Counts calls to the functions in one window, which takes about 25 us. `random` is a number from
+/// 0 to 1. Returns `None` if the program hardly ran, or if a thread is deactivating probes of one
+/// of the functions. Called by the service thread.
 pub(crate) fn window(functions: &[&Function], random: f64) -> Option<Vec<Count>> {
     if !functions.iter().all(|function| function.stop()) {
         return None;
@@ -120,33 +121,33 @@ pub(crate) fn window(functions: &[&Function], random: f64) -> Option<Vec<Count>>
     }
     let passed = after.since(&before);
     let counting = passed.calls.iter().sum::<u64>() as f64 * cost();
-    // Calls during the warm-up are not counted: at most this part of the counted ones.
+    // Calls during the warm-up are not counted; they are at most this part of the counted ones.
     SPENT.fetch_add((counting * (1.0 + WARM_UP.end / LENGTH)) as u64, Relaxed);
     let error = if thread::are_many() { SHARED_ERROR } else { COUNTING_ERROR };
     passed.counts(counting, error * counting)
 }
 
-/// Processor time of all threads that execute probes, without that of probes, in nanoseconds.
+/// The processor time of all threads that execute probes, without the probes, in nanoseconds.
 pub(crate) fn own_time() -> f64 {
     thread::processor_time() - spent_in_probes()
 }
 
-/// Total time of all threads in probes of both kinds, in nanoseconds.
+/// The total time of all threads in probes of both kinds, in nanoseconds.
 pub(crate) fn spent_in_probes() -> f64 {
     governor::nanoseconds(thread::spent()) + SPENT.load(Relaxed) as f64
 }
 
-/// By how much a counting probe delays the program, in nanoseconds.
+/// The time by which a counting probe delays the program, in nanoseconds.
 fn cost() -> f64 {
     DELAY * governor::nanoseconds(1) * fire::counting_cost()
 }
 
-/// Clocks and counters at one moment, or what they advanced by. Times in nanoseconds.
+/// Clocks and counters at one moment, or the differences of two readings. Times are in nanoseconds.
 struct Reading {
     time: f64,
-    /// Processor time of the threads.
+    /// The processor time of the threads.
     processor: f64,
-    /// The part of it that was spent in timing probes.
+    /// The part of the processor time that was spent in timing probes.
     timing: f64,
     calls: Vec<u64>,
 }
@@ -171,14 +172,14 @@ impl Reading {
         }
     }
 
-    /// The result of a window in which counting probes delayed the program by this time, give or
-    /// take `error`.
+    /// The result of a window in which counting probes delayed the program by the time `counting`,
+    /// give or take `error`.
     fn counts(self, counting: f64, error: f64) -> Option<Vec<Count>> {
         if self.processor < MIN_RUNNING * self.time {
             return None;
         }
         let own = (self.processor - self.timing - counting).max(self.processor / 10.0);
-        // Rates are relative to what remains, which may be much less.
+        // Rates are relative to the remaining time, which may be much less.
         let error = error + schedule::OVERHEAD_ERROR * self.timing;
         let uncertain = error / (own - error).max(own / 100.0);
         Some(self.calls.into_iter().map(|calls| Count { calls, own, uncertain }).collect())

@@ -16,7 +16,7 @@ pub(crate) fn cycles(arcs: impl Iterator<Item = (u32, u32)>) -> HashMap<u32, u32
         }
     }
     let mut found = HashMap::new();
-    // By function: the order in which it was reached, and the lowest order that it leads back to;
+    // By function: the order in which it was reached, and the lowest order to which it leads back;
     // `None` once its component is known.
     let mut reached: HashMap<u32, (usize, Option<usize>)> = HashMap::new();
     let mut open = Vec::new();

@@ -1,13 +1,13 @@
 //! Debugging information of an object: in its file, or in a separate one.
 //!
-//! A separate file is searched where debuggers search it, if the object has no `.debug_info`:
+//! If the object has no `.debug_info`, a separate file is searched where debuggers search it:
 //!
 //! 1. by the build id: `/usr/lib/debug/.build-id/ab/cdef.debug`;
-//! 2. by the name in `.gnu_debuglink`: in the object's folder, in `.debug` there, and in the same
-//!    folder below `/usr/lib/debug`.
+//! 2. by the name in `.gnu_debuglink`: in the object's directory, in `.debug` there, and in the
+//!    same directory below `/usr/lib/debug`.
 //!
-//! It belongs to the object if both have the same build id; where one has none, if its checksum is
-//! that in `.gnu_debuglink`. Sections may be compressed with zlib.
+//! The separate file belongs to the object if both have the same build id or, if one of them has
+//! none, if its checksum is the one in `.gnu_debuglink`. Sections may be compressed with zlib.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -22,13 +22,14 @@ use object::read::ReadCache;
 use object::read::elf::ElfFile64;
 use object::{CompressedFileRange, CompressionFormat, Object, ObjectSection, ObjectSegment};
 
-/// Maximum size of what is read of one object, in bytes, and of a file whose checksum is computed.
+/// Maximum number of bytes that are read of one object, and maximum size of a file whose checksum
+/// is computed.
 const MAX_BYTES: u64 = 512 << 20;
 
-/// The folder of separate files.
+/// The directory of separate files.
 const ROOT: &str = "/usr/lib/debug";
 
-/// Why a file cannot be read.
+/// The reason why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
     #[error(transparent)]
@@ -43,10 +44,10 @@ pub(crate) enum ReadError {
     Compressed { section: String },
 }
 
-/// A section in memory. If there is none, it is empty.
+/// A section in memory; empty if it does not exist.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Loaded {
-    /// As in the file.
+    /// The section's address in the file.
     pub(crate) address: u64,
     pub(crate) data: Arc<[u8]>,
 }
@@ -56,15 +57,15 @@ pub(crate) struct Loaded {
 pub(crate) struct DebugFile {
     object: Elf,
     separate: Option<Elf>,
-    /// Bytes that may still be read.
+    /// The number of bytes that may still be read.
     left: u64,
 }
 
 impl DebugFile {
-    /// Opens the file of an object, and the separate one if it has one.
+    /// Opens the file of an object, and its separate file if there is one.
     ///
     /// # Errors
-    /// The object's file cannot be read, or is no ELF file for this processor.
+    /// The object's file cannot be read, or is not an ELF file for this processor.
     pub(crate) fn open(path: &Path) -> Result<Self, ReadError> {
         Self::open_below(path, Path::new(ROOT))
     }
@@ -78,7 +79,8 @@ impl DebugFile {
         Ok(Self { object, separate, left: MAX_BYTES })
     }
 
-    /// The lowest load address according to the program headers: the loader maps whole pages.
+    /// The lowest load address in the program headers, rounded down because the loader maps whole
+    /// pages.
     pub(crate) fn lowest(&self) -> u64 {
         self.object.lowest
     }
@@ -91,7 +93,7 @@ impl DebugFile {
     /// Reads a section of the object.
     ///
     /// # Errors
-    /// All but [`ReadError::Elf`].
+    /// All errors except [`ReadError::Elf`].
     pub(crate) fn section(&mut self, name: &str) -> Result<Loaded, ReadError> {
         self.object.load(name, &mut self.left)
     }
@@ -99,7 +101,7 @@ impl DebugFile {
     /// Reads a section with debugging information.
     ///
     /// # Errors
-    /// All but [`ReadError::Elf`].
+    /// All errors except [`ReadError::Elf`].
     pub(crate) fn debug_section(&mut self, name: &str) -> Result<Loaded, ReadError> {
         self.separate.as_mut().unwrap_or(&mut self.object).load(name, &mut self.left)
     }
@@ -125,7 +127,7 @@ fn separate(path: &Path, object: &Elf, root: &Path) -> Option<Elf> {
     })
 }
 
-/// Where a file may be that `.gnu_debuglink` names.
+/// The possible paths of a file that `.gnu_debuglink` names.
 fn by_link(path: &Path, name: &[u8], root: &Path) -> Vec<PathBuf> {
     let is_name = !name.is_empty() && !name.contains(&b'/') && name != b"." && name != b"..";
     let Some(folder) = fs::canonicalize(path).ok().and_then(|path| Some(path.parent()?.to_owned())) else {
@@ -140,7 +142,7 @@ fn by_link(path: &Path, name: &[u8], root: &Path) -> Vec<PathBuf> {
         .to_vec()
 }
 
-/// An ELF file, of which the headers have been read.
+/// An ELF file whose headers have been read.
 #[derive(Debug)]
 struct Elf {
     file: File,
@@ -178,7 +180,7 @@ impl Elf {
         self.find(".debug_info").is_some()
     }
 
-    /// A section; also one of the older names for compressed sections: `.zdebug_info`.
+    /// A section, including one with the older name for compressed sections: `.zdebug_info`.
     fn find(&self, name: &str) -> Option<&Section> {
         let is_it = |section: &&Section| {
             section.name == name
@@ -194,7 +196,7 @@ impl Elf {
         *left = left.checked_sub(size).ok_or(ReadError::TooLarge)?;
         self.file.seek(SeekFrom::Start(range.offset))?;
         let mut data = Vec::new();
-        // One byte more would be too much.
+        // One more byte would be too much.
         match range.format {
             CompressionFormat::None => (&mut self.file).take(size).read_to_end(&mut data)?,
             CompressionFormat::Zlib => {
@@ -209,7 +211,7 @@ impl Elf {
         Ok(Loaded { address, data: data.into() })
     }
 
-    /// The checksum of the file, as `.gnu_debuglink` has it.
+    /// The checksum of the file, as in `.gnu_debuglink`.
     fn checksum(&mut self) -> Result<u32, ReadError> {
         if self.file.metadata()?.len() > MAX_BYTES {
             return Err(ReadError::TooLarge);
@@ -237,8 +239,8 @@ mod tests {
         assert!(status.success(), "{program} {arguments:?}");
     }
 
-    /// A library whose debugging information is in `debug`, and the place that the build id asks
-    /// for.
+    /// A library whose debugging information is in `debug`, and the path that the build id
+    /// requests.
     fn stripped(folder: &Path, has_build_id: bool) -> (PathBuf, PathBuf, PathBuf) {
         let [source, library, debug] = ["f.c", "libf.so", "f.debug"].map(|name| folder.join(name));
         fs::write(&source, "int f(int x) { return x + 1; }\n").unwrap();
@@ -323,7 +325,7 @@ mod tests {
             run("objcopy", &[option.as_ref(), debug.as_ref(), compressed.as_ref()]);
             assert!(fs::metadata(&compressed).unwrap().len() < fs::metadata(&debug).unwrap().len());
             assert_eq!(section(&compressed).unwrap(), expected, "{format}");
-            // Damage is an error, or is found: it must not cause a panic.
+            // Damage is detected or reported as an error: it must not cause a panic.
             let whole = fs::read(&compressed).unwrap();
             let damaged = folder.path().join("damaged");
             for at in (0..whole.len()).step_by(11) {

@@ -1,4 +1,4 @@
-//! Whether the program has a processor at this moment, while the service thread has one.
+//! Whether the program has a processor at the moment, while the service thread has one.
 //!
 //! On a busy machine, the service thread may take the program's processor when it wakes up. A
 //! window that is opened then begins right after a context switch, when the program refills the
@@ -16,10 +16,10 @@ use wordpatch::tsc;
 
 use crate::{governor, thread};
 
-/// Time after which a running program is recognized by its processor time, in nanoseconds.
+/// The time after which a running program is recognized by its processor time, in nanoseconds.
 const LOOK: f64 = 2e3;
 
-/// Time for which the program runs, after the service thread has left its processor, before a
+/// The time for which the program runs, after the service thread has left its processor, before a
 /// window is opened, in nanoseconds.
 const WARM_UP: f64 = 20e3;
 
@@ -27,9 +27,9 @@ const WARM_UP: f64 = 20e3;
 /// not run.
 const MAX_THREADS: usize = 8;
 
-/// Whether threads that execute probes are ready to run, and none of them has a processor. Takes
-/// some microseconds if one has, or else some tens, and moves the service thread to another
-/// processor if that helps. For the service thread.
+/// Whether threads that execute probes are ready to run, and none of them has a processor. Takes a
+/// few microseconds if one has a processor, otherwise some tens of microseconds, and moves the
+/// service thread to another processor if that helps. Called by the service thread.
 pub(crate) fn is_program_displaced() -> bool {
     if !is_known() || runs_within(LOOK) {
         return false;
@@ -43,13 +43,13 @@ pub(crate) fn is_program_displaced() -> bool {
     !(is_waiting || runs_within(WARM_UP) && runs_within(LOOK))
 }
 
-/// Whether the program, which was displaced a moment ago, still is, or waits by now. Takes some
-/// microseconds.
+/// Whether the program, which was displaced a moment ago, still is, and does not wait by now. Takes
+/// a few microseconds.
 pub(crate) fn is_still_displaced() -> bool {
     is_known() && !runs_within(LOOK)
 }
 
-/// Whether the question is asked at all.
+/// Whether displacement is examined at all.
 fn is_known() -> bool {
     has_processors() && thread::live().count() <= MAX_THREADS
 }
@@ -66,7 +66,7 @@ fn runs_within(nanoseconds: f64) -> bool {
     thread::processor_time() - before > nanoseconds / 2.0
 }
 
-/// Waits without sleeping.
+/// Waits actively.
 pub(crate) fn spin(nanoseconds: f64) {
     let end = tsc::now() + (nanoseconds * governor::ticks_per_ns()) as u64;
     while tsc::now() < end {
@@ -82,7 +82,7 @@ fn processors() -> Option<&'static CpuSet> {
     PROCESSORS.get_or_init(|| sched_getaffinity(Pid::from_raw(0)).ok().filter(several)).as_ref()
 }
 
-/// Their number; 1 if it is not known.
+/// The number of these processors; 1 if it is not known.
 pub(crate) fn number_of_processors() -> usize {
     processors().map_or(1, number)
 }
@@ -91,7 +91,7 @@ fn number(processors: &CpuSet) -> usize {
     (0..CpuSet::count()).filter(|processor| processors.is_set(*processor).unwrap_or(false)).count()
 }
 
-/// The processor of a thread that runs or is ready to run (proc_pid_stat(5), fields 3 and 39).
+/// The processor of a thread that is running or ready to run (proc_pid_stat(5), fields 3 and 39).
 fn processor_if_ready(thread: u32) -> Option<usize> {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
     // The second field is the name, which may contain anything.
@@ -101,7 +101,7 @@ fn processor_if_ready(thread: u32) -> Option<usize> {
     is_ready.then_some(processor)
 }
 
-/// Moves the service thread to another processor, if this is its own.
+/// Moves the service thread to another processor, if it is on this one.
 fn leave(processor: usize) {
     let Some(mut others) = processors().copied() else { return };
     if sched_getcpu() == Ok(processor) && others.unset(processor).is_ok() {
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_runs_is_ready_on_its_processor() {
-        // It may move between the two.
+        // The thread may migrate between the two.
         let found = (0..100).any(|_| {
             let own = nix::unistd::gettid().as_raw() as u32;
             processor_if_ready(own).is_some_and(|processor| sched_getcpu() == Ok(processor))

@@ -1,4 +1,4 @@
-//! Inspection of a program before it is started: whether it would run a preloaded library.
+//! Inspects a program before it is started: would it run a preloaded library?
 //!
 //! Only the headers and the dynamic symbols are read, and no file causes a panic. If the kind of a
 //! file cannot be determined, it is [`Kind::Other`], and the kernel decides.
@@ -16,7 +16,7 @@ use object::{LittleEndian, ReadCache, ReadRef};
 
 use crate::error::Error;
 
-/// Number of bytes in which the kernel looks for a script's first line.
+/// The number of bytes in which the kernel looks for a script's first line.
 const FIRST_LINE: usize = 256;
 /// The functions that code compiled with -finstrument-functions calls.
 const INSTRUMENTATION: [&[u8]; 2] = [b"__cyg_profile_func_enter", b"__cyg_profile_func_exit"];
@@ -24,51 +24,51 @@ const INSTRUMENTATION: [&[u8]; 2] = [b"__cyg_profile_func_enter", b"__cyg_profil
 /// Prefixes of the names of the address sanitizer's library: gcc's and clang's.
 const ADDRESS_SANITIZERS: [&[u8]; 3] = [b"libasan.so", b"libclang_rt.asan", b"libhwasan.so"];
 
-/// A file to be executed or preloaded.
+/// The properties of a file to be executed or preloaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// The kind of file it is.
+    /// The kind of the file.
     pub kind: Kind,
     /// Whether executing it may raise privileges (set-user-ID, set-group-ID or file capabilities),
     /// so that the loader ignores `LD_PRELOAD`. True for every such file, even if the kernel would
-    /// have nothing to raise.
+    /// not actually raise anything.
     pub setuid_or_capabilities: bool,
 }
 
-/// The kind of file a program is.
+/// The kind of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// An ELF file for 64-bit x86-64.
     Elf {
-        /// Whether it requests a loader: an executable without one is static; a shared library has
-        /// none either.
+        /// Whether the file requests a loader. Neither a static executable nor a shared library
+        /// does.
         dynamic: bool,
-        /// Whether it is a shared object: a library or a position-independent executable.
+        /// Whether the file is a shared object: a library or a position-independent executable.
         shared: bool,
-        /// Whether it calls instrumentation functions that another object must define.
+        /// Whether the file calls instrumentation functions that another object must define.
         instrumented: bool,
     },
     /// An ELF file for another machine.
     ForeignElf {
-        /// 32 or 64.
+        /// The word size: 32 or 64.
         bits: u8,
-        /// `e_machine`: 3 is 32-bit x86, 183 is aarch64.
+        /// `e_machine` of the header: 3 is 32-bit x86, 183 is aarch64.
         machine: u16,
     },
-    /// A text that starts with `#!`.
+    /// A text file that starts with `#!`.
     Script {
-        /// The program that runs it.
+        /// The program that executes the script.
         interpreter: PathBuf,
     },
     /// Something else, or a file that may not be read.
     Other,
 }
 
-/// Inspects a program.
+/// Inspects the file at a path.
 ///
 /// # Errors
-/// [`Error::InspectProgram`] if there is no such file or the system fails to read it. A file that
-/// may be executed but not read is not an error.
+/// [`Error::InspectProgram`] if the file does not exist or cannot be read for any reason but
+/// permissions. A file that may be executed but not read is not an error.
 pub fn inspect(path: &Path) -> Result<Program, Error> {
     let error = |source| Error::InspectProgram { path: path.to_owned(), source };
     let metadata = fs::metadata(path).map_err(error)?;
@@ -98,7 +98,7 @@ fn script(line: &[u8]) -> Kind {
     }
 }
 
-/// `None` if it is not an ELF file, or its headers are damaged.
+/// Inspects the start of a file; `None` if it is not an ELF file, or its headers are damaged.
 fn elf<'data>(start: &[u8], data: impl ReadRef<'data>) -> Option<Kind> {
     let [class, order, ..] = *start.strip_prefix(&elf::ELFMAG)? else {
         return None;
@@ -135,7 +135,8 @@ fn calls_instrumentation<'data, R: ReadRef<'data>>(
     }))
 }
 
-/// The address sanitizer's library among those that an executable needs; it must be loaded first.
+/// The file name of the address sanitizer's library, if an executable needs it: it must be loaded
+/// first.
 pub fn needed_sanitizer(path: &Path) -> Option<OsString> {
     let data = ReadCache::new(File::open(path).ok()?);
     let header = FileHeader64::<LittleEndian>::parse(&data).ok()?;

@@ -1,21 +1,21 @@
-//! The profiler for an engine that compiles code while it runs, and has probes of its own.
+//! The profiler for an engine that compiles code at run time and has its own probes.
 //!
-//! The engine makes the probes; the profiler decides when they are on, by [`Probes`], and analyses
-//! what they report. Observations, estimates, the control of the cost and the report are those of a
-//! [`crate::session`] of a process; the differences are:
+//! The engine makes the probes; the profiler decides when they are on, through [`Probes`], and
+//! analyses what they report. Observations, estimates, cost control and the report are those of a
+//! [`crate::session`] of a process, with these differences:
 //!
-//! * An entry probe calls [`entered`], or, in some windows, [`counted`]; the probes of a function's
+//! * An entry probe calls [`entered`] or, in some windows, [`counted`]; the probes of a function's
 //!   exits call [`exited`]. They pass the [number](Profiler::number) of the function, and the
-//!   address of the frame: an entry and an exit belong together if it is the same.
+//!   address of the frame: an entry and an exit with the same frame address belong together.
 //! * For a frame that is left in another way, by an exception or a trap, the engine calls [`left`].
-//!   The call counts until then.
-//! * There is no output: the engine asks for a [report](Profiler::report) at any time.
+//!   The call ends at that moment.
+//! * There is no output: the engine may request a [report](Profiler::report) at any time.
 //!
 //! A process has one profiler at a time.
 //!
 //! # Threads
-//! A thread named `latency` does what is due. It blocks all signals, and ends with the
-//! [`Profiler`]. A profiler that is [paused](Profiler::pause) does nothing.
+//! A thread named `latency` does the periodic work. It blocks all signals, and ends with the
+//! [`Profiler`]. A [paused](Profiler::pause) profiler does nothing.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -42,92 +42,95 @@ use crate::session::{self, write};
 use crate::settings::Settings;
 use crate::{preemption, summary, thread, waking};
 
-/// The probes of an engine's functions, by the number of a function among them.
+/// The probes of an engine's functions. Functions are identified by their index, from 0.
 ///
-/// Both are called by any thread, by several at once, and by functions of probes, [`entered`] and
-/// [`exited`] in particular. Each returns whether something has changed; a probe that cannot be
-/// switched stays as it is.
+/// Both methods may be called by any thread, by several threads at once, and by probe functions, in
+/// particular [`entered`] and [`exited`]. Each returns whether something has changed; a probe that
+/// cannot be toggled stays as it is.
 pub trait Probes: Send + Sync {
-    /// Switches the probe at a function's entry.
+    /// Sets the state of the probe at a function's entry.
     fn switch_entry(&self, function: usize, to: EntryProbe) -> bool;
 
-    /// Switches the probes at all exits of a function.
+    /// Activates (`on`) or deactivates the probes at all exits of a function.
     fn switch_exits(&self, function: usize, on: bool) -> bool;
 }
 
-/// What a report says about a function.
+/// The description of a function in a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Function {
-    /// Its name, demangled.
+    /// The function's demangled name.
     pub name: String,
-    /// The module that it is in.
+    /// The name of the module that contains the function.
     pub object: String,
-    /// Its address or offset in the module, by which functions are told apart.
+    /// The function's address or offset in the module, which distinguishes functions.
     pub address: u64,
-    /// Where it is defined, as `file:line`.
+    /// The location of the function's definition, as `file:line`.
     pub location: Option<String>,
 }
 
-/// A function with no instructions, whose probes the engine has made with the number
+/// A function without instructions, whose probes the engine has made with the number
 /// [`Profiler::number_of_empty`].
 pub trait Empty {
-    /// Switches its probes. Those of its exits are on if its entry is timed.
+    /// Sets the state of the entry probe. The exit probes are on if the entry is timed.
     fn switch(&mut self, entry: EntryProbe);
 
-    /// Calls it [`CALLS`] times.
+    /// Calls the function [`CALLS`] times.
     fn call(&mut self);
 }
 
-/// The calls of an [`Empty`] function.
+/// The number of calls that [`Empty::call`] makes.
 pub const CALLS: u32 = fire::CALLS;
 
 /// The number of the last profiler; 0 before the first. Probes of earlier ones have no effect.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Longest sleep of the thread.
+/// Maximum sleep of the thread.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// How long [`Profiler::new`] waits for threads that are in probes of the one before, and
-/// [`Profiler::report`] for what the thread says about the cost.
+/// The time for which [`Profiler::new`] waits for threads in probes of the previous profiler, and
+/// [`Profiler::report`] for the thread's figures of the cost.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The index that a probe has passed, unless its profiler has ended.
+/// The function index that a probe has passed, unless its profiler has ended.
 #[inline(always)]
 fn index_of(number: u64) -> Option<u32> {
     ((number >> 32) as u32 == GENERATION.load(Ordering::Relaxed)).then_some(number as u32)
 }
 
-/// A function was entered: called by its probe with the function's [number](Profiler::number), the
-/// address of the frame, and the address at which its caller continues.
+/// Reports the entry of a function. Called by its probe with the function's
+/// [number](Profiler::number), the address of the frame, and the address at which its caller
+/// continues.
 ///
-/// Frames that a thread has called have lower addresses than the frames that called them.
+/// Callees must have frames at lower addresses than their callers on the same thread.
 pub extern "C" fn entered(number: u64, frame: u64, return_address: u64) {
     if let Some(index) = index_of(number) {
         fire::entered(index, frame as usize, return_address as usize);
     }
 }
 
-/// A function is about to return, or to end in a tail call: called by its probes as [`entered`].
+/// Reports that a function is about to return, or to end in a tail call. Called by its probes with
+/// the same values as [`entered`].
 pub extern "C" fn exited(number: u64, frame: u64) {
     if let Some(index) = index_of(number) {
         fire::exited(index, frame as usize);
     }
 }
 
-/// A function was entered: called in place of [`entered`].
+/// Reports the entry of a function. Called instead of [`entered`] if the entry probe is a counting
+/// one.
 pub extern "C" fn counted(number: u64) {
     if let Some(function) = index_of(number).and_then(|index| FUNCTIONS.get(index as usize)) {
         function.count();
     }
 }
 
-/// The thread is about to leave the frame at this address without executing an exit, and all frames
-/// that it has called. Does nothing for a frame whose exit was executed.
+/// Reports that the thread is about to leave the frame at this address, and all frames that it has
+/// called, without executing an exit. Does nothing for a frame whose exit was executed.
 pub fn left(frame: u64) {
     fire::left(frame as usize);
 }
 
-/// The ids of the functions' probes: two for each.
+/// The ids of the functions' probes: two for each function.
 struct Ids(Weak<dyn Probes>);
 
 impl Ids {
@@ -158,24 +161,24 @@ impl Sites for Ids {
     }
 
     fn metadata(&self, _: u32, id: ProbeId) -> ProbeMetadata<'_> {
-        // No kind that a session of the process observes.
+        // Not a kind that a session of the process observes.
         ProbeMetadata::new(id, c"embedded", ProbeKind::FIRST_OF_PROVIDERS)
     }
 }
 
-/// The profiler of an engine. It ends when this is dropped.
+/// The profiler of an engine, which ends when it is dropped.
 pub struct Profiler {
     shared: Arc<Shared>,
     settings: Settings,
-    /// Of its functions' numbers.
+    /// The generation in its functions' numbers.
     generation: u32,
     count: usize,
-    /// Processor time of the process before it was made.
+    /// The processor time of the process before the profiler was made.
     before: f64,
     started: Mutex<Option<Started>>,
 }
 
-/// What [`Profiler::start`] has made.
+/// The state that [`Profiler::start`] creates.
 struct Started {
     _ids: Group,
     thread: JoinHandle<()>,
@@ -183,11 +186,11 @@ struct Started {
 
 struct Shared {
     running: Mutex<Option<Running>>,
-    /// What was asked for is there.
+    /// Signals that an answer has arrived.
     answered: Condvar,
 }
 
-/// What a profiler has that was started.
+/// The state of a started profiler.
 struct Running {
     identity: Identity,
     command: Vec<String>,
@@ -200,17 +203,16 @@ struct Running {
     lost_before: u64,
     /// Time that does not count.
     excluded: Past,
-    /// When it was paused, if it is.
+    /// The moment of the pause, if the profiler is paused.
     paused: Option<Past>,
-    /// Numbers of answers that were asked for, and given.
+    /// The numbers of answers that were requested, and given.
     asked: u64,
     answered: u64,
     spent: Spent,
     is_over: bool,
 }
 
-/// Time that has passed: on the clock, of all threads in ticks, and of the processor in
-/// nanoseconds.
+/// Elapsed time: on the clock, of all threads in ticks, and of the processor in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Past {
     elapsed: Duration,
@@ -241,14 +243,14 @@ impl Past {
 }
 
 impl Profiler {
-    /// The profiler of this process, for `count` functions. Probes are made next, then it is
-    /// [started](Profiler::start); processor time from now until then is part of the cost.
+    /// Creates the profiler of this process, for `count` functions. The engine then makes the
+    /// probes and [starts](Profiler::start) the profiler; the processor time in between is part of
+    /// the cost.
     ///
-    /// The memory of all functions of a process, some 400 bytes for each, is used again by the next
-    /// profiler.
+    /// The memory of the functions, about 400 bytes for each, is reused by the next profiler.
     ///
     /// # Errors
-    /// [`Error::IsRunning`]; [`Error::BadValue`] of the budget.
+    /// [`Error::IsRunning`]; [`Error::BadValue`] for the budget.
     pub fn new(count: usize, settings: Settings) -> Result<Self, Error> {
         settings.check()?;
         if session::is_running() || waking::begin() {
@@ -257,10 +259,10 @@ impl Profiler {
         let before = governor::of_process();
         let generation = GENERATION.fetch_add(1, Ordering::AcqRel) + 1;
         let shared = Shared { running: Mutex::new(None), answered: Condvar::new() };
-        // From here on, dropping it ends it.
+        // From here on, dropping it ends the profiler.
         let profiler =
             Self { shared: Arc::new(shared), settings, generation, count, before, started: Mutex::default() };
-        // A thread that is in a probe of the last one may be about to change a function.
+        // A thread in a probe of the previous profiler may be about to change a function.
         let deadline = Instant::now() + PATIENCE;
         while thread::is_any_inside() {
             if Instant::now() > deadline {
@@ -274,25 +276,25 @@ impl Profiler {
         Ok(profiler)
     }
 
-    /// What the probes of a function pass to [`entered`], [`exited`] and [`counted`].
+    /// The number that the probes of a function pass to [`entered`], [`exited`] and [`counted`].
     pub fn number(&self, function: usize) -> u64 {
-        // The first stands for the calibration.
+        // The first number stands for the calibration.
         u64::from(self.generation) << 32 | (function as u64 + 1)
     }
 
-    /// What the probes of an [`Empty`] function pass.
+    /// The number that the probes of an [`Empty`] function pass.
     pub fn number_of_empty(&self) -> u64 {
         u64::from(self.generation) << 32
     }
 
-    /// Observes the functions from now on. First measures what probes cost, by those of `empty`.
-    /// The probes are all off.
+    /// Starts observing the functions. First measures the cost of probes with those of `empty`. All
+    /// probes must be off.
     ///
     /// # Errors
     /// [`Error::Start`].
     ///
     /// # Panics
-    /// If it was started before.
+    /// If the profiler was started before.
     pub fn start(&self, probes: &Arc<dyn Probes>, empty: &mut dyn Empty) -> Result<(), Error> {
         let failed = |source| Error::Start { source };
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
@@ -345,7 +347,7 @@ impl Profiler {
         Ok(())
     }
 
-    /// Gives the functions ids.
+    /// Registers ids for the functions' probes.
     fn make_ids(&self, probes: &Arc<dyn Probes>) -> Result<Group, ProbeError> {
         let count = 2 * self.count.max(1);
         let limit = u32::MAX as usize;
@@ -363,15 +365,15 @@ impl Profiler {
         Ok(ids)
     }
 
-    /// Switches all probes off. What was measured is kept; the time until it is
-    /// [resumed](Profiler::resume) does not count. Does nothing if it is paused.
+    /// Deactivates all probes. Measurements are kept; the time until [`Profiler::resume`] does not
+    /// count. Does nothing if the profiler is paused.
     pub fn pause(&self) {
         if let Some(running) = self.shared.lock().as_mut() {
             running.pause();
         }
     }
 
-    /// Observes the functions again after a [pause](Profiler::pause).
+    /// Continues observing the functions after [`Profiler::pause`].
     pub fn resume(&self) {
         if let Some(running) = self.shared.lock().as_mut() {
             running.resume();
@@ -379,8 +381,8 @@ impl Profiler {
         waking::notify();
     }
 
-    /// What was measured so far. `function_at` says which function has made a call, by the return
-    /// address; `describe` what the report says about a function.
+    /// The measurements so far. `function_at` maps the return address of a call to the calling
+    /// function; `describe` returns the description of a function in the report.
     pub fn report(
         &self,
         function_at: &dyn Fn(usize) -> Option<usize>,
@@ -448,7 +450,7 @@ impl Shared {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what is due, until the profiler ends.
+    /// Does the periodic work, until the profiler ends.
     fn serve(&self, mut seen: u32) {
         let mut next = Instant::now() + session::FIRST_TICK;
         loop {

@@ -6,7 +6,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why options, a report or a program could not be used.
+/// The reason why options, a report or a program cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -14,7 +14,7 @@ pub enum Error {
     /// The profiler could not be started; the program continues without it.
     #[error("cannot profile: {source}; the program runs on unprofiled")]
     Start {
-        /// The cause.
+        /// The error of the probe library.
         source: fastinst::Error,
     },
 
@@ -28,7 +28,7 @@ pub enum Error {
     #[error("the profiler does not run in this process; start the program with fastinst record")]
     NotRunning,
 
-    /// The process has one profiler, and it is in use.
+    /// The process already has a profiler.
     #[error("a profiler runs in this process already; end that one first")]
     IsRunning,
 
@@ -37,7 +37,7 @@ pub enum Error {
         "new settings were not applied within {seconds} s; they will be when the profiler's thread runs again"
     )]
     NotReconfigured {
-        /// The time that was waited, in seconds.
+        /// The waiting time, in seconds.
         seconds: u64,
     },
 
@@ -45,35 +45,35 @@ pub enum Error {
     /// No script can be attached to this process.
     #[error("no scripts can be attached: {}: {source}; the program runs on", path.display())]
     Listen {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// The cause.
+        /// The system's error.
         source: io::Error,
     },
 
-    /// There is no such process.
+    /// No process has this id.
     #[error("there is no process {process}")]
     NoProcess {
-        /// Its number.
+        /// The process id.
         process: u32,
     },
 
-    /// A process does not permit that scripts are attached.
+    /// The process does not permit scripts to be attached.
     #[error(
         "process {process} does not listen; start it with fastinst run --control, or with FASTINST_SCRIPT=control=1 \
          and LD_PRELOAD=libfastinst_script.so"
     )]
     NotListening {
-        /// Its number.
+        /// The process id.
         process: u32,
     },
 
-    /// A process cannot be reached.
+    /// The process cannot be reached.
     #[error("process {process}: {source}; scripts are attached by the user of the process, or by root")]
     Connect {
-        /// Its number.
+        /// The process id.
         process: u32,
-        /// The cause.
+        /// The error of the connection.
         source: io::Error,
     },
 
@@ -94,7 +94,7 @@ pub enum Error {
         item: String,
     },
 
-    /// A key of an earlier version.
+    /// The key belongs to an earlier version.
     #[error(
         "`{key}` is no longer an option; budget=N% sets what profiling may cost, and with it how much is sampled"
     )]
@@ -121,11 +121,11 @@ pub enum Error {
     /// The environment variable contains invalid options.
     #[error("FASTINST_OPTIONS: {source}")]
     OptionsVariable {
-        /// The problem.
+        /// The problem with the options.
         source: Box<Error>,
     },
 
-    /// The environment variable is not text.
+    /// The environment variable is not valid UTF-8.
     #[error("FASTINST_OPTIONS: the value is not UTF-8; set key=value:key=value or unset it")]
     OptionsNotUtf8,
 
@@ -139,7 +139,7 @@ pub enum Error {
     /// A backslash before a character that needs none.
     #[error("option text `{text}`: a backslash may only precede `:` or `\\`; write `\\\\` for a backslash")]
     Escape {
-        /// The whole option string.
+        /// The entire option string.
         text: String,
     },
 
@@ -150,7 +150,7 @@ pub enum Error {
     TemplateSequence {
         /// The output name as it was written.
         template: String,
-        /// The sequence that is not known.
+        /// The unknown sequence.
         sequence: String,
     },
 
@@ -180,7 +180,7 @@ pub enum Error {
     /// The report file cannot be read.
     #[error("cannot read the report {}: {source}", path.display())]
     ReadReport {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -189,16 +189,16 @@ pub enum Error {
     /// The file ends in the middle of a report.
     #[error("{} is truncated: it ends at line {line}, in the middle of a report; copy or record it again", path.display())]
     TruncatedReport {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The last line of the file.
+        /// The number of the file's last line.
         line: usize,
     },
 
-    /// A report of a version that this program does not read.
+    /// The report has a version that this program cannot read.
     #[error("{} is a report of version {found}, this fastinst reads version {supported}; use the fastinst that recorded it", path.display())]
     ReportVersion {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The version of the report.
         found: String,
@@ -209,9 +209,9 @@ pub enum Error {
     /// The file is not a report.
     #[error("{} is not a fastinst report ({found}); give a .json file that fastinst wrote", path.display())]
     NotAReport {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The contents of the file.
+        /// A description of the file's contents.
         found: String,
     },
 
@@ -243,17 +243,17 @@ pub enum Error {
     },
 
     // Launching.
-    /// There is no such program.
+    /// The program does not exist.
     #[error("{}: no such program; check the name and PATH", program.display())]
     ProgramNotFound {
         /// The program as it was written.
         program: PathBuf,
     },
 
-    /// The program exists but may not be executed.
+    /// The program exists but cannot be executed.
     #[error("{}: {reason}; it cannot be executed", program.display())]
     ProgramNotExecutable {
-        /// The file that was found.
+        /// The path of the file that was found.
         program: PathBuf,
         /// The reason.
         reason: &'static str,
@@ -262,7 +262,7 @@ pub enum Error {
     /// The program cannot be inspected.
     #[error("cannot inspect {}: {source}", path.display())]
     InspectProgram {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -271,7 +271,7 @@ pub enum Error {
     /// The system refused to start the program.
     #[error("cannot execute {}: {source}; is its interpreter or loader there?", path.display())]
     Execute {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -283,7 +283,7 @@ pub enum Error {
         path.display()
     )]
     StaticProgram {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
 
@@ -293,7 +293,7 @@ pub enum Error {
         path.display()
     )]
     PrivilegedProgram {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
 
@@ -303,9 +303,9 @@ pub enum Error {
         path.display()
     )]
     ForeignProgram {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// 32 or 64.
+        /// The word size: 32 or 64.
         bits: u8,
         /// `e_machine` of its header: 3 is 32-bit x86, 183 is aarch64.
         machine: u16,
@@ -321,7 +321,7 @@ pub enum Error {
     /// The file to preload is not a shared library for this processor.
     #[error("{} is not an x86-64 shared library; --library takes the path of libfastinst.so", path.display())]
     NotALibrary {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
 
@@ -331,7 +331,7 @@ pub enum Error {
         path.display()
     )]
     LibraryName {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
 }

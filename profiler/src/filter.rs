@@ -1,7 +1,7 @@
 //! Selection of functions: the options `only` and `skip`.
 //!
 //! A filter is evaluated once for each function, when its probes are discovered, and again when the
-//! [settings](crate::settings) are changed. The probes of excluded functions are off.
+//! [settings](crate::settings) change. The probes of excluded functions are off.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -15,15 +15,16 @@ use crate::symbol::{demangle, short, without_parameters};
 /// The functions that the user selected.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filter {
-    /// If there are any, only functions that match one of them are measured.
+    /// If there are any, only functions that match one of these patterns are measured.
     pub only: Patterns,
-    /// Functions that match one of them are not measured, even if `only` includes them.
+    /// Functions that match one of these patterns are not measured, even if `only` includes them.
     pub skip: Patterns,
 }
 
 impl Filter {
-    /// Whether a function is to be measured. `file` is called at most once for the path of its
-    /// source file, and only if needed; a function without a known file matches no `file:` pattern.
+    /// Whether a function is to be measured. `file` returns the path of its source file, and is
+    /// called at most once, only if needed; a function without a known file matches no `file:`
+    /// pattern.
     #[must_use]
     pub fn wants(&self, name: &CStr, object: &CStr, file: impl FnOnce() -> Option<String>) -> bool {
         if self.is_empty() {
@@ -33,14 +34,14 @@ impl Filter {
         (self.only.0.is_empty() || self.only.match_any(&mut function)) && !self.skip.match_any(&mut function)
     }
 
-    /// Whether all functions are selected.
+    /// Whether the filter selects all functions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.only.0.is_empty() && self.skip.0.is_empty()
     }
 }
 
-/// Patterns separated by commas, as in an option.
+/// Comma-separated patterns, as in an option.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Patterns(Vec<Pattern>);
 
@@ -48,8 +49,8 @@ impl Patterns {
     /// Parses `PATTERN[,PATTERN]...`.
     ///
     /// # Errors
-    /// [`Error::BadValue`] for an empty pattern, and one with another prefix; `key` names the
-    /// option in it.
+    /// [`Error::BadValue`] for an empty pattern, and for one with another prefix; `key` is the
+    /// option's name in the error.
     pub fn parse(key: &'static str, text: &str) -> Result<Patterns, Error> {
         let pattern = |text: &str| {
             let (part, glob) = if let Some(glob) = text.strip_prefix("object:") {
@@ -81,13 +82,14 @@ impl Patterns {
         self.0.is_empty()
     }
 
-    /// Whether one of them matches a function of a report. Its file is taken from its location.
+    /// Whether a pattern matches a function of a report. The function's file is taken from its
+    /// location.
     #[must_use]
     pub fn match_report(&self, function: &FunctionReport) -> bool {
         let file =
             || function.location.as_ref().and_then(|location| Some(location.rsplit_once(':')?.0.to_owned()));
         self.match_any(&mut LazyFunction {
-            // Instead of the linker's name, the one shown in tables.
+            // The linker's name is not in reports; the name shown in tables is used.
             mangled: short(&function.name),
             demangled: function.name.clone(),
             object: function.object.as_str().into(),
@@ -101,7 +103,7 @@ impl Patterns {
     }
 }
 
-/// Whether a pattern begins as `lib:` does: no name of a function has a single colon.
+/// Whether a pattern begins like `lib:`: no function name has a single colon.
 fn has_other_prefix(pattern: &str) -> bool {
     pattern.split_once(':').is_some_and(|(prefix, rest)| {
         !rest.starts_with(':') && prefix.chars().all(|char| char.is_ascii_alphanumeric())
@@ -171,14 +173,14 @@ impl<'a, F: FnOnce() -> Option<String>> LazyFunction<'a, F> {
     }
 }
 
-/// Whether a pattern matches a function's name: mangled, demangled, or demangled without
-/// parameters.
+/// Whether a pattern matches a function's name, which may be mangled, demangled, or demangled
+/// without parameters.
 fn matches_name(glob: &WildMatch, mangled: &str, demangled: &str) -> bool {
     [mangled, demangled, without_parameters(demangled)].iter().any(|name| glob.matches(name))
 }
 
-/// Whether a pattern matches a path: without a slash, its last component; with one, the complete
-/// path or a part after any of its slashes.
+/// Whether a pattern matches a path: a pattern without a slash matches the last component; one with
+/// a slash matches the complete path or a part after any of its slashes.
 fn matches_path(glob: &WildMatch, path: &str) -> bool {
     if !glob.pattern_chars().contains(&'/') {
         return glob.matches(path.rsplit('/').next().unwrap_or(path));

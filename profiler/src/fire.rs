@@ -1,10 +1,10 @@
-//! The probe functions. They run on any thread, at any instruction, also in a signal handler: no
+//! The probe functions. They run on any thread, at any instruction, and in signal handlers: no
 //! locks, no allocation, no formatting; little stack.
 //!
 //! Entry: if it is observed, it is pushed on the thread's stack of entries; the clock is read last.
-//! Exit: the clock is read first; the entry is looked up, and the difference recorded. The time
+//! Exit: the clock is read first; the entry is looked up, and the difference is recorded. The time
 //! that the thread spent in probes between the two is subtracted, so a function is not charged for
-//! the probes of its callees; so is the time for which the thread was preempted.
+//! the probes of its callees; the time for which the thread was preempted is subtracted as well.
 
 use std::arch::naked_asm;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,15 +23,15 @@ static UNSEEN: AtomicU64 = AtomicU64::new(0);
 /// The cost of a counting probe, in thousandths of a tick.
 static COUNTING: AtomicU64 = AtomicU64::new(0);
 
-/// The measured latency of a call of an empty function, in thousandths of a tick: a mean, because
-/// some processors' counters advance in steps (of 26 ticks on AMD family 26), which are longer than
-/// such a call.
+/// The measured latency of a call to an empty function, in thousandths of a tick. It is a mean,
+/// because some processors' counters advance in steps (of 26 ticks on AMD family 26), which are
+/// longer than such a call.
 static EMPTY: AtomicU64 = AtomicU64::new(0);
 
-/// A typical one, in ticks: as long as a step at least.
+/// The typical latency of such a call, in ticks: at least as long as a step.
 static RESOLUTION: AtomicU64 = AtomicU64::new(0);
 
-/// A call of at least this many ticks, some 10 us, adds noticeably to its function's allowance.
+/// A call of at least this many ticks, about 10 us, adds noticeably to its function's allowance.
 const LONG_CALL: u64 = 25_000;
 
 /// The probe function of entries.
@@ -49,9 +49,9 @@ unsafe extern "C" fn count(id: ProbeId, _call_site: usize, _this_fn: usize) {
     }
 }
 
-/// Live at the probe: the three arguments, and nothing else that a callee may change. Replaces the
-/// third, the function's address, by the stack pointer at the site, and jumps: there is no frame,
-/// so the CFI of a leaf function is right.
+/// Of the registers that a callee may change, only the three arguments are live at the probe.
+/// Replaces the third, the function's address, by the stack pointer at the site, and jumps: there
+/// is no frame, so the CFI of a leaf function is correct.
 #[unsafe(naked)]
 unsafe extern "C" fn entry(id: ProbeId, call_site: usize, this_fn: usize) {
     naked_asm!("lea rdx, [rsp + 8]", "jmp {}", sym entry_at)
@@ -75,7 +75,7 @@ extern "C" fn entry_at(id: ProbeId, call_site: usize, stack_pointer: usize) {
 struct Fired {
     index: u32,
     function: &'static Function,
-    /// `None` for one of an engine.
+    /// `None` for a probe of an engine.
     probe: Option<ProbeId>,
     call_site: usize,
     stack_pointer: usize,
@@ -157,8 +157,8 @@ extern "C" fn exit_at(id: ProbeId, call_site: usize, stack_pointer: usize) {
 fn exit_with(own: impl FnOnce(&EntryStack) -> Own<'_>, begin: u64, fired: &Fired, thread: &Thread) {
     let &Fired { index, function, call_site, stack_pointer, .. } = fired;
     thread.enter(stack_pointer, |entries| {
-        // While an observation lasts, one of its entries is identified by it; any other by its
-        // stack pointer.
+        // During an observation, an entry is identified by its number; any other entry by its stack
+        // pointer.
         let (observation, period) = (function.observation_of_all(begin), function.exit_period());
         let held = thread.own_time(begin);
         let exit = Entry {
@@ -206,7 +206,7 @@ fn complete(begin: u64, entry: &Entry, function: &Function, thread: &Thread) {
     function.left(entry.period);
 }
 
-/// An entry that an engine's probe reports.
+/// Handles an entry that an engine's probe reports.
 #[inline(always)]
 pub(crate) fn entered(index: u32, frame: usize, return_address: usize) {
     let begin = tsc::now();
@@ -216,7 +216,7 @@ pub(crate) fn entered(index: u32, frame: usize, return_address: usize) {
     enter_with(EntryStack::of_frames, begin, &fired, thread);
 }
 
-/// As [`entered`], an exit.
+/// Handles an exit that an engine's probe reports.
 #[inline(always)]
 pub(crate) fn exited(index: u32, frame: usize) {
     let begin = tsc::now();
@@ -226,7 +226,7 @@ pub(crate) fn exited(index: u32, frame: usize) {
     exit_with(EntryStack::of_frames, begin, &fired, thread);
 }
 
-/// The frame at this address is about to be left without an exit: the call ends here.
+/// The frame at this address is about to be left without an exit: its call ends here.
 pub(crate) fn left(frame: usize) {
     let begin = tsc::now();
     let Some(thread) = Thread::current() else { return };
@@ -241,19 +241,19 @@ pub(crate) fn left(frame: usize) {
     });
 }
 
-/// What [`calibrate_with`] calls: a function without instructions, with the probes of an engine.
+/// The function that [`calibrate_with`] calls: without instructions, with the probes of an engine.
 pub(crate) trait Calibrated {
-    /// Switches the function's probes. Its exit probes are on if its entry probe is timed.
+    /// Sets the state of the entry probe. The exit probes are on if the entry probe is timed.
     fn switch(&mut self, entry: EntryProbe);
-    /// Calls it [`CALLS`] times.
+    /// Calls the function [`CALLS`] times.
     fn call(&mut self);
 }
 
-/// The calls of a [`Calibrated`] function at a time.
+/// The number of calls that [`Calibrated::call`] makes.
 pub(crate) const CALLS: u32 = 16;
 
-/// Measures the probes of an engine, on the function without probes at index 0. Takes some hundred
-/// microseconds. Nothing else may be observed meanwhile.
+/// Measures the probes of an engine, on a function without probes of this crate at index 0. Takes a
+/// few hundred microseconds. Nothing else may be observed at the same time.
 pub(crate) fn calibrate_with(function: &Function, calibrated: &mut dyn Calibrated) {
     const ROUNDS: usize = 200;
     let Some(thread) = Thread::current() else { return };
@@ -261,8 +261,8 @@ pub(crate) fn calibrate_with(function: &Function, calibrated: &mut dyn Calibrate
         figure.store(0, Ordering::Relaxed);
     }
     let spent = || thread.overhead.load(Ordering::Relaxed);
-    // The lower quartile of the time of `CALLS` calls, without that of probes as far as it is seen:
-    // slower rounds were disturbed.
+    // The lower quartile of the time of `CALLS` calls, minus the visible time of the probes: slower
+    // rounds were disturbed.
     let mut time = |entry: EntryProbe| {
         calibrated.switch(entry);
         let mut times: [u64; ROUNDS] = std::array::from_fn(|_| {
@@ -293,7 +293,7 @@ pub(crate) fn calibrate_with(function: &Function, calibrated: &mut dyn Calibrate
 }
 
 /// Measures the probes themselves, on a function without probes at this index, which is not
-/// reported. Takes some hundred microseconds.
+/// reported. Takes a few hundred microseconds.
 pub(crate) fn calibrate(index: u32, function: &'static Function) {
     const ROUNDS: usize = 400;
     /// Number of probes that are timed together.
@@ -335,12 +335,12 @@ pub(crate) fn calibrate(index: u32, function: &'static Function) {
     COUNTING.store(counting[ROUNDS / 4], Ordering::Relaxed);
 }
 
-/// Stores what the latencies of empty calls say.
+/// Stores the mean and the typical latency of empty calls.
 fn store_empty(latencies: &mut [u64]) {
     latencies.sort_unstable();
     let Some(median) = latencies.get(latencies.len() / 2) else { return };
     RESOLUTION.store(latencies[latencies.len() / 4], Ordering::Relaxed);
-    // Longer ones were disturbed.
+    // Longer calls were disturbed.
     let undisturbed = &latencies[..latencies.partition_point(|latency| *latency <= 2 * median)];
     let sum: u64 = undisturbed.iter().sum();
     EMPTY.store(1000 * sum / undisturbed.len() as u64, Ordering::Relaxed);
@@ -365,12 +365,13 @@ pub(crate) fn counting_cost() -> f64 {
     COUNTING.load(Ordering::Relaxed) as f64 / 1000.0
 }
 
-/// The mean latency of calls of an empty function, in ticks. It is part of each [`Sample`]'s ticks.
+/// The mean latency of a call to an empty function, in ticks. It is part of the ticks of each
+/// [`Sample`].
 pub(crate) fn empty() -> f64 {
     EMPTY.load(Ordering::Relaxed) as f64 / 1000.0
 }
 
-/// The typical latency of a call of an empty function, in ticks: the resolution of a latency.
+/// The typical latency of a call to an empty function, in ticks: the resolution of latencies.
 pub(crate) fn resolution() -> u64 {
     RESOLUTION.load(Ordering::Relaxed)
 }

@@ -1,32 +1,32 @@
 //! The state of a function that all threads share: its probes, and the current observation.
 //!
-//! An *observation* is a period in which all entries count and are paired with their exits: time
+//! An *observation* is a period in which all entries count and are paired with their exits: a time
 //! during which the function is on, or a window ([`crate::policy`]). There is no central control;
 //! each step is made by the thread that causes it:
 //!
-//! 1. The service thread begins an observation: it sets its limits, then switches the exit probes
-//!    on, then the entry probes.
+//! 1. The service thread begins an observation: it sets the limits, then activates the exit probes,
+//!    then the entry probes.
 //! 2. The first entry after that determines the times of a window. A window is a period of the
 //!    program's *own time*, which excludes probes and preemption. It begins [`Window::delay`] after
 //!    the service thread's last store, and later if the thread was preempted in between
 //!    ([`REFILL`]). If the window is already over at this entry, it had no calls.
 //! 3. Entries before `opens` do not count. Later entries are numbered; the entry with the number
 //!    `limit` either refills the allowance or ends the observation.
-//! 4. The first entry after `closes` switches the entry probes off, unless its thread has lost time
+//! 4. The first entry after `closes` deactivates the entry probes, unless its thread has lost time
 //!    to probes or preemption since the window opened: then the window is extended by this time. No
 //!    timer is needed, so late timers have no effect.
 //! 5. The exit probes stay on until all calls of the observation have returned. The thread that
-//!    makes the last exit switches them off; so does a thread that finds too many exits of calls
+//!    makes the last exit deactivates them, as does a thread that finds too many exits of calls
 //!    that were entered before or after ([`exits`]).
 //! 6. The service thread reads the number of entries after the end of the observation, and begins
-//!    the next one, unless a thread is still switching probes off ([`crate::switching`]), or the
+//!    the next one, unless a thread is still deactivating probes ([`crate::switching`]), or the
 //!    program has not had a processor for as long as the window takes
 //!    ([`Function::is_unfinished`]).
 //!
 //! A small function may have been inlined at a thousand sites, of which a run of the program
-//! executes ten. Only probes that have been *executed* are switched for an observation. The others
-//! are on all the time, at no cost. One that is executed for the first time is added to a list; if
-//! nothing is observed then, the thread that executed it switches it off.
+//! executes ten. Only probes that have been *executed* are toggled for an observation. The others
+//! are on all the time, at no cost. A probe that is executed for the first time is added to a list;
+//! if there is no observation at that time, the thread that executed the probe deactivates it.
 
 mod cut_off;
 mod exits;
@@ -45,17 +45,17 @@ use crate::policy::Allowance;
 use crate::probe_type::ProbeType;
 use crate::switching::{Entries, EntrySwitch, ExitSwitch, Phase};
 
-/// One in so many windows is a patient one ([`Window::is_patient`]).
+/// One in this number of windows is patient ([`Window::is_patient`]).
 pub(crate) const PATIENT: u32 = 8;
 
-/// A probe's function, and the next probes of the same function and kind.
+/// The function of a probe, and the next probes of the same function and kind.
 #[derive(Default)]
 pub(crate) struct ProbeLink {
     /// Index of the function plus one; 0 for a probe that is not ours.
     function: AtomicU32,
-    /// Number of the next probe plus one; 0 for none.
+    /// Index of the next probe plus one; 0 for none.
     next: AtomicU32,
-    /// The same of the next one that has been executed. [`NOT_EXECUTED`] if this one has not been.
+    /// The same for the next executed probe. [`NOT_EXECUTED`] if this probe has not been executed.
     next_executed: AtomicU32,
 }
 
@@ -68,17 +68,17 @@ impl ProbeLink {
     }
 }
 
-/// See [`ProbeLink::next_executed`]. No probe has this number.
+/// See [`ProbeLink::next_executed`]. No probe has this index.
 const NOT_EXECUTED: u32 = u32::MAX;
 
-/// Probes of a function.
+/// A set of a function's probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProbeSet {
     All,
     Executed,
 }
 
-/// Bytes of memory that say which function each probe belongs to.
+/// Bytes of memory of the links between probes and functions.
 pub(crate) fn memory_of_links() -> usize {
     LINKS.len() * size_of::<ProbeLink>()
 }
@@ -86,7 +86,7 @@ pub(crate) fn memory_of_links() -> usize {
 /// A probe that is being executed.
 #[derive(Clone, Copy)]
 pub(crate) struct Executed {
-    /// Index of its function.
+    /// Index of the probe's function.
     pub(crate) index: u32,
     pub(crate) function: &'static Function,
     link: &'static ProbeLink,
@@ -95,7 +95,7 @@ pub(crate) struct Executed {
 /// There may be a million functions.
 const _: () = assert!(size_of::<Function>() == 256);
 
-/// Links by probe id.
+/// Links, indexed by probe id.
 static LINKS: Segments<ProbeLink> = Segments::new();
 
 /// The functions, in order of discovery.
@@ -109,22 +109,22 @@ static EXHAUSTED: AtomicU32 = AtomicU32::new(0);
 #[repr(align(128))]
 #[derive(Default)]
 pub(crate) struct Function {
-    /// The observation: its start and end, the number of its entries, and their limit.
+    /// The observation: its start and end, the number of entries, and their limit.
     opens: AtomicU64,
     closes: AtomicU64,
     entries: AtomicU64,
     limit: AtomicU64,
-    /// When the limit was reached.
+    /// The time at which the limit was reached.
     ended: AtomicU64,
-    /// A window whose times are not determined yet: when it was begun, or 0; the own time after
-    /// which it opens, and its length.
+    /// For a window whose times are not determined yet: the time at which it was begun, or 0; the
+    /// own time after which it opens, and its length.
     pending_since: AtomicU64,
     delay: AtomicU64,
     length: AtomicU64,
-    /// The time that the program's only thread had spent in probes then.
+    /// The time that the program's only thread had spent in probes by then.
     spent_by_then: AtomicU64,
     /// The time that a thread had lost when the window opened, or shortly before; and the time that
-    /// it had spent in probes from then until the window closed.
+    /// it spent in probes from then until the window closed.
     before: Lost,
     overhead: AtomicU64,
     /// The weight of the observation's calls, as the bits of an f32.
@@ -135,16 +135,17 @@ pub(crate) struct Function {
     exit_switch: ExitSwitch,
     /// The number of open calls that were entered in this exit period.
     open: AtomicU32,
-    /// The number of further exits of other calls that are tolerated.
+    /// The number of exits of other calls that are still tolerated.
     strays_left: AtomicI32,
     /// Calls of this exit period that were entered before this time would have been cut off if
-    /// their window had not been a patient one; 0 for none.
+    /// their window had not been patient; 0 for none.
     late_before: AtomicU64,
-    /// Whether the function is on, not in a window.
+    /// Whether the function is on, as opposed to being in a window.
     is_on: AtomicBool,
     is_listed: AtomicBool,
     next_listed: AtomicU32,
-    /// When the allowance was refilled, and the time of long calls that have returned since.
+    /// The time at which the allowance was refilled, and the time of long calls that have returned
+    /// since.
     refilled: AtomicU64,
     inside: AtomicU64,
     /// The entry in the middle between the last refill and the limit, its time, and the time that
@@ -154,11 +155,11 @@ pub(crate) struct Function {
     middle_lost: Lost,
     /// The program's own time between the middle and the limit.
     own_since_middle: AtomicU64,
-    /// Calls that were counted in all counting windows.
+    /// The number of calls that were counted in all counting windows.
     calls: AtomicU64,
     /// Entries that did not count while the function was on, because their threads were in a probe.
     interrupting: AtomicU32,
-    /// Whether the window ends with its limit, not with its time.
+    /// Whether the window ends at its limit rather than at a certain time.
     is_limited: AtomicBool,
     /// See [`Window::is_patient`].
     is_patient: AtomicBool,
@@ -166,17 +167,17 @@ pub(crate) struct Function {
     exit_probes: ProbeLists,
     /// Whether the probes that have not been executed are off as well.
     are_all_off: AtomicBool,
-    /// The id that stands for its entry probes, followed by that for its exit probes, if an
-    /// [engine](crate::embedded) switches them; else 0.
+    /// The id that stands for the entry probes, followed by the id for the exit probes, if an
+    /// [engine](crate::embedded) toggles them; otherwise 0.
     ids: AtomicU32,
 }
 
-/// The probes of one kind: the number of the first one plus one, or 0.
+/// The probes of one kind: the index of the first one plus one, or 0.
 #[derive(Default)]
 struct ProbeLists {
     all: AtomicU32,
     executed: AtomicU32,
-    /// How many were executed.
+    /// The number of executed probes.
     count: AtomicU32,
 }
 
@@ -186,55 +187,56 @@ const STRETCH: u64 = 8;
 
 /// The time of the entering thread that is not the program's own, in ticks.
 pub(crate) trait OwnTime {
-    /// The thread's number, not 0.
+    /// The thread's number, which is not 0.
     fn number(&self) -> usize;
     /// The total time that the thread has spent in probes.
     fn spent(&self) -> u64;
-    /// The total time for which it was preempted.
+    /// The total time for which the thread was preempted.
     fn preempted(&self) -> u64;
-    /// The time for which it was preempted since the service thread began a window at the time
-    /// `since`; a part of it if the service thread has begun windows in many ticks since.
+    /// The time for which the thread was preempted since the service thread began a window at the
+    /// time `since`, or only a part of it if the service thread has begun windows in many ticks
+    /// since.
     fn preempted_since(&self, since: u64) -> u64;
-    /// The time, in a probe that began at the time `began`.
+    /// The current time, in a probe that began at the time `began`.
     fn now(&self, began: u64) -> u64;
-    /// Whether it is the only thread.
+    /// Whether this is the only thread.
     fn is_alone(&self) -> bool;
-    /// Notes the time that the thread has spent in probes, at an entry in this window: its first
+    /// Records the time that the thread has spent in probes, at an entry in this window: the first
     /// one, or any of them.
     fn enters_window(&self, window: WindowNumber);
-    /// The time that it has spent in probes since its first entry in this window; `None` if it made
-    /// none, or if that is not known any more.
+    /// The time that the thread has spent in probes since its first entry in this window; `None` if
+    /// it made none, or if the time is no longer known.
     fn spent_since_entry(&self, window: WindowNumber) -> Option<u64>;
 }
 
-/// A window of a function, by the numbers of both.
+/// A window of a function, identified by the numbers of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowNumber {
     pub(crate) function: u32,
     pub(crate) observation: u32,
 }
 
-/// The number of entries of a window that execute code which was just rewritten.
+/// The number of entries of a window that execute code that was just rewritten.
 const COLD: u64 = 2;
 
 /// The time, in ticks, by which a window opens later if the thread was preempted after the window
-/// was begun: some tens of microseconds, in which the caches are filled again. Windows that are
+/// was begun: a few tens of microseconds, in which the caches are filled again. Windows that are
 /// begun while the thread has no processor would all be at the beginning of its time slices, and
 /// represent the milliseconds after that.
 pub(crate) const REFILL: u64 = 130_000;
 
-/// A preemption shorter than this, in ticks, may be an error of the kernel's figures.
+/// In ticks; a shorter preemption may be an error of the kernel's figures.
 const MIN_PREEMPTION: u64 = 20_000;
 
-/// The length of a window that ends with its limit.
+/// The length of a window that ends at its limit.
 const FOR_EVER: u64 = 1 << 60;
 
 /// How an entry is treated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Entered {
-    /// Its window is about to open.
+    /// The window is about to open.
     Early,
-    /// It does not count.
+    /// The entry does not count.
     Not,
     Observed(Observed),
 }
@@ -245,7 +247,7 @@ pub(crate) struct Observed {
     pub(crate) observation: u32,
     pub(crate) period: u32,
     pub(crate) weight: f32,
-    /// Whether it is one of the first entries of a window: its code, and that of its probes, was
+    /// Whether this is one of the first entries of a window: its code, and that of its probes, was
     /// just rewritten.
     pub(crate) is_cold: bool,
 }
@@ -262,9 +264,9 @@ enum Observation {
 /// A window to be opened. Times are in ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
-    /// Own time from now until it opens.
+    /// The own time from now until the window opens.
     pub(crate) delay: u64,
-    /// Its length in own time; `None` if it ends with its limit, however long that takes.
+    /// The window's length in own time; `None` if it ends at its limit, however long that takes.
     pub(crate) length: Option<u64>,
     /// The maximum number of entries that count.
     pub(crate) limit: u64,
@@ -290,7 +292,7 @@ pub(crate) struct Counted {
 /// The end of an observation at its limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Exceeded {
-    /// When the limit was reached, in ticks.
+    /// The time at which the limit was reached, in ticks.
     pub(crate) at: u64,
     /// The rate at the end, in calls per tick of the program's own time: over the second half of
     /// the allowance, since the first may have begun long before the function became hot.
@@ -298,7 +300,7 @@ pub(crate) struct Exceeded {
 }
 
 impl Function {
-    /// The function that a probe belongs to.
+    /// The function to which a probe belongs.
     #[inline]
     pub(crate) fn of_probe(id: ProbeId) -> Option<Executed> {
         let link = LINKS.get(id.0 as usize)?;
@@ -345,18 +347,18 @@ impl Function {
         }
     }
 
-    /// The number of probes that an observation switches.
+    /// The number of probes that an observation toggles.
     pub(crate) fn executed_probes(&self) -> u32 {
         [&self.entry_probes, &self.exit_probes].iter().map(|lists| lists.count.load(Relaxed)).sum()
     }
 
-    /// Gives the function an id for its entry probes, followed by one for its exit probes; or takes
-    /// its probes away.
+    /// Gives the function an id for its entry probes, followed by one for its exit probes; or
+    /// removes its probes.
     pub(crate) fn set_ids(&self, entry: Option<ProbeId>) {
         self.ids.store(entry.map_or(0, |id| id.0), Release);
     }
 
-    /// Whether a probe that is found now is to be switched on.
+    /// Whether a probe that is found now is to be activated.
     pub(crate) fn wants_probes(&self) -> bool {
         !self.are_all_off.load(Relaxed)
     }
@@ -376,20 +378,19 @@ impl Function {
         self.for_each_probe(kind, set, |id| _ = fastinst::deactivate(id));
     }
 
-    /// A call in a counting window.
+    /// Counts a call in a counting window.
     #[inline]
     pub(crate) fn count(&self) {
         self.calls.fetch_add(1, Relaxed);
     }
 
-    /// Calls that were counted in all counting windows.
+    /// The number of calls that were counted in all counting windows.
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Relaxed)
     }
 
-    /// Switches the entry probes on to count calls, after [`Function::stop`]. The function is not
-    /// observed otherwise. Returns false, and does nothing, while a thread is switching a probe
-    /// off.
+    /// Activates the entry probes to count calls, after [`Function::stop`]. The function is not
+    /// observed otherwise. Returns false, and does nothing, while a thread is deactivating a probe.
     pub(crate) fn begin_counting(&self, switch_on: impl Fn(ProbeId)) -> bool {
         self.entry_switch.begin_counting(|| {
             self.for_each_probe(ProbeType::Entry, ProbeSet::Executed, switch_on);
@@ -397,8 +398,8 @@ impl Function {
     }
 
     /// Ends the observation, if there is one: no entry counts from now on, except for that of a
-    /// thread which is about to count it. Returns whether the entry probes are off: they are not
-    /// yet if another thread is switching them off. For the service thread.
+    /// thread which is about to count it. Returns whether the entry probes are off; this is false
+    /// while another thread is deactivating them. Called by the service thread.
     pub(crate) fn stop(&self) -> bool {
         self.opens.store(u64::MAX, SeqCst);
         self.pending_since.store(0, SeqCst);
@@ -409,23 +410,22 @@ impl Function {
         is_off
     }
 
-    /// As [`Function::stop`], for longer: entry probes that have not been executed are switched
-    /// off, too. Exit probes stay on while observed calls are open, or until they are executed.
+    /// As [`Function::stop`], for longer: entry probes that have not been executed are deactivated,
+    /// too. Exit probes stay on while observed calls are open, or until they are executed.
     pub(crate) fn suspend(&self) {
         self.stop();
         self.are_all_off.store(true, Relaxed);
         self.switch_off(ProbeType::Entry, ProbeSet::All);
     }
 
-    /// As [`Function::suspend`]; all exit probes are switched off as well, whichever calls are
-    /// open.
+    /// As [`Function::suspend`]; all exit probes are deactivated as well, whichever calls are open.
     pub(crate) fn end(&self) {
         self.suspend();
         self.end_exits(self.exit_period(), || true);
         self.switch_off(ProbeType::Exit, ProbeSet::All);
     }
 
-    /// Whether a thread is switching probes off, or determines the times of a window: no
+    /// Whether a thread is deactivating probes, or is determining the times of a window: no
     /// observation can begin or be evaluated.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self.entry_switch.now().phase, Phase::Placing | Phase::SwitchingOff)
@@ -438,7 +438,7 @@ impl Function {
     }
 
     /// Handles an entry that is not observed. If the function's probes are off, this one was
-    /// executed for the first time: it is switched off, too, unless calls are being counted.
+    /// executed for the first time: it is deactivated, too, unless calls are being counted.
     #[inline]
     pub(crate) fn unobserved_entry(&self, id: ProbeId) {
         match self.entry_switch.now().phase {
@@ -498,7 +498,7 @@ impl Function {
         })
     }
 
-    /// Notes an entry, in a signal handler that has interrupted a probe, which cannot be observed.
+    /// Records an entry in a signal handler that has interrupted a probe, which cannot be observed.
     #[cold]
     pub(crate) fn lost_entry(&self) {
         if self.is_on.load(Relaxed) && !self.entry_switch.now().are_over() {
@@ -512,8 +512,8 @@ impl Function {
         self.interrupting.load(Relaxed).into()
     }
 
-    /// Excludes the time that this thread spends in probes from now on from the window's time,
-    /// unless that of another one is excluded. Called after each early entry, and for the first
+    /// Excludes from the window's time the time that this thread spends in probes from now on,
+    /// unless that of another thread is excluded. Called after each early entry, and for the first
     /// that counts if there was none.
     pub(crate) fn begins_for(&self, thread: &impl OwnTime) {
         self.before.note_if_first(thread);
@@ -549,13 +549,13 @@ impl Function {
         let preempted = thread.preempted_since(since);
         // The thread may have been preempted in this probe, and have measured that, too.
         let now = if preempted > 0 { thread.now(began) } else { began };
-        // Of a window that ends with its limit, only the latencies are used.
+        // Of a window that ends at its limit, only the latencies are used.
         let is_cold = preempted > MIN_PREEMPTION && !self.is_limited.load(Relaxed);
         let delay = if is_cold { delay + REFILL } else { delay };
         let own = (now - since).saturating_sub(preempted + spent);
         let (opens, closes) = ((now + delay).saturating_sub(own), (now + delay + length).saturating_sub(own));
         if closes <= now {
-            // So it is over for this probe, too, which switches the others off.
+            // For this probe, too, the window is over; it deactivates the others.
             self.closes.store(began, Relaxed);
             return false;
         }
@@ -581,8 +581,8 @@ impl Function {
         }
         let lost = self.before.since(thread);
         let (overhead, preempted) = lost.unwrap_or_else(|| {
-            // Of other threads, it is known from their first entry on, without preemption: most of
-            // that is time in which they make no entries.
+            // For other threads, it is known from their first entry on, without preemption: that is
+            // mostly time in which they make no entries.
             let window = WindowNumber { function: index, observation: entries.observation };
             (thread.spent_since_entry(window).unwrap_or(0), 0)
         });
@@ -600,7 +600,7 @@ impl Function {
         false
     }
 
-    /// Ends an observation: switches the entry probes off, and the exit probes unless a call is
+    /// Ends an observation: deactivates the entry probes, and the exit probes unless a call is
     /// open.
     #[cold]
     fn close(&self, observation: u32) {
@@ -615,12 +615,12 @@ impl Function {
         now.observation == observation && now.are_over()
     }
 
-    /// Handles the entry whose number is the limit.
+    /// Handles the entry whose number equals the limit.
     #[cold]
     fn reached_limit(&self, index: u32, now: u64, entries: Entries, thread: &impl OwnTime) {
         let observation = self.observation();
         if observation != entries.observation && self.entries.load(SeqCst) < self.limit.load(SeqCst) {
-            // It was the limit of an earlier one.
+            // It was the limit of an earlier observation.
             return;
         }
         let is_on = self.is_on.load(Relaxed);
@@ -631,7 +631,8 @@ impl Function {
                 self.refilled.store(now, Relaxed);
                 self.middle.store(self.entries.load(SeqCst) + u64::from(calls) / 2, Relaxed);
                 self.strays_left.store(STRAY_EXITS, Relaxed);
-                // Other threads may have entered meanwhile: one of them must reach the new limit.
+                // Other threads may have entered in the meantime: one of them must reach the new
+                // limit.
                 loop {
                     let limit = self.entries.load(SeqCst) + u64::from(calls);
                     self.limit.store(limit, SeqCst);
@@ -644,7 +645,7 @@ impl Function {
         let (spent, preempted) = self.middle_lost.since(thread).unwrap_or_default();
         let passed = now.saturating_sub(self.middle_at.load(Relaxed)).saturating_sub(preempted);
         // The time of probes is known only roughly. If calls take little other time, the estimate
-        // is bounded below.
+        // has a lower bound.
         let own = passed.saturating_sub(spent).max(passed / STRETCH);
         // This is the last entry that counts.
         let is_ended = self.entry_switch.end(observation, || {
@@ -654,7 +655,7 @@ impl Function {
             self.switch_off(ProbeType::Entry, ProbeSet::Executed);
             self.exceeded_in.store(observation, SeqCst);
         });
-        // A window that was cut short is looked at when its stratum is over.
+        // A window that was cut short is examined when its stratum is over.
         if is_ended && is_on {
             self.put_on_list(index);
         }
@@ -666,8 +667,8 @@ impl Function {
         self.entry_switch.now().observation
     }
 
-    /// The number of the observation if all entries belong to it at the time `now`, else one that
-    /// no entry has.
+    /// The number of the observation if all entries at the time `now` belong to it, otherwise a
+    /// number that no entry has.
     #[inline]
     pub(crate) fn observation_of_all(&self, now: u64) -> u32 {
         // Before the times, as in `enter`.
@@ -700,7 +701,7 @@ impl Function {
     }
 
     /// Switches the function on: every entry counts from now on, up to a limit. Returns false, and
-    /// does nothing, while a thread is switching probes off. For the service thread.
+    /// does nothing, while a thread is deactivating probes. Called by the service thread.
     pub(crate) fn turn_on(
         &self,
         now: u64,
@@ -719,8 +720,8 @@ impl Function {
         true
     }
 
-    /// Begins a window at `now`, and returns the number of the observation; `None`, and nothing is
-    /// done, while a thread is switching probes off. For the service thread.
+    /// Begins a window at `now`, and returns the number of the observation; `None`, without any
+    /// effect, while a thread is deactivating probes. Called by the service thread.
     pub(crate) fn open(
         &self,
         now: u64,
@@ -739,8 +740,8 @@ impl Function {
         Some(number)
     }
 
-    /// Begins an observation: switches the probes on, but no entry counts yet. `None` while a
-    /// thread is switching probes off.
+    /// Begins an observation: activates the probes, but no entry counts yet. `None` while a thread
+    /// is deactivating probes.
     fn begin(&self, kind: Observation, limit: u64, switch_on: impl Fn(ProbeId, ProbeType)) -> Option<u32> {
         if self.is_busy() {
             return None;
@@ -797,7 +798,7 @@ impl Function {
         now.saturating_sub(opens) as f64 / closes.saturating_sub(opens).max(1) as f64
     }
 
-    /// The current counts of the observation. For the service thread.
+    /// The current counts of the observation. Called by the service thread.
     pub(crate) fn counted(&self) -> Counted {
         let (entries, limit) = (self.entries.load(Acquire), self.limit.load(Relaxed));
         let observation = self.observation();
@@ -815,7 +816,7 @@ impl Function {
 
     /// Resets the state to that of a function that is not observed and whose probes are considered
     /// off: a new function, or one in a forked child, whose code is in the state that the parent
-    /// left. The next observation switches them on.
+    /// left. The next observation activates them.
     pub(crate) fn reset(&self) {
         self.opens.store(u64::MAX, Relaxed);
         self.pending_since.store(0, Relaxed);
@@ -828,7 +829,7 @@ impl Function {
 }
 
 impl Executed {
-    /// Called at each execution: notes the first one.
+    /// Called at each execution of a probe: records the first one.
     #[inline]
     pub(crate) fn note(&self, id: ProbeId, kind: ProbeType) {
         if self.link.next_executed.load(Relaxed) == NOT_EXECUTED {
@@ -845,7 +846,7 @@ impl Executed {
             return;
         }
         lists.count.fetch_add(1, Relaxed);
-        // Release: pairs with the Acquire of who goes through the list.
+        // Release: pairs with the Acquire of a thread that goes through the list.
         while let Err(now) = lists.executed.compare_exchange_weak(head, id.0 + 1, Release, Relaxed) {
             head = now;
             self.link.next_executed.store(head, Relaxed);
@@ -853,8 +854,8 @@ impl Executed {
     }
 }
 
-/// Takes the functions that have exhausted their allowance since the last call. For the service
-/// thread.
+/// Takes the functions that have exhausted their allowance since the last call. Called by the
+/// service thread.
 pub(crate) fn take_exhausted() -> Vec<u32> {
     let mut taken = Vec::new();
     let mut next = EXHAUSTED.swap(0, Acquire);

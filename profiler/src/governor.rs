@@ -4,8 +4,8 @@
 //! 1. Probes: each reads the clock when it begins and when it ends; the time outside these readings
 //!    was calibrated at the start ([`crate::fire`]).
 //! 2. The service thread: its processor time, which includes the toggles that it makes.
-//! 3. Samples of stacks ([`crate::stacks`]): unwinding is part of the service thread's processor
-//!    time; what they cost the program's threads is assumed.
+//! 3. Stack samples ([`crate::stacks`]): unwinding is part of the service thread's processor time;
+//!    their cost for the program's threads is assumed.
 //! 4. Toggles: their cost for threads that execute the rewritten code (a cache line transfer, a
 //!    pipeline flush) is not measured but assumed, [`DISTURBANCE`] each; the stated error covers
 //!    zero to twice that.
@@ -18,17 +18,17 @@
 //! within [`HORIZON`]. The cost of the start, and of the first observation of every function
 //! ([`LEARNING`]), is compensated within [`HORIZON_OF_START`], so that short runs are measured too.
 //!
-//! This amount, less the cost of ticks in which nothing is due and of samples of stacks, is divided
-//! by the recent cost of a window ([`Costs`]). The result is the rate of windows, and the *scale*
-//! is chosen for that rate. The scale does not follow the cost of the last milliseconds: a window
-//! is planned long before it opens, and a phase in which new functions are called is expensive only
-//! for a moment. If the scale followed such moments, strata would become so long that few windows
-//! represent the rest of the run.
+//! This amount, minus the cost of idle ticks and of stack samples, is divided by the recent cost of
+//! a window ([`Costs`]). The result is the rate of windows, and the *scale* is chosen for that
+//! rate. The scale does not follow the cost of the last milliseconds: a window is planned long
+//! before it opens, and a phase in which new functions are called is expensive only for a moment.
+//! If the scale followed such moments, strata would become so long that few windows represent the
+//! rest of the run.
 //!
-//! Windows are not all of the cost: ticks, samples of stacks, and functions that are on have shares
-//! of the budget. On a busy machine, where the caches hold other data after each pause, all of
-//! these cost more than was assumed. While too much was spent, each keeps to the same [`part`] of
-//! its share.
+//! Windows are not the only cost: ticks, stack samples, and functions that are on have shares of
+//! the budget. On a busy machine, where the caches hold other data after each pause, all of these
+//! cost more than was assumed. While too much has been spent, each is limited to the same [`part`]
+//! of its share.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
@@ -40,19 +40,20 @@ use nix::time::{ClockId, clock_gettime};
 use crate::policy::{Intensity, RARE};
 use crate::{counting, waking};
 
-/// Assumed indirect cost of a toggle, in ticks: some line transfers and a pipeline restart.
+/// The assumed indirect cost of a toggle, in ticks: some line transfers and a pipeline restart.
 const DISTURBANCE: f64 = 500.0;
 
-/// Program time within which a surplus or deficit is compensated, in nanoseconds.
+/// The program time within which a surplus or deficit is compensated, in nanoseconds.
 const HORIZON: f64 = 1e9;
 
 /// The same for the cost of the start.
 const HORIZON_OF_START: f64 = 10e9;
 
-/// Program time after which most hot functions have used up their first allowances, in nanoseconds.
+/// The program time after which most hot functions have used up their first allowances, in
+/// nanoseconds.
 const LEARNING: f64 = 0.1e9;
 
-/// By how much the scale changes at once.
+/// The factors by which the scale may change at once.
 const STEP: RangeInclusive<f64> = 0.5..=1.5;
 
 /// Time constant of the exponential decay of [`Costs`], in nanoseconds of program time.
@@ -62,62 +63,62 @@ const MEMORY: f64 = 0.3e9;
 const COST_OF_WINDOW: f64 = 15e3;
 const FEW_WINDOWS: f64 = 20.0;
 
-/// The minimum part for windows of what may be spent, however often the service thread is woken.
+/// The minimum part of the available amount that is spent on windows, however often the service
+/// thread is woken.
 const FOR_WINDOWS: f64 = 0.25;
 
 /// The minimum that is spent while the budget is exceeded, as a part of the budget: the report must
 /// contain something.
 const MIN_BUDGET: f64 = 0.25;
 
-/// Minimum processor time of the program between two changes, in nanoseconds.
+/// The minimum processor time of the program between two changes of the scale, in nanoseconds.
 const PERIOD: f64 = 3e6;
 
-/// The intensity is between these: strata of 10 s and of 2.5 ms.
+/// The range of the scale: strata of 10 s to strata of 2.5 ms.
 const SCALE: RangeInclusive<f64> = 0.001..=4.0;
 
-/// Until something is known.
+/// The scale until something is known.
 const FIRST_SCALE: f64 = 0.1;
 
-/// At a scale of 1.
+/// The intensity at a scale of 1.
 const FULL: Intensity = Intensity { calls: 40.0, stratum: 10e6, allowance: 500.0, earned: 0.0, rare: RARE };
 
 /// The part of the budget that a function may cost for the time that its calls take. Calls of
 /// several functions are open at the same time, but these are not all at this limit.
 const FOR_LONG_CALLS: f64 = 0.05;
 
-/// What the probes of a call cost at least, and at most, in nanoseconds: it depends on the
+/// The minimum and the maximum cost of a call's probes, in nanoseconds: it depends on the
 /// processor's caches.
 const COST_OF_CALL: RangeInclusive<f64> = 100.0..=1000.0;
 
-/// The part of the budget that may be spent on ticks in which nothing is due: on waking the service
-/// thread up, and on looking at what there is to do. Both take longer on a busy machine, where the
-/// caches hold other data after each pause.
+/// The part of the budget that may be spent on idle ticks: on waking the service thread, and on
+/// looking for work. Both take longer on a busy machine, where the caches hold other data after
+/// each pause.
 const FOR_TICKS: f64 = 0.15;
 
 /// The maximum mean time between two ticks, as a part of a stratum: windows open at ticks.
 const STRATUM_OF_TICKS: f64 = 0.5;
 
-/// How fast the assumed cost of a tick in which nothing is due rises, if all ticks cost more.
+/// The factor by which the assumed cost of an idle tick rises, if all ticks cost more.
 const RISE: f64 = 1.05;
 
-/// Mean time between two ticks of the service thread, in nanoseconds.
+/// The mean time between two ticks of the service thread, in nanoseconds.
 const TICKS: RangeInclusive<f64> = 1e6..=200e6;
 
-/// A program that runs less than this part of the time costs more than its budget rather than not
-/// being measured.
+/// A program that runs for less than this part of the time may cost more than its budget; otherwise
+/// it would not be measured.
 const MIN_RUNNING: f64 = 0.02;
 
-/// The scale below which the budget has no room for ticks before their time: they cost more than
-/// windows.
+/// Below this scale, the budget has no room for early ticks: they cost more than windows.
 const ENOUGH_TO_HURRY: f64 = 0.03;
 
-/// While functions use their allowances up, ticks are this part of the usual time apart.
+/// While functions use up their allowances, ticks are this part of the usual time apart.
 const BUSY: f64 = 0.25;
 
 /// The smallest and the largest allowance.
 const ALLOWANCES: RangeInclusive<f64> = 40.0..=2000.0;
 
-/// What the intensity is now, as the bits of f64s. Read by probes.
+/// The current intensity, as the bits of f64s. Read by probes.
 static STRATUM: AtomicU64 = AtomicU64::new(0);
 static ALLOWANCE: AtomicU64 = AtomicU64::new(0);
 static EARNED: AtomicU64 = AtomicU64::new(0);
@@ -125,26 +126,26 @@ static IS_EXACT: AtomicBool = AtomicBool::new(false);
 static PART: AtomicU64 = AtomicU64::new(1.0_f64.to_bits());
 static TICKS_PER_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the service thread is woken for a function that has used its allowance up: one of the
-/// following.
+/// Whether the service thread is woken for a function that has used up its allowance: one of the
+/// following states.
 static WAKING: AtomicU8 = AtomicU8::new(WAKE);
 
-/// It is woken for the next one.
+/// It is woken for the next such function.
 const WAKE: u8 = 0;
 /// It has been woken since its last tick.
 const WOKEN: u8 = 1;
 /// It is not woken before its next tick.
 const WAIT: u8 = 2;
 
-/// How much is observed.
+/// The current intensity of observation.
 pub(crate) fn intensity() -> Intensity {
     let get = |place: &AtomicU64| f64::from_bits(place.load(Relaxed));
     let (stratum, allowance, earned) = (get(&STRATUM), get(&ALLOWANCE), get(&EARNED));
     Intensity { calls: FULL.calls, stratum, allowance, earned, rare: part() * FULL.rare }
 }
 
-/// What may be spent at present, as a part of the budget: less than 1 while too much was spent. All
-/// that has a share of the budget keeps to this part of it.
+/// The part of the budget that may be spent at present: less than 1 while too much has been spent.
+/// Everything that has a share of the budget is limited to this part of it.
 pub(crate) fn part() -> f64 {
     f64::from_bits(PART.load(Relaxed))
 }
@@ -155,7 +156,7 @@ fn set(intensity: Intensity) {
     EARNED.store(intensity.earned.to_bits(), Relaxed);
 }
 
-/// The TSC's rate that the policy uses: constant, and good to a thousandth.
+/// The rate of the TSC that the policy uses: constant, and accurate to a thousandth.
 pub(crate) fn ticks_per_ns() -> f64 {
     f64::from_bits(TICKS_PER_NS.load(Relaxed))
 }
@@ -165,17 +166,17 @@ pub(crate) fn is_exact() -> bool {
     IS_EXACT.load(Relaxed)
 }
 
-/// Says whether every call is to be timed.
+/// Sets whether every call is to be timed.
 pub(crate) fn time_every_call(is_exact: bool) {
     IS_EXACT.store(is_exact, Relaxed);
 }
 
-/// A span of time.
+/// Converts ticks to nanoseconds.
 pub(crate) fn nanoseconds(ticks: u64) -> f64 {
     ticks as f64 / ticks_per_ns()
 }
 
-/// Wakes the service thread, unless that was done since its last tick.
+/// Wakes the service thread, unless it was woken since its last tick.
 pub(crate) fn wake_service_thread() {
     if WAKING.compare_exchange(WAKE, WOKEN, Relaxed, Relaxed).is_ok() {
         waking::notify();
@@ -187,7 +188,7 @@ pub(crate) fn is_woken() -> bool {
     WAKING.load(Relaxed) == WOKEN
 }
 
-/// Of a clock of processor time, in nanoseconds.
+/// Reads a clock of processor time, in nanoseconds.
 pub(crate) fn processor_time(clock: ClockId) -> f64 {
     clock_gettime(clock).map_or(0.0, |time| time.tv_sec() as f64 * 1e9 + time.tv_nsec() as f64)
 }
@@ -197,17 +198,17 @@ pub(crate) fn clock_of(thread: u32) -> ClockId {
     ClockId::from_raw(fastinst::service::clock_of(thread))
 }
 
-/// Processor time of the process, in nanoseconds.
+/// The processor time of the process, in nanoseconds.
 pub(crate) fn of_process() -> f64 {
     processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Processor time of the calling thread, in nanoseconds.
+/// The processor time of the calling thread, in nanoseconds.
 pub(crate) fn of_thread() -> f64 {
     processor_time(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Processor time of the profiler's threads, in nanoseconds. Called by the service thread.
+/// The processor time of the profiler's threads, in nanoseconds. Called by the service thread.
 pub(crate) fn of_own_threads() -> f64 {
     of_thread() + fastinst::service::companion_time().as_nanos() as f64
 }
@@ -215,12 +216,12 @@ pub(crate) fn of_own_threads() -> f64 {
 /// The cost of profiling so far, in nanoseconds of processor time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
-    /// Processor time of the whole process.
+    /// The processor time of the entire process.
     pub(crate) process: f64,
     pub(crate) probes: f64,
     pub(crate) service: f64,
     pub(crate) toggles: f64,
-    /// Samples of stacks, on the program's threads.
+    /// The cost of stack samples for the program's threads.
     pub(crate) stacks: f64,
     pub(crate) start: f64,
 }
@@ -235,36 +236,36 @@ impl Spent {
         self.probes + self.service + self.toggles + self.stacks
     }
 
-    /// Processor time of the program itself.
+    /// The processor time of the program itself.
     fn own(&self) -> f64 {
         (self.process - self.probes - self.service - self.stacks - self.start).max(0.0)
     }
 
-    /// Half-width of the interval of the sum, relative to it: toggles and samples of stacks are
-    /// assumed, the rest is good to a tenth.
+    /// Half-width of the interval of the sum, relative to it: toggles and stack samples are
+    /// assumed, the rest is accurate to a tenth.
     pub(crate) fn error(&self) -> f64 {
         let assumed = self.toggles + self.stacks;
         if self.sum() > 0.0 { (assumed + 0.1 * (self.probes + self.start)) / self.sum() } else { 0.0 }
     }
 }
 
-/// What there is to observe.
+/// The amount of work for observation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Demand {
-    /// Number of windows opened so far.
+    /// The number of windows opened so far.
     pub(crate) windows: u64,
-    /// Number of calls timed so far.
+    /// The number of calls timed so far.
     pub(crate) timed: u64,
     /// The sum of the importance of all sampled functions.
     pub(crate) importance: f64,
 }
 
-/// What was spent, and on how many windows: in all, between two changes, or recently.
+/// The amount spent, and the number of windows: in total, between two changes, or recently.
 #[derive(Clone, Copy, Debug, Default)]
 struct Costs {
     /// Program time.
     own: f64,
-    /// What does not depend on windows: ticks in which nothing is due, samples of stacks.
+    /// Costs that do not depend on windows: idle ticks, stack samples.
     fixed: f64,
     /// All other costs, except the start.
     rest: f64,
@@ -272,7 +273,7 @@ struct Costs {
 }
 
 impl Costs {
-    /// What was added to an earlier sum.
+    /// The difference from an earlier sum.
     fn since(&self, earlier: &Self) -> Self {
         let added = |now: f64, earlier: f64| (now - earlier).max(0.0);
         Self {
@@ -309,18 +310,17 @@ impl Costs {
     }
 }
 
-/// The cost of ticks in which nothing is due, in nanoseconds: the lower envelope of the costs of
-/// all ticks.
+/// The cost of idle ticks, in nanoseconds: the lower envelope of the costs of all ticks.
 #[derive(Clone, Copy, Debug, Default)]
 struct IdleTicks {
-    /// Of one; `None` before the first.
+    /// The cost of one; `None` before the first.
     one: Option<f64>,
-    /// Of all ticks, as if nothing had been due in them.
+    /// The cost of all ticks, as if all had been idle.
     total: f64,
 }
 
 impl IdleTicks {
-    /// Adds a tick that has cost this. Returns what it would have cost if nothing had been due.
+    /// Adds a tick with this cost. Returns what it would have cost if it had been idle.
     fn add(&mut self, cost: f64) -> f64 {
         let one = self.one.map_or(cost, |one| cost.min(RISE * one)).max(0.0);
         self.one = Some(one);
@@ -334,19 +334,19 @@ impl IdleTicks {
 pub(crate) struct Governor {
     /// As a fraction of the program's processor time; `None` for no limit.
     budget: Option<f64>,
-    /// What could be spent until the budget was last changed, and the program time then.
+    /// The amount that could be spent until the budget was last changed, and the program time then.
     entitled_before: f64,
     changed_at: f64,
     scale: f64,
-    /// At the last change.
+    /// The costs at the last change.
     last: Costs,
     recent: Costs,
-    /// What was spent beyond the budget during [`LEARNING`].
+    /// The amount spent beyond the budget during [`LEARNING`].
     learning: f64,
-    /// Processor time of the start.
+    /// The processor time of the start.
     start: f64,
     toggles_before: u64,
-    /// What the process had used, and probes, when this began.
+    /// The processor time of the process, and the time in probes, when this began.
     process_before: f64,
     probes_before: f64,
     /// How often the service thread was woken, and the processor time that it has spent in its
@@ -354,13 +354,13 @@ pub(crate) struct Governor {
     wakes: f64,
     in_ticks: f64,
     idle: IdleTicks,
-    /// What samples of stacks have cost: the program's threads, and the service thread in its
-    /// ticks; of that, in the current tick.
+    /// The cost of stack samples: for the program's threads, and for the service thread in its
+    /// ticks; the latter's part in the current tick.
     stacks: f64,
     unwinding: f64,
     unwinding_now: f64,
     discovery_before: Duration,
-    /// Processor time that the program takes in a nanosecond of time.
+    /// The processor time that the program takes per nanosecond of elapsed time.
     load: f64,
     /// The mean cost of a timed call's probes, in nanoseconds.
     cost_of_call: f64,
@@ -368,7 +368,7 @@ pub(crate) struct Governor {
 }
 
 impl Governor {
-    /// `start` is what starting took; `exact` has everything observed.
+    /// `start` is the processor time of the start; with `exact`, everything is observed.
     pub(crate) fn new(budget: Option<f64>, exact: bool, ticks_per_ns: f64) -> Self {
         TICKS_PER_NS.store(ticks_per_ns.to_bits(), Relaxed);
         let budget = budget.filter(|_| !exact);
@@ -409,7 +409,7 @@ impl Governor {
         }
     }
 
-    /// Changes what [`Governor::new`] was given. Called by the service thread.
+    /// Changes the parameters of [`Governor::new`]. Called by the service thread.
     pub(crate) fn change(&mut self, budget: Option<f64>, exact: bool, demand: Demand) {
         let now = self.spent();
         self.last = self.total(&now, demand);
@@ -418,8 +418,8 @@ impl Governor {
         self.publish_for(exact);
     }
 
-    /// A surplus of the time before, perhaps with a much larger budget, is forfeited: otherwise the
-    /// new one would be exceeded for as long.
+    /// A surplus from before, perhaps with a much larger budget, is forfeited: otherwise the new
+    /// budget would be exceeded for as long.
     fn change_at(&mut self, now: &Spent, budget: Option<f64>) {
         let cost = self.cost(now);
         let entitled = self.budget.map(|before| self.entitled(before, now));
@@ -433,18 +433,18 @@ impl Governor {
         self.budget = budget;
     }
 
-    /// What the process did before does not count: processor time up to now, less the given.
+    /// Ignores what the process did before: its processor time up to now, except the given amount.
     pub(crate) fn forget(&mut self, except: f64) {
         self.process_before = of_process() - except;
         self.probes_before = counting::spent_in_probes();
     }
 
-    /// The process has used so much processor time while nothing was to be observed.
+    /// Records that the process has used this processor time while nothing was to be observed.
     pub(crate) fn was_paused(&mut self, nanoseconds: f64) {
         self.process_before += nanoseconds;
     }
 
-    /// Starting has taken so much processor time.
+    /// Records the processor time of the start.
     pub(crate) fn started(&mut self, nanoseconds: f64) {
         self.start = nanoseconds;
     }
@@ -455,7 +455,7 @@ impl Governor {
         set(Intensity { stratum: FULL.stratum / self.scale, allowance, earned, ..FULL });
     }
 
-    /// What was spent until now. Called by the service thread.
+    /// The amounts spent until now. Called by the service thread.
     pub(crate) fn spent(&self) -> Spent {
         let discovery = self.discovery();
         Spent {
@@ -468,7 +468,7 @@ impl Governor {
         }
     }
 
-    /// Samples of stacks have cost the program's threads this much so far; those of this tick have
+    /// Records the cost of stack samples for the program's threads so far. Those of this tick have
     /// been unwound since the service thread had the processor time `begin`.
     pub(crate) fn unwound(&mut self, begin: f64, stacks: f64) {
         self.stacks = stacks;
@@ -476,8 +476,8 @@ impl Governor {
         self.unwinding += self.unwinding_now;
     }
 
-    /// The service thread was woken between two ticks, and has worked since it had the processor
-    /// time `begin`.
+    /// Records that the service thread was woken between two ticks, and has worked since it had the
+    /// processor time `begin`.
     pub(crate) fn worked_apart(&mut self, begin: f64) {
         self.wakes += 1.0;
         self.in_ticks += of_thread() - begin;
@@ -490,8 +490,8 @@ impl Governor {
 
     /// Records the end of a tick that began when the service thread had this processor time.
     /// Returns the mean time to the next one, in nanoseconds. `is_busy` says that functions have
-    /// used their allowances up: more will, and one that has is unobserved until the next tick.
-    /// They need not wake the service thread then.
+    /// used up their allowances. More functions will then do so, and each is unobserved until the
+    /// next tick; they need not wake the service thread.
     pub(crate) fn ticked(&mut self, begin: f64, is_busy: bool) -> f64 {
         let can_hurry = self.scale > ENOUGH_TO_HURRY;
         WAKING.store(if is_busy || !can_hurry { WAIT } else { WAKE }, Relaxed);
@@ -508,8 +508,8 @@ impl Governor {
         if is_busy && can_hurry { (tick * BUSY).max(*TICKS.start()) } else { tick }
     }
 
-    /// Windows were opened, after the rest of a tick, from when the service thread had this
-    /// processor time until now.
+    /// Records that windows were opened after the rest of a tick, since the service thread had this
+    /// processor time.
     pub(crate) fn released(&mut self, begin: f64) {
         self.in_ticks += of_thread() - begin;
     }
@@ -520,7 +520,7 @@ impl Governor {
         (service - self.in_ticks).max(0.0)
     }
 
-    /// Compares and adapts. Called by the service thread at each tick.
+    /// Compares the cost with the budget, and adapts. Called by the service thread at each tick.
     pub(crate) fn adapt(&mut self, demand: Demand) {
         let Some(budget) = self.budget else { return };
         let now = self.spent();
@@ -545,14 +545,14 @@ impl Governor {
         Costs { own: now.own(), fixed, rest, windows: demand.windows as f64 }
     }
 
-    /// The cost that the budget is compared with: that of the start, and of learning, is spread
+    /// The cost that is compared with the budget: the costs of the start and of learning are spread
     /// over some time.
     fn cost(&self, now: &Spent) -> f64 {
         let paid = (now.own() / HORIZON_OF_START).min(1.0);
         now.running() - self.learning + paid * (now.start + self.learning)
     }
 
-    /// What could be spent until now, if this is the budget since it was last changed.
+    /// The amount that could be spent until now, if this is the budget since it was last changed.
     fn entitled(&self, budget: f64, now: &Spent) -> f64 {
         self.entitled_before + budget * (now.own() - self.changed_at)
     }
@@ -625,7 +625,7 @@ mod tests {
         }
     }
 
-    /// A surplus of a large budget does not add to a small one, and a deficit is compensated.
+    /// A surplus of a large budget does not add to a small one; a deficit is compensated.
     #[test]
     fn the_cost_converges_to_a_budget_that_was_changed() {
         for (before, after) in [(0.5, 0.01), (0.01, 0.05), (0.05, 0.01)] {

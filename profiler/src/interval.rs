@@ -1,7 +1,7 @@
-//! Quantiles of the distributions from which 95 % intervals are computed.
+//! Quantiles of the distributions from which 95 % confidence intervals are computed.
 
 /// Size of the tables: computing a value takes some hundred microseconds, and a report needs
-/// thousands of them.
+/// thousands of values.
 const TABLE: usize = 40;
 
 /// Two-sided 95 % quantiles of Student's distribution for 1, 2, ... degrees of freedom; the last is

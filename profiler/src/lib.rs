@@ -18,36 +18,35 @@
 //!
 //! # What it measures
 //! For each instrumented function: how often it was called, how long its calls took (from after the
-//! entry probe to before the exit probe, callees included), how much of that was its own time, and
+//! entry probe to before the exit probe, callees included), how much of that was self time, and
 //! from where it was called. Figures that were not counted are estimated, and every estimate has a
-//! 95 % interval.
+//! 95 % confidence interval.
 //!
 //! # How
 //! The paper's profiler (section 9) switches a function off after 10 calls and on again every 10
-//! ms. Here, the selection of observed calls does not depend on the program: functions that are
-//! called rarely stay on, the others are observed in windows at random instants (`policy`, with the
+//! ms. Here, the selection of observed calls does not depend on the program: rarely called
+//! functions stay on, the others are observed in windows at random instants (`policy`, with the
 //! proof), as many as the budget allows (`governor`). The times of functions that are called
-//! millions of times come from samples of stacks (`stacks`).
+//! millions of times come from stack samples (`stacks`).
 //!
 //! # Parts
 //! * [`session`]: start, changes of the [`settings`], report. [`process`]: events of the process:
-//!   fork, exec, exit, fatal signals. [`embedded`]: instead of these, for an engine that compiles
-//!   code and has probes of its own.
+//!   fork, exec, exit, fatal signals. [`embedded`]: replaces these in an engine that compiles code
+//!   and has its own probes.
 //! * `policy`: when a function is observed. `schedule`: the service thread that implements it.
-//!   `counting`: the calls of functions that are called very often. `retry`: windows that wait for
-//!   the program to run.
-//!   `governor`: how much is observed, for the budget.
-//! * `stacks`: times of functions that are called often, from samples of stacks.
+//!   `counting`: counts the calls to functions that are called very often. `retry`: windows that
+//!   wait for the program to run. `governor`: keeps observation within the budget.
+//! * `stacks`: times of functions that are called often, from stack samples.
 //! * `fire`: the probe functions: no locks, no allocation; a system call only in a thread's first
 //!   probe, after a preemption (`preemption`), and to wake the service thread. `thread`: per-thread
 //!   memory. `function`: the state of a function that all threads share.
 //! * `pairing`: pairs exits with entries.
 //! * `strata`: from observations to calls and times; `quantiles`: percentiles; `interval`:
 //!   quantiles for intervals. `measured`: all results of one function; `callers`, `cycles` and
-//!   `summary`: of all of them together.
+//!   `summary`: of all functions together.
 //! * [`script`], [`attach`]: scripts that observe calls instead of the profiler. [`arguments`]:
-//!   where probes at the entry of a function find its arguments, and at its exit its result.
-//!   `debug_file`: the files with debugging information.
+//!   where entry probes find a function's arguments, and exit probes its result. `debug_file`: the
+//!   files with debugging information.
 //! * [`report`], [`output`], [`options`], [`filter`], [`symbol`], [`locations`], [`elf_check`]: the
 //!   user interface.
 //!

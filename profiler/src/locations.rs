@@ -1,8 +1,8 @@
 //! Source files and lines of functions, from the DWARF sections of their objects.
 //!
-//! An object is read when one of its functions is looked up for the first time, and only its
-//! sections with line information. If it cannot be read, there are no locations: an object without
-//! debugging information or with more than 512 MiB of it, a file that no longer exists.
+//! An object is read when one of its functions is looked up for the first time; only its sections
+//! with line information are read. There are no locations if it cannot be read: an object without
+//! debugging information or with more than 512 MiB of it, or a file that no longer exists.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,11 +20,11 @@ type Section = EndianArcSlice<LittleEndian>;
 /// The lines of one object.
 struct Lines {
     context: Context<Section>,
-    /// The lowest load address according to its program headers.
+    /// The lowest load address according to the object's program headers.
     lowest: u64,
 }
 
-/// The objects that were looked up.
+/// Looks up source locations, and caches the line tables of objects.
 #[derive(Default)]
 pub struct Locations {
     objects: HashMap<PathBuf, Option<Lines>>,
@@ -45,12 +45,12 @@ pub fn disambiguate(functions: &mut [FunctionReport], locations: &mut Locations)
     }
 }
 
-/// A place in a source file.
+/// A location in a source file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// Path of the file, as it was given to the compiler.
+    /// The path of the file, as given to the compiler.
     pub file: String,
-    /// Line in it, from 1.
+    /// The line number, from 1.
     pub line: u32,
 }
 
@@ -62,8 +62,8 @@ impl fmt::Display for Location {
 
 impl Locations {
     /// The source location of the code at an address, which is relative to the lowest address of
-    /// the object, as [`crate::report::FunctionReport::address`] is. The first call for an object
-    /// reads its debug information, which may take seconds for a large one.
+    /// the object, like [`crate::report::FunctionReport::address`]. The first call for an object
+    /// reads its debugging information, which may take seconds for a large one.
     pub fn of(&mut self, object: &Path, address: u64) -> Option<Location> {
         if !self.objects.contains_key(object) {
             self.objects.insert(object.to_owned(), read(object));

@@ -1,4 +1,4 @@
-//! The measurements of one function, and its row of the report.
+//! The measurements of one function, and the corresponding row of the report.
 
 use std::ffi::CStr;
 use std::sync::LazyLock;
@@ -13,7 +13,8 @@ use crate::strata::{Strata, Times};
 use crate::symbol::demangle;
 use crate::thread::Sample;
 
-/// The weight of a sample that was taken while the function was on: it represents only itself.
+/// The weight of a sample that was taken while the function was on: the sample represents only
+/// itself.
 pub(crate) const ON: f32 = 0.0;
 
 /// Number of samples in a group, for the intervals of percentiles of a function that was on.
@@ -25,29 +26,30 @@ const ON_GROUP: u32 = 1 << 31;
 /// The percentiles of the report.
 const SHARES: [f64; 3] = [0.5, 0.9, 0.99];
 
-/// A call of at least this many ticks, some tens of microseconds, is not noticeably longer because
+/// A call of at least this many ticks, a few tens of microseconds, is not noticeably longer because
 /// of rewritten code.
 const LONG: u64 = 100_000;
 
-/// A preemption shorter than this, in ticks, is within the error of the kernel's figures: a few
-/// microseconds.
+/// A preemption shorter than this, in ticks, is within the error of the kernel's figures, which is
+/// a few microseconds.
 const MIN_PREEMPTION: u64 = 10_000;
 
 /// The current state of a function's observation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Stage {
-    /// Nothing yet.
+    /// No observation yet.
     #[default]
     Off,
-    /// To be turned on as soon as no thread is switching its probes off.
+    /// The function is turned on as soon as no thread is deactivating its probes.
     Waiting(Unobserved),
-    /// On, since this many nanoseconds after the start. Its calls are not in the strata yet.
+    /// The function has been on since this number of nanoseconds after the start. Its calls are not
+    /// in the strata yet.
     On { since: f64 },
     /// A window is scheduled.
     Planned(crate::policy::Planned),
     /// A window is, or was, open in a stratum that is not over.
     Open(crate::policy::Open),
-    /// Its calls were counted in a stratum that is not over.
+    /// The function's calls were counted in a stratum that is not over.
     Counted(CountedStratum),
 }
 
@@ -61,12 +63,12 @@ impl Stage {
     }
 }
 
-/// Time in which nothing is observed.
+/// A period in which nothing is observed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unobserved {
-    /// Nanoseconds after the start.
+    /// The beginning, in nanoseconds after the start.
     pub(crate) since: f64,
-    /// Calls per nanosecond before.
+    /// The rate before, in calls per nanosecond.
     pub(crate) rate: f64,
 }
 
@@ -79,43 +81,44 @@ pub(crate) struct CountedStratum {
     pub(crate) own_time: f64,
 }
 
-/// Whether a function is selected by the filter, which may be changed while the program runs.
+/// Whether the filter selects a function; the filter may be changed while the program runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Selection {
-    /// Since its probes were made.
+    /// Selected since its probes were made.
     #[default]
     Always,
-    /// Now, and not all the time.
+    /// Selected now, but not all the time.
     Partly,
-    /// No longer.
+    /// No longer selected.
     Excluded,
 }
 
-/// One function.
+/// The measurements of one function.
 pub(crate) struct Measured {
     pub(crate) name: &'static CStr,
     pub(crate) object: &'static CStr,
-    /// Address in the object.
+    /// The function's address in its object.
     pub(crate) address: usize,
-    /// Number of its probes.
+    /// The number of the function's probes.
     pub(crate) probes: u32,
     pub(crate) selection: Selection,
     pub(crate) stage: Stage,
-    /// `None` as long as there is nothing: most functions of a large program are not called.
+    /// `None` as long as there are no observations: most functions of a large program are not
+    /// called.
     observed: Option<Box<Observed>>,
 }
 
-/// What was observed of a function.
+/// The observations of a function.
 #[derive(Debug)]
 pub(crate) struct Observed {
     pub(crate) pace: Pace,
-    /// How much it was worth to observe the function when its last window was planned; `None` if no
-    /// call had been timed.
+    /// The value of observing the function when its last window was planned; `None` if no call had
+    /// been timed.
     pub(crate) value: Option<f64>,
     pub(crate) strata: Strata,
     pub(crate) callers: Callers,
     quantiles: Quantiles,
-    /// Samples of calls that were slowed down by rewritten code: used only if there are no others.
+    /// Samples of calls that were slowed down by rewritten code, used only if there are no others.
     cold: Quantiles,
     samples: u64,
     on_samples: u32,
@@ -144,29 +147,30 @@ impl Default for Observed {
     }
 }
 
-/// Conversion to the units of the report: ticks per nanosecond.
+/// Factors for the units of the report: ticks per nanosecond.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Units {
     pub(crate) ticks_per_ns: f64,
-    /// The measured latency of a call of an empty function, in ticks.
+    /// The measured latency of a call to an empty function, in ticks.
     pub(crate) resolution: u64,
-    /// Thread time covered by the report, in nanoseconds.
+    /// The thread time that the report covers, in nanoseconds.
     pub(crate) thread_time: f64,
 }
 
-/// Calls of a function that have not returned.
+/// Calls to a function that have not returned.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OpenCalls {
     pub(crate) number: u64,
-    /// Number, weighted.
+    /// The number of calls, weighted.
     pub(crate) weighted: f64,
-    /// Their time so far, weighted, in ticks, and that of the outermost one on each thread.
+    /// The calls' time so far, weighted, in ticks; and the same for the outermost call of each
+    /// thread.
     pub(crate) ticks: f64,
-    /// Calls of which it is not known whether they have returned.
+    /// Calls that may or may not have returned.
     pub(crate) missed: Missed,
 }
 
-/// Calls whose exits were missed, weighted; and their time, in ticks.
+/// The weighted number of calls whose exits were missed, and their time, in ticks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Missed {
     pub(crate) calls: f64,
@@ -175,7 +179,7 @@ pub(crate) struct Missed {
 }
 
 impl Missed {
-    /// Mean time, half-way between the limits, if there are any.
+    /// The mean time, half-way between the limits, if there are such calls.
     fn mean(&self) -> impl Iterator<Item = f64> {
         (self.calls > 0.0).then(|| (self.least + self.most) / 2.0 / self.calls).into_iter()
     }
@@ -204,18 +208,18 @@ impl Measured {
         *self = Self { probes: self.probes, selection, ..new };
     }
 
-    /// What was observed.
+    /// The observations.
     pub(crate) fn observed(&self) -> &Observed {
         static NOTHING: LazyLock<Observed> = LazyLock::new(Observed::default);
         self.observed.as_deref().unwrap_or(&NOTHING)
     }
 
-    /// Whether anything was.
+    /// Whether there are any observations.
     pub(crate) fn is_observed(&self) -> bool {
         self.observed.is_some()
     }
 
-    /// As [`Measured::observed`], to add something.
+    /// As [`Measured::observed`], for adding observations.
     pub(crate) fn observed_mut(&mut self) -> &mut Observed {
         self.observed.get_or_insert_default()
     }
@@ -225,8 +229,8 @@ impl Measured {
         self.observed.as_ref().map_or(0, |observed| size_of::<Observed>() + observed.memory())
     }
 
-    /// The row of the report, including what was counted since the strata were last filled; `None`
-    /// if the function was not called. `strata` are finished.
+    /// The row of the report, including calls counted since the strata were last filled; `None` if
+    /// the function was not called. `strata` are finished.
     pub(crate) fn report(&self, strata: &Strata, open: &OpenCalls, units: &Units) -> Option<FunctionReport> {
         let (calls, observed) = (strata.calls(), self.observed());
         if calls.value <= 0.0 && observed.samples == 0 {
@@ -243,7 +247,7 @@ impl Measured {
             low: total.low + open_ns,
             high: total.high.map(|high| high + open_ns),
         });
-        // Open calls have taken some time, even if nothing is known of others.
+        // Open calls have taken some time, even if nothing is known of other calls.
         let total = total.or((open.number > 0).then(|| Estimate::at_least(open_ns)));
         Some(FunctionReport {
             name: demangle(&self.name.to_string_lossy()),
@@ -270,13 +274,12 @@ impl Measured {
     }
 }
 
-/// What is not known of each call, as a part of the clock's resolution: by how much the processor
-/// overlaps the call with the two readings of the clock, more or less than it does for an empty
-/// call.
+/// The uncertainty of each call, as a part of the clock's resolution: the processor may overlap the
+/// call with the two readings of the clock more or less than it does for an empty call.
 const OVERLAP: f64 = 0.5;
 
-/// Widens an estimate by a systematic error in the same unit, if that is at least half a percent of
-/// it. As everywhere, there is no upper limit if the error would exceed 100 %.
+/// Widens an estimate by a systematic error in the same unit, if the error is at least half a
+/// percent of the estimate. As everywhere, there is no upper limit if the error would exceed 100 %.
 fn widened(estimate: Estimate, by: f64) -> Estimate {
     let value = estimate.value.max(0.0);
     if by < 0.005 * value {
@@ -287,8 +290,8 @@ fn widened(estimate: Estimate, by: f64) -> Estimate {
 }
 
 impl Observed {
-    /// Adds a call that has returned. `empty` is the mean time that is measured for a call of an
-    /// empty function. At most `kept` samples are kept for the percentiles.
+    /// Adds a call that has returned. `empty` is the mean measured time of a call to an empty
+    /// function. At most `kept` samples are kept for the percentiles.
     pub(crate) fn sample(&mut self, sample: &Sample, empty: f64, kept: usize) {
         if sample.least < sample.ticks {
             return self.missed_exit(sample);
@@ -304,8 +307,8 @@ impl Observed {
             self.preempted += 1;
             self.preempted_ticks += sample.preempted;
         }
-        // A call during which probes were switched on takes longer than usual, but by less than is
-        // significant for a long one.
+        // A call during which probes were activated takes longer than usual, but the difference is
+        // not significant for a long call.
         let is_usual = !sample.is_cold || sample.ticks > LONG;
         if sample.weight == ON {
             self.strata.timed(ticks);
@@ -318,7 +321,7 @@ impl Observed {
             self.callers.call(sample.caller, weight, ticks * weight);
             if sample.is_late {
                 self.strata.timed_late(weight, ticks);
-                // Those that were cut off have no percentiles.
+                // Calls that were cut off have no percentiles.
                 self.quantiles.add(group, seen, weight * f64::from(PATIENT), kept);
             } else {
                 self.strata.timed_in_window(sample.observation, weight, ticks, is_usual);
@@ -327,8 +330,8 @@ impl Observed {
         }
     }
 
-    /// A call whose exit was missed. If it is not known to be longer than others, it is one of
-    /// those that were counted and not timed.
+    /// Adds a call whose exit was missed. If it is not known to be longer than others, it counts as
+    /// a call that was counted and not timed.
     fn missed_exit(&mut self, sample: &Sample) {
         let (least, most) = (sample.least as f64, sample.ticks as f64);
         let weight = f64::from(sample.weight).max(1.0);
@@ -354,7 +357,7 @@ impl Observed {
         self.samples
     }
 
-    /// Memory of what has a variable size, in bytes.
+    /// The memory of the parts with variable size, in bytes.
     fn memory(&self) -> usize {
         self.quantiles.memory() + self.cold.memory() + self.callers.memory()
     }
@@ -376,8 +379,8 @@ impl Observed {
                 high: quantile.high.map(seen),
             })
             .map(|quantile| widened(quantile, OVERLAP * units.resolution as f64));
-        // Two readings of the clock cannot resolve less than the time between them for an empty
-        // call.
+        // Two readings of the clock cannot resolve a time shorter than that between them for an
+        // empty call.
         let resolution = units.resolution.max(1) as f64;
         Some(Latency {
             min: ns(missed.mean().fold(self.min, f64::min)),
@@ -432,7 +435,7 @@ mod tests {
         assert_eq!(observed.strata.known_ticks(), 2030.0);
     }
 
-    /// A window has a usual call and one that was cut off. Patient windows have timed some like it.
+    /// A window has a usual call and one that was cut off. Patient windows have timed similar ones.
     #[test]
     fn late_calls_stand_for_those_that_were_cut_off() {
         let mut observed = Observed::default();

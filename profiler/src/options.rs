@@ -1,8 +1,8 @@
 //! `FASTINST_OPTIONS`: one string of settings, parsed once.
 //!
-//! The string is a list of `key=value` separated by `:`. In a value, `\:` is a colon and `\\` a
-//! backslash. Empty items are skipped, so `"$FASTINST_OPTIONS:budget=5%"` works whether or not the
-//! variable is set. A key may occur once. Omitted keys have their defaults.
+//! The string is a list of `key=value` items separated by `:`. In a value, `\:` is a colon and `\\`
+//! a backslash. Empty items are skipped, so `"$FASTINST_OPTIONS:budget=5%"` works whether or not
+//! the variable is set. Each key may occur once. Omitted keys have their defaults.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Display, Write};
@@ -19,7 +19,7 @@ use crate::settings::Settings;
 /// The name of the environment variable that holds the options.
 pub const VARIABLE: &str = "FASTINST_OPTIONS";
 
-/// Every key in the order of the help text.
+/// Every key, in the order of the help text.
 const KEYS: [&str; 13] = [
     "output",
     "merge",
@@ -39,13 +39,13 @@ const KEYS: [&str; 13] = [
 /// The settings of one profiled process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Where the report goes. Default: the text table on standard error.
+    /// The destination of the report. Default: the text table on standard error.
     pub output: Output,
     /// Whether all processes of a run share one report. Default: each has its own.
     pub merge: bool,
-    /// What is measured, and what it may cost: can be changed later.
+    /// What is measured, and what it may cost; can be changed later.
     pub settings: Settings,
-    /// Whether the kernel samples stacks, for the times of functions that are called often.
+    /// Whether the kernel samples stacks, which gives the times of functions that are called often.
     /// Default: yes.
     pub stacks: bool,
     /// What uses the probes. Default: the profiler.
@@ -54,9 +54,9 @@ pub struct Options {
     pub text: TextAccess,
     /// When probes are made. Default: depends on the size of the program.
     pub discovery: Discovery,
-    /// The run that this process is part of. Default: one that begins with this process.
+    /// The run to which this process belongs. Default: one that begins with this process.
     pub run: Option<RunId>,
-    /// Whether the first process of the run has been started. Set by that process, for later ones.
+    /// Whether the first process of the run has been started. Set by that process for later ones.
     pub begun: bool,
     /// Whether to print [`HELP`] at start.
     pub help: bool,
@@ -72,45 +72,45 @@ impl From<TextAccess> for fastinst::TextAccess {
     }
 }
 
-/// Where the report goes.
+/// The destination of the report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// The text table on standard error.
     Stderr,
     /// A file.
     File {
-        /// Its name, with `%p`, `%e`, `%h` and `%%` not yet expanded (see [`crate::output`]).
+        /// The file name, with `%p`, `%e`, `%h` and `%%` not yet expanded (see [`crate::output`]).
         template: String,
-        /// The format, from the extension.
+        /// The format, determined by the file name extension.
         format: Format,
     },
 }
 
-/// What profiling may cost, in processor time.
+/// The maximum cost of profiling, in processor time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Budget {
-    /// A fraction of the program's own processor time: 0.01 is 1 %. More than 0, at most 1.
+    /// A fraction of the program's own processor time: 0.01 is 1 %. Above 0, at most 1.
     Fraction(f64),
-    /// Without limit: every call is counted and timed, as with [`Counts::Exact`].
+    /// No limit: every call is counted and timed, as with [`Counts::Exact`].
     Unlimited,
 }
 
 /// How calls are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counts {
-    /// In windows at random instants; functions that are called rarely, all the time.
+    /// In windows at random instants; calls to rarely called functions are counted all the time.
     Sampled,
-    /// All the time.
+    /// All calls are counted.
     Exact,
 }
 
-/// Names a run: a process and its descendants. Processes of one run do not overwrite each other's
-/// reports.
+/// Identifies a run: a process and its descendants. Processes of one run do not overwrite each
+/// other's reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunId {
-    /// When the run began. Older reports of other runs may be replaced.
+    /// The time at which the run began. Older reports of other runs may be replaced.
     pub started: SystemTime,
-    /// The first process of the run.
+    /// The process id of the first process of the run.
     pub pid: u32,
 }
 
@@ -119,7 +119,7 @@ pub struct RunId {
 pub enum Tool {
     /// The sampling latency profiler.
     Profiler,
-    /// Nothing: the program uses the C interface itself.
+    /// None: the program uses the C interface itself.
     None,
 }
 
@@ -128,9 +128,9 @@ pub enum Tool {
 pub enum Discovery {
     /// At the start, unless the program has very many functions.
     Auto,
-    /// At the start.
+    /// At the start, for all functions.
     Eager,
-    /// Those of a function when it is first executed.
+    /// When a function is first executed, for that function.
     Lazy,
 }
 
@@ -148,7 +148,7 @@ pub enum TextAccess {
     Private,
 }
 
-/// All keys with unit, default and effect, and examples; ends with a newline.
+/// The help text: all keys with unit, default and effect, and examples; ends with a newline.
 pub const HELP: &str = r#"FASTINST_OPTIONS sets up libfastinst.so: key=value, separated by colons.
 
 examples:
@@ -224,7 +224,7 @@ impl Options {
     ///
     /// # Errors
     /// [`Error::UnknownKey`], [`Error::NoValue`], [`Error::BadValue`], [`Error::DuplicateKey`],
-    /// [`Error::Escape`] and [`Error::TemplateSequence`] name the first invalid item and the valid
+    /// [`Error::Escape`] or [`Error::TemplateSequence`], with the first invalid item and the valid
     /// form.
     pub fn parse(text: &str) -> Result<Options, Error> {
         let mut options = Options::default();
@@ -243,18 +243,18 @@ impl Options {
         Ok(options)
     }
 
-    /// Parses the result of `std::env::var_os` for [`VARIABLE`]. Without it, the options are the
-    /// defaults.
+    /// Parses the result of `std::env::var_os` for [`VARIABLE`]. If the variable is not set, the
+    /// options are the defaults.
     ///
     /// # Errors
-    /// [`Error::OptionsNotUtf8`], and [`Error::OptionsVariable`] around the errors of
+    /// [`Error::OptionsNotUtf8`], or [`Error::OptionsVariable`] around the errors of
     /// [`Options::parse`].
     pub fn from_variable(value: Option<&OsStr>) -> Result<Options, Error> {
         let text = value.unwrap_or_default().to_str().ok_or(Error::OptionsNotUtf8)?;
         Options::parse(text).map_err(|error| Error::OptionsVariable { source: Box::new(error) })
     }
 
-    /// A string that [`Options::parse`] turns into these options again. Defaults are omitted.
+    /// A string from which [`Options::parse`] gets the same options. Defaults are omitted.
     pub fn to_options_string(&self) -> String {
         let default = Options::default();
         let mut items = Vec::new();
@@ -292,7 +292,7 @@ impl Options {
     /// Checks combinations of options.
     ///
     /// # Errors
-    /// [`Error::MergeWithoutData`] if reports are to be merged that are not JSON files.
+    /// [`Error::MergeWithoutData`] if reports that are not JSON files are to be merged.
     pub fn check(&self) -> Result<(), Error> {
         match self.output {
             Output::File { format: Format::Json, .. } => Ok(()),
@@ -328,7 +328,7 @@ impl Output {
     /// may change its directory before the report is written.
     ///
     /// # Errors
-    /// [`Error::DirectoryName`] if the name is relative and the directory's is not UTF-8.
+    /// [`Error::DirectoryName`] if the name is relative and the directory's name is not UTF-8.
     pub fn absolute(&self, directory: &Path) -> Result<Output, Error> {
         match self {
             Output::File { template, format } if Path::new(template).is_relative() => {
@@ -365,7 +365,7 @@ impl FromStr for Output {
 }
 
 impl Budget {
-    /// The fraction of the program's own processor time; `None` without a limit.
+    /// The budget as a fraction of the program's own processor time; `None` without a limit.
     #[must_use]
     pub fn fraction(self) -> Option<f64> {
         match self {

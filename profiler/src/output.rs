@@ -1,4 +1,4 @@
-//! Writing the report file.
+//! Writes the report file.
 //!
 //! Readers never see an incomplete report, no process overwrites the report of another one of the
 //! same run, and reports of earlier runs are replaced:
@@ -11,7 +11,7 @@
 //!    the rename the directory is locked (`flock`), because two processes that see the same old
 //!    file would replace each other's report. A process that does not get the lock does not replace
 //!    the old file.
-//! 4. Any other file is the report of another process of this run, or of a concurrent run. The next
+//! 4. Any other file is the report of another process of this run or of a concurrent run. The next
 //!    name is tried: with the process id before the extension, then with 1, 2, … after the process
 //!    id.
 //!
@@ -22,13 +22,12 @@
 //! name, adds its own report, and replaces the file, all under the lock. It waits longer for the
 //! lock; if it does not get it, or writes for a second time, it writes a separate file.
 //!
-//! Times are compared only with the beginning of the run, which is recorded in nanoseconds when the
-//! first process starts, and only for files of other runs; a report's time is set when it is
-//! written. Tried and rejected: the process's start time from /proc, which is rounded to clock
-//! ticks, so that a report written by the previous run 10 ms earlier counted as one of this run;
-//! the kernel's own time stamp of a file, which is that of the last tick; moving the old file aside
-//! instead of locking: if it turns out to be recent it must be moved back, and by then its name may
-//! be taken.
+//! Times of files are compared only with the beginning of the run, which is recorded in nanoseconds
+//! when the first process starts, and only for files of other runs; a report's time is set when it
+//! is written. Rejected: the process's start time from /proc, which is rounded to clock ticks, so
+//! that a report written by the previous run 10 ms earlier counted as one of this run; the kernel's
+//! own time stamp of a file, which is that of the last tick; moving the old file aside instead of
+//! locking: if it turns out to be recent it must be moved back, and by then its name may be taken.
 
 mod template;
 
@@ -50,13 +49,13 @@ use crate::report::{Format, Report, json};
 
 pub use template::{check_template, expand};
 
-/// Maximum number of names that are tried.
+/// Maximum number of names to try.
 const NAMES: u32 = 10_000;
-/// How long to wait for another process that is choosing its name: this many times 1 ms.
+/// Maximum time to wait for another process that is choosing its name: this many times 1 ms.
 const LOCK_ATTEMPTS: u32 = 100;
 /// The same for a process that merges its report.
 const LOCK_ATTEMPTS_TO_MERGE: u32 = 5_000;
-/// Number of bytes at the beginning and end of a report that are searched for the run.
+/// The number of bytes at the beginning and at the end of a report that are searched for the run.
 const SEARCHED: u64 = 4096;
 
 /// The destination of a report.
@@ -64,22 +63,22 @@ const SEARCHED: u64 = 4096;
 pub struct Target<'a> {
     /// The name of the file, with sequences for [`expand`].
     pub template: &'a str,
-    /// The format.
+    /// The format of the report.
     pub format: Format,
     /// Whether the processes of a run share one report. Only with [`Format::Json`].
     pub merge: bool,
 }
 
-/// The process that writes a report.
+/// The identity of the process that writes a report.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// Its id.
+    /// The process id.
     pub pid: u32,
-    /// Its executable.
+    /// The path of the executable.
     pub executable: PathBuf,
-    /// The run that it is part of.
+    /// The run to which the process belongs.
     pub run: RunId,
-    /// Whether it was forked by a profiled process and writes its own report.
+    /// Whether the process was forked by a profiled process and writes its own report.
     pub is_fork_child: bool,
 }
 
@@ -91,8 +90,8 @@ pub struct Identity {
 ///
 /// # Errors
 /// [`Error::TemplateSequence`] if the template has an unknown sequence, [`Error::WriteReport`] if
-/// the system refuses: the directory is missing or not accessible, the disk is full. Then no file
-/// remains.
+/// the system refuses: the directory is missing or not accessible, or the disk is full. No file
+/// remains in that case.
 pub fn write_report(
     report: &Report,
     target: Target<'_>,
@@ -126,7 +125,7 @@ pub fn write_report(
     save().map_err(|source| Error::WriteReport { path: wanted.clone(), source })
 }
 
-/// A report in the form of a file: with its run.
+/// A report in the form of a file, including its run.
 fn in_file(report: &Report, format: Format, run: &RunId) -> String {
     match format {
         Format::Json => json::to_string_of_run(report, &run.to_string()),
@@ -135,8 +134,8 @@ fn in_file(report: &Report, format: Format, run: &RunId) -> String {
 }
 
 /// Merges a report into the one that processes of the same run have written, if there is one;
-/// otherwise writes it as the first, replacing that of an earlier run. Does nothing and returns
-/// false if the file is something else or the lock cannot be acquired.
+/// otherwise writes it as the first, replacing the report of an earlier run. Does nothing and
+/// returns false if the file is not a report or the lock cannot be acquired.
 fn add_to(path: &Path, report: &Report, identity: &Identity) -> io::Result<bool> {
     let Some(_lock) = lock(directory_of(path), LOCK_ATTEMPTS_TO_MERGE) else {
         return Ok(false);
@@ -157,11 +156,11 @@ fn add_to(path: &Path, report: &Report, identity: &Identity) -> io::Result<bool>
     Ok(true)
 }
 
-/// Writes a text of another kind in the same way, and returns the path. `previous` is as that of
+/// Writes another kind of text in the same way, and returns the path. `previous` is as in
 /// [`write_report`].
 ///
 /// # Errors
-/// Those of [`write_report`].
+/// As [`write_report`].
 pub fn write_text(
     text: &str,
     template: &str,
@@ -186,8 +185,8 @@ pub fn write_text(
     save().map_err(|source| Error::WriteReport { path: wanted.clone(), source })
 }
 
-/// Whether there is something under a name that is neither a file nor a directory: a device, a
-/// FIFO, a socket. A report is written to it.
+/// Whether a name belongs to something other than a file or a directory: a device, a FIFO, a
+/// socket. A report is written to it.
 fn is_special(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
@@ -197,7 +196,7 @@ fn write_special(path: &Path, text: &str) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).custom_flags(libc::O_NONBLOCK);
     let mut file = options.open(path)?;
-    // What the reader has not taken yet is waited for.
+    // Waits until the reader has taken everything.
     let fd = file.as_fd();
     let flags = fcntl(fd, FcntlArg::F_GETFL)?;
     let flags = OFlag::from_bits_retain(flags) & !OFlag::O_NONBLOCK;
@@ -213,13 +212,13 @@ fn is_own(path: &Path, identity: &Identity) -> bool {
 /// The state of a file name.
 #[derive(Debug, PartialEq, Eq)]
 enum State {
-    /// There is no file.
+    /// The name is free.
     Free,
-    /// A report of this run.
+    /// The file is a report of this run.
     OfThisRun,
-    /// A file of an earlier run.
+    /// The file belongs to an earlier run.
     LeftOver,
-    /// A file of a concurrent run.
+    /// The file belongs to a concurrent run.
     Taken,
 }
 
@@ -285,8 +284,8 @@ fn claim(mut temporary: Temporary, names: impl Iterator<Item = PathBuf>, run: &R
     Err(ErrorKind::AlreadyExists.into())
 }
 
-/// The lock under which old files are replaced; `None` if the file system has none or another
-/// process holds it.
+/// The lock under which old files are replaced; `None` if the file system does not support locks or
+/// another process holds it.
 fn lock(directory: &Path, attempts: u32) -> Option<Flock<File>> {
     let mut file = File::open(directory).ok()?;
     for _ in 0..attempts {

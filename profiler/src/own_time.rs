@@ -1,20 +1,20 @@
-//! The part of elapsed time that is the program's own: it excludes time in which threads of the
-//! program were ready to run but none had a processor.
+//! Estimates the part of elapsed time that is the program's own: it excludes time in which threads
+//! of the program were ready to run but none had a processor.
 //!
-//! Probes measure for which part of its time a thread was preempted ([`crate::preemption`]), up to
-//! its last probe. The number of threads times this part is the average number of preempted
+//! Probes measure the part of its time for which a thread was preempted ([`crate::preemption`]), up
+//! to its last probe. The number of threads times this part is the average number of preempted
 //! threads. The processor time of all threads gives the average number of running threads. The sum
-//! of both is n, the average number of ready threads, each of which is preempted for a part p of
-//! the time in which it is ready. Under the assumption that threads are preempted independently,
-//! all of them are preempted for p^n of the time; if n is below 1, one is ready and preempted for n
-//! p of the time.
+//! of both is n, the average number of ready threads, each preempted for a part p of the time in
+//! which it is ready. Under the assumption that threads are preempted independently, all of them
+//! are preempted for p^n of the time; if n is below 1, one is ready and preempted for n p of the
+//! time.
 //!
-//! Threads of a program that has more of them than there are processors wait for each other, not
-//! independently. If it uses nearly all processors, its threads take them from each other: then the
-//! part of the time for which it does not use all of them is the most for which nobody runs.
-//! Otherwise other processes take them, and windows ([`crate::policy`]) open more often than
-//! elsewhere where the program has just lost its processor, which has the opposite effect on the
-//! estimates; measured on two processors beside two busy loops, both cancel out.
+//! If a program has more threads than processors, preemption of its threads is not independent. If
+//! it uses nearly all processors, its threads preempt each other, and the time with no thread
+//! running is at most the time during which some processor is not used by the program. Otherwise
+//! other processes preempt them; then windows ([`crate::policy`]) open more often than average
+//! right after the program has lost its processor, which has the opposite effect on the estimates.
+//! With two busy loops on two processors, the two effects cancelled.
 
 use nix::time::ClockId;
 
@@ -30,13 +30,13 @@ const MEMORY: f64 = 0.2e9;
 /// The minimum time between measurements, in nanoseconds: a scheduler's time slice.
 const MIN_INTERVAL: f64 = 3e6;
 
-/// The part of the processors that a program leaves to others, at most, if it uses nearly all.
+/// The maximum part of the processors that a program leaves to others if it uses nearly all.
 const FEW: f64 = 0.2;
 
 /// The minimum of the program's own part.
 const MIN_PART: f64 = 0.02;
 
-/// Times are in nanoseconds.
+/// Measured times, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Times {
     passed: f64,
@@ -57,8 +57,8 @@ impl Times {
         }
     }
 
-    /// The part of the elapsed time that is the program's own, if it has this number of threads,
-    /// and may use this number of processors.
+    /// The part of the elapsed time that is the program's own, given its number of threads and the
+    /// number of processors that it may use.
     fn own(&self, threads: f64, processors: f64) -> f64 {
         if self.seen <= 0.0 || self.passed <= 0.0 {
             return 1.0;
@@ -85,12 +85,12 @@ pub(crate) struct OwnPart {
 }
 
 impl OwnPart {
-    /// What threads did before does not count.
+    /// Begins now: earlier activity of the threads does not count.
     pub(crate) fn begin(&mut self, seen: Seen) {
         self.last = Times::now(0.0, seen);
     }
 
-    /// Reads the clocks. For the service thread.
+    /// Reads the clocks. Called by the service thread.
     pub(crate) fn look(&mut self, passed: f64, seen: Seen) {
         self.threads = seen.threads.into();
         self.add(Times::now(passed, seen));
@@ -119,12 +119,12 @@ impl OwnPart {
     }
 }
 
-/// For how long the program's only thread had been ready without a processor, at some time, in
+/// How long the program's only thread had been ready without a processor, at some time, in
 /// nanoseconds.
 ///
-/// The kernel adds a span to it when it ends. From such figures at the ends of strata, their own
-/// parts are known, where the average of recent time says little: the shares of processes that
-/// compete change within milliseconds. The own parts of all strata together are as exact as the
+/// The kernel adds a span when it ends. The difference of these figures at the ends of a stratum
+/// gives the stratum's own part, where the recent average is of little use: the shares of competing
+/// processes change within milliseconds. The own parts of all strata together are as exact as the
 /// kernel's figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Queued {
@@ -134,15 +134,16 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
-    /// Reads it, at the time `at`; `None` if several threads execute probes, or without /proc.
-    /// Takes some microseconds.
+    /// Reads the figure at the time `at`; `None` if several threads execute probes, or without
+    /// /proc. Takes a few microseconds.
     pub(crate) fn read(at: f64) -> Option<Self> {
         let mut threads = thread::live();
         let only = threads.next().filter(|_| threads.next().is_none())?;
         Some(Self { thread: only, at, queued: queued(only)? })
     }
 
-    /// The program's own part of the time until then; `None` if it has another thread now.
+    /// The program's own part of the time from `self` to `then`; `None` if the thread is a
+    /// different one.
     pub(crate) fn own_part_until(&self, then: &Self) -> Option<f64> {
         let passed = then.at - self.at;
         let is_same = self.thread == then.thread && passed > 0.0;
@@ -150,8 +151,8 @@ impl Queued {
     }
 }
 
-/// The processor time of the program's threads, in nanoseconds. Called by the service thread; its
-/// time, and that of its companion, is subtracted.
+/// The processor time of the program's threads, in nanoseconds. Called by the service thread; the
+/// time of this thread and of its companion is subtracted.
 pub(crate) fn processor_time() -> f64 {
     governor::processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID) - governor::of_own_threads()
 }
@@ -173,8 +174,8 @@ mod tests {
     fn part_of_the_time_that_is_the_programs_own() {
         check(0.0, 0.0, 0.0, 1.0);
         check(1.0, 0.3, 0.0, 1.0);
-        // One thread with half a processor; one that waits half of the time, and is preempted for
-        // half of the rest.
+        // One thread with half a processor; then one that waits half of the time, and is preempted
+        // for half of the rest.
         check(1.0, 0.5, 0.5, 0.5);
         check(1.0, 0.25, 0.25, 0.75);
         // Two threads on two processors, of which others take half.

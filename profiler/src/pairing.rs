@@ -6,38 +6,38 @@
 //!
 //! 1. the same function,
 //! 2. the same return address (both probes get it: for a recursive function, it distinguishes calls
-//!    from different places),
+//!    from different call sites),
 //! 3. the same *exit period*: the function's exit probes have been on since the entry, so its own
 //!    exit cannot have been missed, and
 //! 4. the same observation, if that is not over, or a stack pointer that is not above the exit's.
-//!    While an observation lasts, no entry of the function is missed, so the topmost one is right.
+//!    During an observation, no entry of the function is missed, so the topmost one is correct.
 //!    Afterwards, an entry whose stack pointer is above the exit's may be that of an outer call,
 //!    and the exit that of an inner one whose entry was missed.
 //!
 //! The entries above a match have ended without an observed exit. An entry whose frame is below the
-//! stack pointer of a later entry has ended as well, and so has one of the same function at the
-//! same stack pointer, with those above it. So a latency is never computed from another call's
-//! entry, but may be lost.
+//! stack pointer of a later entry has ended as well; so has one of the same function at the same
+//! stack pointer, with those above it. Therefore a latency is never computed from another call's
+//! entry, but it may be lost.
 //!
 //! # Calls whose exits are missed
-//! Exits of a long call are missed if the function's exit probes go off before it returns: they are
-//! not kept on for ever at every call inside it ([`crate::function`]). When the entry is removed,
-//! the call has ended. It had not ended when an entry was left that was pushed above it while its
-//! exit probes were on, because calls are nested. So its duration has an upper and a lower limit
-//! ([`Entry::held`]). In the main loop of an interpreter, for example, both are those of the run.
-//! Nor had it ended at the exit of another call of the same function with a lower stack pointer, if
-//! its exit probes were on; nor when the exit probes went off, because its own exit would have been
-//! seen: a call that waits, while other threads call the function and their exits end the period,
-//! has taken as long as that at least. All this holds as long as the thread has one stack
-//! ([`crate::stack`]) and calls are left by exits: if the entry of a call that was left by an
-//! exception or a longjmp is removed while its exit probes are on, nothing is concluded; later, its
-//! lower limit may be too high.
+//! Exits of a long call are missed if the function's exit probes are deactivated before it returns:
+//! they are not kept on indefinitely at every call inside it ([`crate::function`]). When the entry
+//! is removed, the call has ended. It had not ended when an entry was left that was pushed above it
+//! while its exit probes were on, because calls are nested. Therefore its duration has an upper and
+//! a lower limit ([`Entry::held`]). In the main loop of an interpreter, for example, both are those
+//! of the run. Nor had it ended at the exit of another call to the same function with a lower stack
+//! pointer, if its exit probes were on; nor when the exit probes were deactivated, because its own
+//! exit would have been seen: a call that waits, while other threads call the function and their
+//! exits end the period, has taken at least until then. All this holds as long as the thread has
+//! one stack ([`crate::stack`]) and calls are left by exits: if the entry of a call that was left
+//! by an exception or a longjmp is removed while its exit probes are on, nothing is concluded; if
+//! it is removed later, its lower limit may be too high.
 //!
-//! Where frames have an address that does not change and that both probes know
+//! Where frames have an address that does not change and is known to both probes
 //! ([`Frames::Fixed`]), an exit matches the entry of its function that has the same frame and the
 //! same exit period.
 //!
-//! The stack is written by its thread only. The service thread reads it for the calls that are open
+//! The stack is written only by its thread. The service thread reads it for the calls that are open
 //! when the report is made, so it consists of atomics, which cost nothing extra here.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -46,7 +46,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 /// Maximum depth of the stack. Unused pages are never allocated.
 pub(crate) const DEPTH: usize = 4096;
 
-/// Number of entries that an exit searches.
+/// The number of entries that an exit searches.
 const LOOK: usize = 64;
 
 /// An observed entry.
@@ -57,29 +57,29 @@ pub(crate) struct Entry {
     pub(crate) observation: u32,
     /// The function's exit period at the entry.
     pub(crate) period: u32,
-    /// Number of calls that it represents.
+    /// The number of calls that the entry represents.
     pub(crate) weight: f32,
     /// The return address of the function.
     pub(crate) call_site: usize,
     /// The stack pointer at the probe.
     pub(crate) stack_pointer: usize,
-    /// When the entry probe was left, in ticks.
+    /// The time at which the entry probe was left, in ticks.
     pub(crate) ticks: u64,
-    /// Time that the thread had spent in probes by then, in ticks.
+    /// The time that the thread had spent in probes by then, in ticks.
     pub(crate) overhead: u64,
-    /// Time for which the thread had been preempted by then, in ticks.
+    /// The time for which the thread had been preempted by then, in ticks.
     pub(crate) preempted: u64,
-    /// Number of first entries of windows that it had made by then.
+    /// The number of first entries of windows that the thread had made by then.
     pub(crate) cold: u64,
     /// Whether the call of the entry below was certainly open then.
     pub(crate) is_nested: bool,
-    /// The last time at which the call is known to have been open, or 0. Of an exit: its time. Own
-    /// time of the thread, without probes and preemption, in ticks.
+    /// The last time at which the call is known to have been open, or 0; for an exit, its time. In
+    /// own time of the thread, without probes and preemption, in ticks.
     pub(crate) held: u64,
 }
 
 impl Entry {
-    /// For how long the call is known to have been open, in ticks of own time.
+    /// The time for which the call is known to have been open, in ticks of own time.
     pub(crate) fn held_for(&self) -> u64 {
         let entered = self.ticks.saturating_sub(self.overhead).saturating_sub(self.preempted);
         self.held.saturating_sub(entered)
@@ -137,7 +137,7 @@ impl Slot {
         }
     }
 
-    /// The call was open at this time.
+    /// Records that the call was open at this time.
     fn hold(&self, time: u64) {
         self.held.store(self.held.load(Relaxed).max(time), Relaxed);
     }
@@ -148,18 +148,18 @@ impl Slot {
 pub(crate) struct EntryStack {
     slots: [Slot; DEPTH],
     height: AtomicUsize,
-    /// Entries that found no space since all of the stack was last found to be open, and one more;
-    /// or 0.
+    /// The number, plus one, of entries that found no space since the entire stack was last found
+    /// to be open; or 0.
     refused: AtomicUsize,
 }
 
-/// What [`Entry::stack_pointer`] is.
+/// The meaning of [`Entry::stack_pointer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Frames {
-    /// The stack pointer at the probe, which may be another one at the exit.
+    /// The stack pointer at the probe, which may differ at the exit.
     Varying,
-    /// The address of the frame, which the entry and the exits of a call have in common, and no two
-    /// open calls.
+    /// The address of the frame, which is the same at the entry and the exits of a call, and
+    /// different for any two open calls.
     Fixed,
 }
 
@@ -167,17 +167,17 @@ enum Frames {
 pub(crate) struct Own<'a>(&'a EntryStack, Frames);
 
 impl EntryStack {
-    /// For the owning thread, which writes it.
+    /// The stack as used by its own thread, which writes it.
     pub(crate) fn own(&self) -> Own<'_> {
         Own(self, Frames::Varying)
     }
 
-    /// The same, where frames have addresses.
+    /// The same, where frames have fixed addresses.
     pub(crate) fn of_frames(&self) -> Own<'_> {
         Own(self, Frames::Fixed)
     }
 
-    /// The entries from the lowest on, for the service thread: an entry that is being changed is
+    /// The entries from the lowest on, for the service thread. An entry that is being changed is
     /// skipped.
     pub(crate) fn look(&self) -> impl Iterator<Item = Entry> {
         let height = self.height.load(Relaxed).min(DEPTH);
@@ -206,8 +206,8 @@ impl Own<'_> {
         self.0.height.store(height, Relaxed);
     }
 
-    /// The call of an entry, which is removed, was open at this time: so was that of the entry
-    /// below, if it is nested in that one.
+    /// Records that the call of an entry that is removed was open at this time, and so was that of
+    /// the entry below, if the former is nested in it.
     #[inline(always)]
     fn hold_below(&self, index: usize, entry: &Entry, time: u64) {
         if entry.is_nested && index > 0 {
@@ -221,9 +221,9 @@ impl Own<'_> {
         index > 0 && is_open(&self.at(index - 1))
     }
 
-    /// Makes space for an entry, and returns its index. If the stack is full, entries that no exit
-    /// can match any more are removed: those for which `is_open` returns false. `discarded` is
-    /// called with the entries that have ended without an exit.
+    /// Makes space for an entry, and returns its index. If the stack is full, the entries that no
+    /// exit can match any more are removed, which are those for which `is_open` returns false.
+    /// `discarded` is called with the entries that have ended without an exit.
     pub(crate) fn push(
         &mut self,
         entry: &Entry,
@@ -266,8 +266,8 @@ impl Own<'_> {
     }
 
     /// Removes entries that no exit can match any more from a full stack, and returns its height.
-    /// In a deep recursion there are none, and looking at all entries for each new one would take a
-    /// thousand times as long as the call: it is done for one of [`DEPTH`].
+    /// In a deep recursion there are none, and examining all entries for each new one would take a
+    /// thousand times as long as the call; therefore it is done once in [`DEPTH`] entries.
     #[cold]
     fn make_space(&mut self, is_open: impl Fn(&Entry) -> bool) -> usize {
         let refused = self.0.refused.load(Relaxed);
@@ -301,8 +301,8 @@ impl Own<'_> {
         self.0.height.store(index + 1, Relaxed);
     }
 
-    /// Removes the entry that an exit belongs to, and those above it, with which `discarded` is
-    /// called. The exit is described like an entry.
+    /// Removes the entry to which an exit belongs, and calls `discarded` with those above it, which
+    /// are also removed. The exit is described like an entry.
     pub(crate) fn pop(&mut self, exit: &Entry, mut discarded: impl FnMut(&Entry)) -> Option<Entry> {
         let is_frame = |entry: &Entry| match self.1 {
             Frames::Varying => {
@@ -333,15 +333,15 @@ impl Own<'_> {
                 outer = Some(index);
             }
         }
-        // The exit of a call inside another one of the same function: that one's exit cannot have
-        // been missed, so it is still open.
+        // This is the exit of a call inside another call to the same function: the exit of that one
+        // cannot have been missed, so it is still open.
         outer.into_iter().for_each(|index| self.0.slots[index].hold(exit.held));
         None
     }
 
     /// Removes the entry of the frame at this address, which is about to be left without an exit,
     /// and those of the frames that it has called, which are left as well. `discarded` is called
-    /// with the latter.
+    /// with the latter ones.
     pub(crate) fn leave(&mut self, frame: usize, mut discarded: impl FnMut(&Entry)) -> Option<Entry> {
         let mut height = self.height();
         while height > 0 && self.at(height - 1).stack_pointer < frame {

@@ -1,15 +1,15 @@
-//! When a function is observed: a random decision that depends on past data only.
+//! Decides when a function is observed: at random, depending only on past data.
 //!
 //! # The policy
 //! 1. **On.** A function that is called rarely, or whose calls are long, stays on, and each of its
-//!    calls is counted and timed. It has an *allowance* of calls that is refilled at a constant
-//!    rate and in proportion to the time of its calls, up to a maximum ([`Allowance`]). When the
-//!    allowance is used up, the function is switched off.
-//! 2. **Sampled.** From then on its time is cut into *strata*, of random length. In each stratum
-//!    one *window* opens, at an instant drawn uniformly; every call that enters in the window is
-//!    counted and timed. The length of the window is what holds [`Intensity::calls`] calls at the
-//!    rate seen in earlier windows ([`Pace`]). A window ends at its time, never after a number of
-//!    calls.
+//!    calls is counted and timed. It has an *allowance* of calls, a token bucket that is refilled
+//!    at a constant rate and in proportion to the time of its calls, up to a maximum
+//!    ([`Allowance`]). When the allowance is used up, the function is switched off.
+//! 2. **Sampled.** From then on its time is divided into *strata* of random length. In each stratum
+//!    one *window* opens, at a uniformly distributed instant; every call that enters in the window
+//!    is counted and timed. The window is as long as it takes for [`Intensity::calls`] calls at the
+//!    rate seen in earlier windows ([`Pace`]). A window ends at a given time, never after a number
+//!    of calls.
 //! 3. **Counted.** If the windows of a function would be so short that the time of its probes
 //!    dominates them, its calls are counted and timed in separate windows ([`crate::counting`]).
 //! 4. **On again**, when the rate of calls is at most half the rate of the refill. At a budget of 1
@@ -18,57 +18,57 @@
 //!
 //! # What is estimated, and why it is unbiased
 //! A call at time t, in a stratum of length L with a window of length w, is observed with
-//! probability w / L: neither the window's length nor its place depends on what the program does in
-//! the stratum. It therefore counts L / w times (Horvitz and Thompson, 1952), and so does its
+//! probability w / L: neither the window's length nor its position depends on what the program does
+//! in the stratum. It therefore counts L / w times (Horvitz and Thompson, 1952), as does its
 //! latency. Both lengths are those of the program's *own time*: time without that for which its
 //! threads were ready and had no processor, because other processes or the service thread had it
 //! ([`crate::own_time`], [`crate::preemption`]), and in windows without what probes took. Time in
 //! which the program waits is its own. Given the past, the expected value in each stratum is the
-//! true one, so it is for their sum, whatever the pattern of the calls: clusters and phases change
-//! the variance, not the mean. Time on is a stratum with w = L; it may end after a number of calls,
-//! because what it stands for ends with it.
+//! true one, and therefore also that of their sum, whatever the pattern of the calls: clusters and
+//! phases change the variance, not the mean. Time on is a stratum with w = L; it may end after a
+//! number of calls, because it represents nothing beyond its end.
 //!
-//! Times of functions that are called often have a second estimate, from samples of stacks
+//! Times of functions that are called often have a second estimate, from stack samples
 //! ([`crate::stacks`]), which does not depend on windows.
 //!
-//! The variance is that between strata, not that of the calls in a window, which belong together;
+//! The variance is the one between strata, not between the calls in a window, which are correlated;
 //! see [`crate::strata`].
 //!
 //! # Where this does not hold
 //! * From the moment the allowance is used up until the next stratum begins (the service thread's
-//!   next tick: some milliseconds, up to 0.2 s where the budget is small) nothing is observed. The
+//!   next tick: a few milliseconds, up to 0.2 s if the budget is small) nothing is observed. The
 //!   calls of this *gap* are estimated as half of what the last rate would give, and the interval
 //!   holds everything from none to all of it.
 //! * A window with [`CAP`] times as many calls as expected is cut short, for its cost. The rest of
 //!   it is treated as a gap.
 //! * A window opens at the first tick of the service thread after the drawn instant. A call in the
-//!   first tick of a stratum is therefore observed a little more rarely, one in the last a little
-//!   more often. The length of strata varies, so that no period of the program stays in step with
-//!   them.
+//!   first tick of a stratum is therefore observed slightly less often, one in the last tick
+//!   slightly more often. The length of strata varies, so that no period of the program stays in
+//!   step with them.
 //! * The tick comes when the service thread gets a processor, and windows open only while the
-//!   program has one ([`crate::displaced`]), some time after it got it
-//!   ([`crate::function`]). If all processors are taken, this depends on what the
-//!   program does: it is observed more often while it leaves a processor free, and after it was
-//!   descheduled. So a function is overestimated that is called mostly then, because the program
-//!   waits for a point in time, not for the end of some work. Processor time as an auxiliary
-//!   variable (a ratio estimate) would correct this, as it does in counting windows.
-//! * How much of a stratum is the program's own time is taken from the last tenths of a second, for
-//!   all threads together.
-//! * Without `rseq` preemption is not known of: on a busy machine, windows are then shorter than
-//!   they count.
+//!   program has one ([`crate::displaced`]), some time after it got it ([`crate::function`]). If
+//!   all processors are in use, this depends on what the program does: it is observed more often
+//!   while it leaves a processor free, and after it was descheduled. Therefore a function is
+//!   overestimated if it is called mostly then, because the program waits for a point in time
+//!   rather than for the end of some work. Processor time as an auxiliary variable (a ratio
+//!   estimate) would correct this, as it does in counting windows.
+//! * How much of a stratum is the program's own time is derived from the last tenths of a second,
+//!   for all threads together.
+//! * Without `rseq`, preemption is not detected: on a busy machine, windows are then shorter than
+//!   assumed.
 
 use rand::{Rng, RngExt};
 
 use crate::own_time::Queued;
 
-/// Calls in a window, as a multiple of the expected number, after which it is cut short.
+/// A window is cut short after this multiple of the expected number of calls.
 pub(crate) const CAP: u32 = 20;
 
-/// The shortest window, in nanoseconds.
+/// The length of the shortest window, in nanoseconds.
 const MIN_WINDOW: f64 = 1_000.0;
 
-/// The first stratum of a function is this part of the others, but not shorter than this number of
-/// nanoseconds. Each following one is longer by [`GROWTH`].
+/// The first stratum of a function is this part of the others, but not shorter than the following
+/// number of nanoseconds. Each later one is longer by [`GROWTH`].
 const FIRST_STRATUM: f64 = 0.1;
 const MIN_STRATUM: f64 = 1e6;
 const GROWTH: f64 = 1.5;
@@ -80,26 +80,26 @@ const LENGTHEN: f64 = 3.0;
 /// Below this part of the usual importance, a function's first strata are not shorter than others.
 const UNIMPORTANT: f64 = 0.3;
 
-/// A function may be on at this multiple of the calls that its windows would observe, and at
-/// [`Intensity::rare`] in any case.
+/// A function may be on if it is called at most this multiple of the calls that its windows would
+/// observe, and at [`Intensity::rare`] in any case.
 const ON_FOR_SAMPLED: f64 = 10.0;
 
-/// The largest [`Intensity::rare`]: 100 calls a second.
+/// The maximum of [`Intensity::rare`]: 100 calls per second.
 pub(crate) const RARE: f64 = 1e-7;
 
-/// A function is switched on again if it would use this part of its allowance: after one that is
-/// used up, it is unobserved until the next tick.
+/// A function is switched on again if it would use at most this part of its allowance: after an
+/// allowance is used up, it is unobserved until the next tick.
 const ROOM: f64 = 0.5;
 
 /// Calls per nanosecond above which calls are counted and timed in separate windows
-/// ([`crate::counting`]): the error of the probes' time is more than some hundredths of the time
-/// between two calls.
+/// ([`crate::counting`]): the error of the probes' time is then more than a few hundredths of the
+/// time between two calls.
 const FREQUENT: f64 = 1e-3;
 
-/// How much of the observed rate is that of the last window.
+/// The weight of the last window in the observed rate.
 const NEWEST: f64 = 0.5;
 
-/// How much is observed. Set by the governor, the same for all functions.
+/// The intensity of observation, set by the governor, and the same for all functions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Intensity {
     /// Calls that a window should hold.
@@ -108,33 +108,33 @@ pub(crate) struct Intensity {
     pub(crate) stratum: f64,
     /// Maximum of a function's allowance, in calls.
     pub(crate) allowance: f64,
-    /// Calls that are added to the allowance for each nanosecond in calls of the function.
+    /// Calls that are added to the allowance for each nanosecond spent in calls to the function.
     pub(crate) earned: f64,
-    /// A function that is called less often is on all the time, in calls per nanosecond.
+    /// A function that is called less often than this is on all the time; in calls per nanosecond.
     pub(crate) rare: f64,
 }
 
 impl Intensity {
-    /// Calls per nanosecond at which an allowance is refilled: more than windows would observe,
-    /// since a function that is on needs no toggles and is known exactly.
+    /// The rate at which an allowance is refilled, in calls per nanosecond: more than windows would
+    /// observe, since a function that is on needs no toggles and is known exactly.
     pub(crate) fn refill(&self) -> f64 {
         (ON_FOR_SAMPLED * self.calls / self.stratum).max(self.rare)
     }
 }
 
-/// A function's allowance of calls while it is on: a token bucket that is looked at when it is
+/// A function's allowance of calls while it is on: a token bucket that is examined when it is
 /// empty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Allowance {
-    /// It may go on for this number of calls.
+    /// The function may continue for this number of calls.
     More(u32),
-    /// It has used its allowance up.
+    /// The function has used up its allowance.
     Exhausted,
 }
 
 impl Allowance {
-    /// After `elapsed` nanoseconds since the last refill, of which the function's calls took
-    /// `inside`.
+    /// The allowance after `elapsed` nanoseconds since the last refill, of which the function's
+    /// calls took `inside`.
     pub(crate) fn refilled(elapsed: f64, inside: f64, intensity: &Intensity) -> Self {
         let calls = (elapsed * intensity.refill() + inside * intensity.earned).min(intensity.allowance);
         // A smaller refill is not worth its cost.
@@ -147,13 +147,13 @@ impl Allowance {
 pub(crate) struct Planned {
     pub(crate) start: f64,
     pub(crate) end: f64,
-    /// When the window should open, and how long it is if the program runs all the time.
+    /// The time at which the window should open, and its length if the program runs all the time.
     pub(crate) opens: f64,
     pub(crate) length: f64,
     /// If calls are counted and timed in separate windows,
     /// [`counting::own_time`](crate::counting::own_time) at the start.
     pub(crate) counted_from: Option<f64>,
-    /// At the start, if the program has one thread.
+    /// The queueing time at the start, if the program has one thread.
     pub(crate) queued: Option<Queued>,
 }
 
@@ -162,7 +162,7 @@ pub(crate) struct Planned {
 pub(crate) struct Open {
     pub(crate) start: f64,
     pub(crate) end: f64,
-    /// Length of the window in the program's own time.
+    /// The length of the window in the program's own time.
     pub(crate) length: f64,
     /// The part of the time that is the program's own.
     pub(crate) running: f64,
@@ -173,7 +173,7 @@ pub(crate) struct Open {
 }
 
 impl Planned {
-    /// With a window in which calls are both counted and timed, and which is longer than the
+    /// The same stratum with a window that both counts and times calls, and is longer than the
     /// effects of a context switch.
     pub(crate) fn longer(&self) -> Self {
         Self {
@@ -183,7 +183,7 @@ impl Planned {
         }
     }
 
-    /// The window opens at `now` at the earliest. A stratum ends no sooner than its window.
+    /// Opens the window, at `now` at the earliest. A stratum ends no sooner than its window.
     /// `running` is the part of the time that is the program's own: the calls of the planned length
     /// are made in that.
     pub(crate) fn open(&self, now: f64, running: f64, own_time: f64) -> Open {
@@ -194,51 +194,51 @@ impl Planned {
 }
 
 impl Open {
-    /// With the program's own part of the time until `now`, if it is known.
+    /// The same, with the program's own part of the time until `now`, if it is known.
     pub(crate) fn measured(self, now: Option<Queued>) -> Self {
         let running = self.queued.zip(now).and_then(|(then, now)| then.own_part_until(&now));
         Self { running: running.unwrap_or(self.running), ..self }
     }
 
-    /// How many calls each observed one stands for.
+    /// The number of calls that each observed call represents.
     pub(crate) fn weight(&self) -> f64 {
         ((self.end - self.start) * self.running / self.length.max(1.0)).max(1.0)
     }
 }
 
-/// What comes next for a function.
+/// The next step for a function.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Next {
     On,
     Window(Planned),
 }
 
-/// What is known of a function's rate of calls, and how long its next stratum is.
+/// The known rate of calls of a function, and the length of its next stratum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     /// Calls per nanosecond.
     rate: f64,
-    /// Length of the next stratum, as a part of the governor's: grows to 1.
+    /// The length of the next stratum, as a part of the governor's: grows to 1.
     part: f64,
-    /// Length of the last stratum, in nanoseconds; infinite before the first one.
+    /// The length of the last stratum, in nanoseconds; infinite before the first one.
     last: f64,
-    /// How much more of the function is observed than of others; 1 is the usual.
+    /// The factor by which more of the function is observed than of others; usually 1.
     importance: f64,
-    /// The part of the program's time that its calls took in the last windows; before the first
+    /// The part of the program's time that its calls took in the last windows or, before the first
     /// one, while the allowance was used up. `None` if it is not known.
     share: Option<f64>,
     has_windows: bool,
 }
 
 impl Pace {
-    /// Of a function that has used its allowance up at this rate, when its calls took this share of
-    /// the time, if that is known.
+    /// The pace of a function that has used up its allowance at this rate, when its calls took this
+    /// share of the time, if that is known.
     pub(crate) fn new(rate: f64, share: Option<f64>) -> Self {
         Self { rate, part: FIRST_STRATUM, last: f64::INFINITY, importance: 1.0, share, has_windows: false }
     }
 
-    /// How much more is to be observed than of other functions, from what is known of it so far.
-    /// The first strata are not short for those that matter little. Returns what it was before.
+    /// Sets the importance of the function, from what is known of it so far. The first strata of
+    /// unimportant functions are not short. Returns the former importance.
     pub(crate) fn matters(&mut self, importance: f64) -> f64 {
         if importance < UNIMPORTANT && !self.has_windows {
             self.part = 1.0;
@@ -251,18 +251,18 @@ impl Pace {
         self.rate > FREQUENT
     }
 
-    /// Calls per nanosecond.
+    /// The rate in calls per nanosecond.
     pub(crate) fn rate(&self) -> f64 {
         self.rate
     }
 
-    /// A window has shown this rate.
+    /// Records the rate that a window has shown.
     pub(crate) fn observed(&mut self, rate: f64) {
         self.rate += NEWEST * (rate - self.rate);
     }
 
-    /// In a window, the calls took this part of the time, if any was timed so far. The first one
-    /// replaces what was known: many functions are called often for a moment only.
+    /// Records the part of the time that the calls took in a window, if any call was timed so far.
+    /// The first one replaces earlier knowledge: many functions are called often only for a moment.
     pub(crate) fn took(&mut self, share: Option<f64>) {
         let newest = if self.has_windows { NEWEST } else { 1.0 };
         self.has_windows = true;
@@ -277,7 +277,7 @@ impl Pace {
         self.share
     }
 
-    /// A window was cut short at this rate.
+    /// Records that a window was cut short at this rate.
     pub(crate) fn exceeded(&mut self, rate: f64) {
         self.rate = self.rate.max(rate);
     }

@@ -5,7 +5,7 @@
 //! glibc (2.35 and later) registers an `rseq` area for each thread (rseq(2)). When the kernel
 //! deschedules a thread for any reason, and `rseq_cs` in this area points to the descriptor of a
 //! critical section in which the thread is not, the kernel sets it to null (Linux, kernel/rseq.c).
-//! So:
+//! Therefore:
 //!
 //! 1. `rseq_cs` is set to a critical section in which no thread ever is: the thread is *armed*.
 //! 2. If a probe finds the pointer unchanged, the thread has run since. This is one load and one
@@ -17,7 +17,7 @@
 //!
 //! If both kinds of switches have occurred since the last measurement, the time is divided in
 //! proportion to their numbers. A program with its own critical sections overwrites the pointer:
-//! then step 3 is made more often, without other effects. Two measurements are at least
+//! then step 3 happens more often, without other effects. Two measurements are at least
 //! [`BETWEEN_LOOKS`] apart; preemption between them is measured by the second one.
 //!
 //! # Limits
@@ -35,7 +35,7 @@ use wordpatch::tsc;
 
 use crate::{governor, own_process};
 
-/// No `rseq` area.
+/// Stands for no `rseq` area.
 const NONE: isize = isize::MIN;
 
 /// The offset of a thread's `rseq` area from its thread pointer.
@@ -44,7 +44,7 @@ static AREA: AtomicIsize = AtomicIsize::new(NONE);
 /// The offset of `rseq_cs` in the area (Linux, include/uapi/linux/rseq.h).
 const POINTER: isize = 8;
 
-/// The TSC's rate in ticks per nanosecond, as the bits of an f64.
+/// The rate of the TSC in ticks per nanosecond, as the bits of an f64.
 static RATE: AtomicU64 = AtomicU64::new(0);
 
 /// The minimum time between two measurements, in ticks: about 40 us, much less than a time slice.
@@ -52,14 +52,14 @@ static RATE: AtomicU64 = AtomicU64::new(0);
 /// (under a tracer of system calls), or if the program overwrites the pointer very often.
 const BETWEEN_LOOKS: u64 = 100_000;
 
-/// In place of the time of the last measurement, while one is made.
+/// Stands for the time of the last measurement while one is being made.
 const MEASURING: u64 = u64::MAX;
 
-/// How often another thread reads the figures of one that is measuring.
+/// How often another thread tries to read the figures of a thread that is measuring.
 const ATTEMPTS: usize = 100;
 
-/// Time without a processor, in nanoseconds, that may be the distance between two readings of
-/// clocks.
+/// A time without a processor, in nanoseconds, that may just be the distance between two readings
+/// of clocks.
 const MIN_OFF: i64 = 20_000;
 
 // A critical section of one byte, after the signature that the kernel requires before the abort
@@ -127,7 +127,7 @@ fn armed() -> u64 {
     (&raw const profiler_never_in).addr() as u64
 }
 
-/// The elapsed time less the processor time of a thread's clock, in nanoseconds.
+/// The elapsed time minus the processor time of a thread's clock, in nanoseconds.
 fn off(clock: ClockId) -> nix::Result<u64> {
     let now =
         |clock| clock_gettime(clock).map(|time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64);
@@ -153,16 +153,16 @@ fn switches_of(thread: u32) -> Option<(u64, u64)> {
     Some((number("voluntary_ctxt_switches:")?, number("nonvoluntary_ctxt_switches:")?))
 }
 
-/// The preemption of one thread. Written by that thread only.
+/// The preemption of one thread. Written only by that thread.
 #[derive(Debug, Default)]
 pub(crate) struct Preemption {
     /// The total time of preemption, in ticks.
     time: AtomicU64,
     /// Whether the other fields are set.
     has_looked: AtomicBool,
-    /// When the last measurement ended, in ticks, or [`MEASURING`].
+    /// The time at which the last measurement ended, in ticks, or [`MEASURING`].
     looked: AtomicU64,
-    /// The time of the last measurement, less the processor time then, in nanoseconds.
+    /// The time of the last measurement, minus the processor time at that time, in nanoseconds.
     off: AtomicU64,
     voluntary: AtomicU64,
     involuntary: AtomicU64,
@@ -184,15 +184,15 @@ impl Preemption {
         self.time.load(Relaxed)
     }
 
-    /// What [`Preemption::time`] would return in the thread with this kernel id, for other threads.
-    /// Takes some ten microseconds if the thread was descheduled since its last measurement. If the
-    /// thread has ended, or is measuring for long, as [`Preemption::known`].
+    /// The value that [`Preemption::time`] would return in the thread with this kernel id, for
+    /// other threads. Takes about ten microseconds if the thread was descheduled since its last
+    /// measurement. If the thread has ended, or is measuring for long, as [`Preemption::known`].
     pub(crate) fn until_now(&self, thread: u32) -> u64 {
         for _ in 0..ATTEMPTS {
             let looked = self.looked.load(Acquire);
             let (time, since) = (self.known(), self.since_measured(thread).unwrap_or(0));
-            // Pairs with the fence in `look`: who has read what a measurement has changed does not
-            // then read the old time.
+            // Pairs with the fence in `look`: a thread that has read a change made by a measurement
+            // does not then read the old time.
             fence(Acquire);
             if looked != MEASURING && self.looked.load(Relaxed) == looked {
                 return time + since;
@@ -223,7 +223,7 @@ impl Preemption {
         if tsc::now().wrapping_sub(self.looked.load(Relaxed)) < BETWEEN_LOOKS {
             return;
         }
-        // A vfork child has the memory of its parent, whose clocks and switches are others.
+        // A vfork child has the memory of its parent, but different clocks and switches.
         if !own_process::may_be_this() {
             return;
         }

@@ -1,24 +1,25 @@
-//! The kinds of probes that the profiler observes, and what they call.
+//! The kinds of probes that the profiler observes, and the functions that they call.
 
 use fastinst::ProbeKind;
 
-/// Where in a function a probe is.
+/// The position of a probe in its function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProbeType {
-    /// At its entry.
+    /// At the function's entry.
     Entry,
-    /// At one of its exits.
+    /// At one of the function's exits.
     Exit,
 }
 
-/// What the entry probe of a function of an engine calls ([`crate::embedded`]).
+/// The state of the entry probe of an engine's function ([`crate::embedded`]): the function that it
+/// calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryProbe {
-    /// Nothing.
+    /// The probe is off.
     Off,
-    /// [`entered`](crate::embedded::entered).
+    /// The probe calls [`entered`](crate::embedded::entered).
     Timed,
-    /// [`counted`](crate::embedded::counted).
+    /// The probe calls [`counted`](crate::embedded::counted).
     Counted,
 }
 

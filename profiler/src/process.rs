@@ -102,7 +102,7 @@ unsafe extern "C" {
 
 /// Signals whose default action ends the process, except for SIGKILL, which cannot be caught. (If a
 /// program patches straddlers through the C interface, wordpatch handles SIGTRAP and passes on
-/// traps that are not its own.)
+/// foreign traps.)
 pub const FATAL: [libc::c_int; 20] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -135,7 +135,7 @@ fn action(function: libc::sighandler_t) -> libc::sigaction {
     action
 }
 
-/// The action that writes the report and then has the default effect: replaces a default.
+/// The action that writes the report and then has the default effect; it replaces a default action.
 pub fn default_with_report() -> libc::sigaction {
     action(report_and_die as *const () as libc::sighandler_t)
 }
@@ -163,7 +163,8 @@ fn watch_signal(signal: libc::c_int) {
 /// Whether a thread is already ending the process in the handler.
 static DYING: AtomicBool = AtomicBool::new(false);
 
-/// Signal handler: requests the report from the service thread, waits, and lets the default happen.
+/// Signal handler: requests the report from the service thread, waits, and then lets the default
+/// action happen.
 extern "C" fn report_and_die(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     if own_process::is_this() && !DYING.swap(true, Ordering::Relaxed) {
         session::finish(Leaving::Signal);

@@ -1,12 +1,12 @@
-//! Percentiles of weighted, grouped samples, with their intervals.
+//! Percentiles of weighted, grouped samples, with their confidence intervals.
 //!
 //! The samples of one window form a group, and have the same weight. When there are too many
-//! samples, every second one is dropped, of each group alike, and the others represent twice as
-//! many calls: the variance is that between groups, so many groups with few samples each say more
-//! than few groups with many. With [`MIN_OF_GROUP`] samples in a group, half of the groups are
-//! dropped instead, at random, and from then on each new group is kept with half the probability.
-//! All groups are kept with the same probability, so weights do not change. Where this would leave
-//! no group, samples are dropped again.
+//! samples, every second one of each group is dropped, and the others represent twice as many
+//! calls: the variance is that between groups, so many groups with few samples each say more than
+//! few groups with many. With [`MIN_OF_GROUP`] samples in a group, half of the groups are dropped
+//! instead, at random, and from then on each new group is kept with half the probability. All
+//! groups are kept with the same probability, so weights do not change. Where this would leave no
+//! group, samples are dropped again.
 //!
 //! The interval of a percentile is Woodruff's (1952): the variance of the share of samples below
 //! it, over groups (linearized ratio), gives an interval of shares, and the samples at these shares
@@ -18,7 +18,7 @@
 use crate::interval::student;
 use crate::report::Estimate;
 
-/// The mean number of samples in a group from which on groups are dropped, not samples.
+/// The minimum mean number of samples in a group at which groups are dropped instead of samples.
 const MIN_OF_GROUP: usize = 4;
 
 /// As many windows as would contain one of a phase, with a probability of 95 %, if one of them were
@@ -33,15 +33,15 @@ struct Sample {
     weight: f32,
 }
 
-/// The samples of one function.
+/// The kept samples of one function.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Quantiles {
     samples: Vec<Sample>,
     /// A group is kept if this many bits of its hash are zero.
     thinned: u32,
-    /// Of the samples of these groups, one of two to this power is kept.
+    /// Of the samples of these groups, one in two to this power is kept.
     halvings: u32,
-    /// Samples of these groups so far.
+    /// The number of samples of these groups so far.
     added: u64,
 }
 
@@ -53,7 +53,7 @@ fn hash(group: u32) -> u32 {
 }
 
 impl Quantiles {
-    /// Adds a sample of a group, keeping at most `limit` samples.
+    /// Adds a sample of a group; at most `limit` samples are kept.
     pub(crate) fn add(&mut self, group: u32, ticks: f64, weight: f64, limit: usize) {
         if !self.is_kept(group) {
             return;
@@ -117,8 +117,8 @@ impl Quantiles {
     }
 
     /// The percentiles at these shares, in ticks; `None` without samples. `unknown` is the number
-    /// of calls about which nothing is known, relative to those that the samples represent; if 0,
-    /// the samples are all calls.
+    /// of calls about which nothing is known, relative to those that the samples represent; if it
+    /// is 0, the samples are all calls.
     pub(crate) fn at<const N: usize>(&self, shares: [f64; N], unknown: f64) -> Option<[Estimate; N]> {
         let mut sorted: Vec<&Sample> = self.samples.iter().collect();
         sorted.sort_unstable_by(|a, b| a.ticks.total_cmp(&b.ticks));
@@ -156,10 +156,10 @@ impl Quantiles {
     }
 }
 
-/// Half-width of the 95 % interval of the share of samples up to `value`, and the number of groups
-/// that represent the calls: they count by their weights, as many as would have the same variance
-/// if all had the same weight (Kish 1965, section 8.2). `None` if these are fewer than two. The
-/// samples are in the order of their groups.
+/// Half-width of the 95 % confidence interval of the share of samples up to `value`, and the number
+/// of groups that represent the calls: this is the number of groups of equal weight that would have
+/// the same variance (Kish 1965, section 8.2). `None` if these are fewer than two. The samples are
+/// in the order of their groups.
 fn error_of_share(grouped: &[Sample], value: f64, share: f64, total: f64) -> Option<(f64, f64)> {
     let residual = |sample: &Sample| {
         let is_below = f64::from(u8::from(f64::from(sample.ticks) <= value));
@@ -180,11 +180,11 @@ fn error_of_share(grouped: &[Sample], value: f64, share: f64, total: f64) -> Opt
         return None;
     }
     let between = squares * count / (count - 1.0) / (total * total);
-    // Few groups that happen to agree are not better than as many independent samples.
+    // A few groups that happen to agree are not better than as many independent samples.
     let samples = total * total / grouped.iter().map(|sample| weight(sample).powi(2)).sum::<f64>();
     let least = share * (1.0 - share) / samples;
-    // A few windows may represent most of the calls. At the ends of the distribution, the
-    // residuals do not show that.
+    // A few windows may represent most of the calls. At the ends of the distribution, the residuals
+    // do not show this.
     let degrees = if fourths > 0.0 { squares * squares / fourths } else { count - 1.0 };
     Some((student(degrees.min(groups - 1.0)) * between.max(least).sqrt(), groups))
 }

@@ -1,28 +1,28 @@
-//! Ticks that only open windows which have waited for the program to run.
+//! Ticks that only open windows that have waited for the program to run.
 //!
 //! On a busy machine the program is often displaced when a window is due ([`crate::displaced`]).
-//! The service thread then looks again after some milliseconds, twice as many each time. All other
-//! work waits for the next complete tick, which takes much longer.
+//! The service thread then tries again after a few milliseconds, and doubles the time at each
+//! attempt. All other work waits for the next complete tick, which takes much longer.
 
 use std::time::{Duration, Instant};
 
 use crate::governor::{self, Governor};
 use crate::schedule::Schedule;
 
-/// Time to the first attempt: about a scheduler's time slice.
+/// The time to the first attempt: about a scheduler's time slice.
 const FIRST: Duration = Duration::from_millis(3);
 
-/// How often that time is doubled at most.
+/// The maximum number of times that this time is doubled.
 const MAX_DOUBLINGS: u32 = 2;
 
-/// When the next complete tick is due.
+/// The time at which the next complete tick is due.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retries {
     next_tick: Instant,
 }
 
 impl Retries {
-    /// It is due now.
+    /// The next tick is due now.
     pub(crate) fn new() -> Self {
         Self { next_tick: Instant::now() }
     }
@@ -45,8 +45,8 @@ impl Retries {
         self.next_tick.checked_duration_since(Instant::now())
     }
 
-    /// In place of a complete tick, if none is due: opens windows that have waited. Returns the
-    /// time for which the thread sleeps.
+    /// Replaces a complete tick if none is due: opens windows that have waited. Returns the time
+    /// for which the thread sleeps.
     pub(crate) fn retry(&self, schedule: &mut Schedule, governor: &mut Governor) -> Option<Duration> {
         let remaining = self.until_tick()?;
         if schedule.attempts() == 0 || governor::is_woken() {

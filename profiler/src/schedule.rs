@@ -1,10 +1,10 @@
-//! The service thread's work: begins and ends the observations of every function, as
+//! The work of the service thread: begins and ends the observations of every function, as
 //! [`crate::policy`] decides.
 //!
-//! Functions that are on need no attention: the thread that uses an allowance up puts its function
-//! on a list and wakes the service thread. Each of the others has one event due: its window opens,
-//! or its stratum is over. A tick handles what is due, and says when the next tick should be; so
-//! the service thread sleeps for as long as nothing is sampled.
+//! Functions that are on need no attention: a thread that uses up an allowance puts its function on
+//! a list and wakes the service thread. Each of the others has one event due: its window opens, or
+//! its stratum is over. A tick handles what is due, and determines the time of the next tick; thus
+//! the service thread sleeps as long as nothing is sampled.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,15 +30,15 @@ use crate::{counting, displaced, fire, own_time, thread};
 /// random, so that it does not coincide with the first call after the start.
 const DELAY: std::ops::Range<f64> = 500.0..2_500.0;
 
-/// How often windows are postponed at most while the program is displaced.
+/// Maximum number of times that windows are postponed while the program is displaced.
 const MAX_POSTPONED: u32 = 3;
 
 /// The largest relative error that is stated for the program's own part of the time, if it has
-/// several threads. Measured: the calls of functions that three or four threads call came out 0.76
-/// to 1.13 of the truth on two processors, beside none to four other processes.
+/// several threads. Measured: on two processors, with none to four other processes, the numbers of
+/// calls to functions that three or four threads call were estimated at 0.76 to 1.13 of the truth.
 const MAX_PART_ERROR: f64 = 0.25;
 
-/// Relative error of the cost of probes: some nanoseconds for each, because how much of it the
+/// Relative error of the cost of probes: a few nanoseconds for each, because how much of it the
 /// processor overlaps with other instructions depends on the code.
 pub(crate) const OVERHEAD_ERROR: f64 = 0.3;
 
@@ -54,39 +54,40 @@ const IMPORTANCE: std::ops::RangeInclusive<f64> = 0.03..=20.0;
 /// See [`of_probes`].
 const PROBES_OF_WINDOW: f64 = 10.0;
 
-/// Minimum time of a call in ticks, even if that is below the resolution.
+/// Minimum time of a call in ticks, even if it is below the resolution.
 const MIN_CALL: f64 = 10.0;
 
 /// The exponent of the time of a function's calls in its importance.
 const VALUE_OF_TIME: f64 = 0.7;
 
-/// Nanoseconds until a function is tried again whose probes a thread is switching
+/// Nanoseconds after which a function is tried again if a thread was toggling its probes
 /// ([`crate::switching`]).
 const BUSY: f64 = 1e5;
 
-/// Nanoseconds until a window is looked at again that the program had no processor for: a part of a
-/// scheduler's time slice.
+/// Nanoseconds after which a window is looked at again if the program had no processor for it: a
+/// part of a scheduler's time slice.
 const NOT_RUN: f64 = 1e6;
 
-/// While nothing is due. Samples of functions that are on are drained this often.
+/// The time between ticks while nothing is due. Samples of functions that are on are drained this
+/// often.
 const IDLE: Duration = Duration::from_millis(50);
 
-/// Samples that are kept for percentiles: of all functions that have more than the least number,
-/// and of one.
+/// Maximum number of samples that are kept for percentiles: of all functions with more than the
+/// minimum number, and of one function.
 const KEPT: usize = 500_000;
 const KEPT_OF_ONE: std::ops::RangeInclusive<usize> = 128..=2048;
 
-/// All functions, and what is due.
+/// All functions, and the events that are due.
 pub(crate) struct Schedule {
-    /// By index of the function; the first stands for the calibration, which is not reported.
+    /// Indexed by function; the first one stands for the calibration, which is not reported.
     pub(crate) functions: Vec<Measured>,
-    /// Nanoseconds since the start, and index.
+    /// Nanoseconds since the start, and index of the function.
     due: BinaryHeap<Reverse<(u64, u32)>>,
-    /// The number of functions with as many samples as are always kept, and more.
+    /// The number of functions with more samples than the minimum that is always kept.
     often_timed: usize,
     random: SmallRng,
     start: u64,
-    /// Whether the program's end was seen: no more observations.
+    /// Whether the program's end was seen: there are no more observations.
     is_over: bool,
     ticks: u32,
     own: OwnPart,
@@ -95,13 +96,14 @@ pub(crate) struct Schedule {
     mean_value: f64,
     /// Windows that open at the end of this tick, or of a later one if the program does not run.
     opening: Vec<(u32, Planned)>,
-    /// How often they have been postponed.
+    /// The number of times that they have been postponed.
     postponed: u32,
-    /// Functions to be turned on as soon as no thread is switching their probes off.
+    /// Functions that are turned on as soon as no thread is deactivating their probes.
     waiting: Vec<u32>,
-    /// The functions that are observed in windows, and some that were: few of a large program's.
+    /// The functions that are observed in windows, and some that were: only a few of a large
+    /// program's.
     sampled: Vec<u32>,
-    /// See [`Schedule::queued`], and the tick in which it was read.
+    /// See [`Schedule::queued`]; with the tick in which it was read.
     queued: Option<Queued>,
     queued_in: u32,
 }
@@ -166,15 +168,15 @@ impl Schedule {
         });
     }
 
-    /// Begins to observe a function: it is on.
+    /// Begins to observe a function by switching it on.
     pub(crate) fn begin(&mut self, index: u32) {
         if !self.is_over {
             self.turn_on(index, None);
         }
     }
 
-    /// Switches a function on, which has been unobserved since the given time, when it was called
-    /// at the given rate, if it was observed at all.
+    /// Switches on a function that has been unobserved since the given time, before which it was
+    /// called at the given rate, if it was observed at all.
     fn turn_on(&mut self, index: u32, unobserved: Option<Unobserved>) {
         let Some(function) = FUNCTIONS.get(index as usize) else { return };
         let allowance = governor::intensity().allowance as u64;
@@ -192,7 +194,7 @@ impl Schedule {
         }
     }
 
-    /// Turns the functions on that a thread was busy with.
+    /// Switches on the functions with which a thread was busy.
     fn turn_waiting_on(&mut self) {
         for index in std::mem::take(&mut self.waiting) {
             if let Stage::Waiting(unobserved) = self.functions[index as usize].stage {
@@ -201,7 +203,7 @@ impl Schedule {
         }
     }
 
-    /// Does what is due. Gives whether functions have used their allowances up.
+    /// Handles all events that are due. Returns whether functions have used up their allowances.
     pub(crate) fn tick(&mut self) -> bool {
         self.drain();
         if self.is_over {
@@ -224,10 +226,9 @@ impl Schedule {
         !exhausted.is_empty()
     }
 
-    /// The time to the next tick, if ticks are this number of nanoseconds apart in the mean. In no
-    /// step with anything.
+    /// The random time to the next tick, if ticks are this number of nanoseconds apart on average.
     pub(crate) fn pause(&mut self, mean: f64) -> Duration {
-        // A window that is about to open is due when its stratum is over: not before the usual
+        // A window that is about to open is due when its stratum is over, not before the usual
         // time.
         let is_waiting = !self.opening.is_empty() || !self.waiting.is_empty();
         let Some(Reverse((next, _))) = self.due.peek().filter(|_| !is_waiting) else {
@@ -241,7 +242,7 @@ impl Schedule {
         Duration::from_nanos((mean * self.random.random_range(0.5..1.5)) as u64)
     }
 
-    /// What the program's only thread has waited for a processor, as of this tick.
+    /// The time for which the program's only thread has waited for a processor, as of this tick.
     fn queued(&mut self) -> Option<Queued> {
         if self.queued_in != self.ticks {
             (self.queued_in, self.queued) = (self.ticks, Queued::read(self.now()));
@@ -249,8 +250,8 @@ impl Schedule {
         self.queued
     }
 
-    /// Functions that take more of the program's time are observed more. This is decided from the
-    /// past, as everything is.
+    /// Observes functions that take more of the program's time more closely. Like everything, this
+    /// is decided from past data.
     fn weigh(&mut self) {
         let functions = &mut self.functions;
         self.sampled.sort_unstable();
@@ -275,7 +276,7 @@ impl Schedule {
         }
     }
 
-    /// What there is to observe, for the governor.
+    /// The amount of work for observation, for the governor.
     pub(crate) fn demand(&self) -> Demand {
         self.demand
     }
@@ -283,7 +284,7 @@ impl Schedule {
     fn exhausted(&mut self, index: u32) {
         let Some(function) = FUNCTIONS.get(index as usize) else { return };
         let counted = function.counted();
-        // A window that was cut short is looked at when its stratum is over.
+        // A window that was cut short is examined when its stratum is over.
         if let (Stage::On { since }, Some(exceeded)) =
             (self.functions[index as usize].stage, counted.exceeded)
         {
@@ -294,18 +295,19 @@ impl Schedule {
             observed.strata.gap(gap, rate);
             observed.pace = Pace::new(rate, share(observed, rate));
             self.demand.importance += 1.0;
-            // What its long calls have earned was not enough, however long they are: windows first.
+            // Its long calls have not earned enough, however long they are: it is observed in
+            // windows first.
             self.plan(index, now, 0.0);
         }
     }
 
-    /// How long a function that has used its allowance up is unobserved, and at which rate it was
-    /// called before.
+    /// The time for which a function that has used up its allowance is unobserved, and its rate
+    /// before.
     fn gap(&self, exceeded: &Exceeded, now: f64) -> (f64, f64) {
         (now - self.at(exceeded.at), exceeded.rate * governor::ticks_per_ns() * self.own.get())
     }
 
-    /// Plans what comes next, from `start` on, for a function whose mean call takes `mean`
+    /// Plans the next step, from `start` on, for a function whose mean call takes `mean`
     /// nanoseconds.
     fn plan(&mut self, index: u32, start: f64, mean: f64) {
         let (now, queued) = (self.now(), self.queued());
@@ -336,7 +338,7 @@ impl Schedule {
         }
     }
 
-    /// A window opens at the end of the tick.
+    /// Adds a window that opens at the end of the tick.
     fn open(&mut self, index: u32, planned: &Planned) {
         self.opening.push((index, *planned));
     }
@@ -361,7 +363,7 @@ impl Schedule {
             let waiting = self.opening.drain(..);
             opening.extend(waiting.map(|(index, planned)| (index, planned.longer())));
         }
-        // Those that last longest first, so that fewer are open at the same time.
+        // Windows that last longest first, so that fewer are open at the same time.
         opening.sort_by(|(_, a), (_, b)| b.length.total_cmp(&a.length));
         let (spent, running, own_time) = (thread::spent(), self.own.get(), processor_time());
         let limit = u64::from(CAP) * governor::intensity().calls as u64;
@@ -389,14 +391,14 @@ impl Schedule {
         self.postponed = if self.opening.is_empty() { 0 } else { self.postponed + 1 };
     }
 
-    /// How often windows have been postponed that wait to be opened; 0 if none do.
+    /// The number of times that the waiting windows have been postponed; 0 if there are none.
     pub(crate) fn attempts(&self) -> u32 {
         if self.opening.is_empty() { 0 } else { self.postponed }
     }
 
-    /// Of the functions whose windows open, counts the calls of those that are called very often,
-    /// then opens windows in which they are timed. Returns the other functions; only those whose
-    /// calls could not be counted are left.
+    /// For the functions whose windows open: counts the calls to those that are called very often,
+    /// then opens windows in which calls to them are timed. Returns the other functions, including
+    /// those whose calls could not be counted.
     fn count(&mut self) -> Vec<(u32, Planned)> {
         let (mut counted, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.opening)
             .into_iter()
@@ -459,7 +461,7 @@ impl Schedule {
         match self.functions[index as usize].stage {
             Stage::Planned(planned) => self.open(index, &planned),
             Stage::Open(open) if Self::is_unfinished(function, &open) => {
-                // What the program would call in the rest of the window is not known.
+                // The calls that the program would make in the rest of the window are not known.
                 let open = Open { end: self.now() + open.length.max(NOT_RUN), ..open };
                 self.functions[index as usize].stage = Stage::Open(open);
                 self.due.push(Reverse((open.end as u64, index)));
@@ -476,8 +478,8 @@ impl Schedule {
                 } else {
                     observed.pace.observed(closed.rate);
                 }
-                // A stratum in which calls are counted begins at the present time, because its
-                // processor time is measured; this one lasts until then.
+                // A stratum in which calls are counted begins now, because its processor time is
+                // measured; this one lasts until now.
                 let end = if Self::is_counted(observed) { open.end.max(now) } else { open.end };
                 let open = Open { end, ..open };
                 observed.strata.resize_last(open.end - open.start, open.weight());
@@ -504,20 +506,20 @@ impl Schedule {
         observed.pace.is_frequent() && counting::is_possible()
     }
 
-    /// Whether no call was seen since the window began, and the program could not have made one in
+    /// Whether no call was seen since the window began, and the program could not have made any in
     /// it.
     fn has_not_run(function: &Function, open: &Open) -> bool {
         function.is_pending() && ran(open) < open.length
     }
 
-    /// Whether the program has not had a processor for as long as the window takes, which is
-    /// therefore not over.
+    /// Whether the program has not had a processor for as long as the window takes, so that the
+    /// window is not over.
     fn is_unfinished(function: &Function, open: &Open) -> bool {
         function.is_unfinished(!thread::are_many())
             && ran(open) < DELAY.end + governor::nanoseconds(REFILL) + open.length
     }
 
-    /// What the function's window has counted, `length` nanoseconds of which have passed.
+    /// The result of the function's window, of which `length` nanoseconds have passed.
     fn closed(&self, function: &Function, open: &Open, length: f64) -> Closed {
         let counted = function.counted();
         // What other threads have spent in the window before their first entries is not known, nor
@@ -530,7 +532,7 @@ impl Schedule {
         };
         let overhead = governor::nanoseconds(counted.overhead.max(counted.entries * MIN_OVERHEAD));
         let uncertain = error * overhead / open.length + of_part;
-        // Of the time that passes.
+        // Relative to elapsed time, not to the program's own time.
         let rate = |calls_per_ns: f64| calls_per_ns * open.running;
         match counted.exceeded {
             Some(exceeded) => {
@@ -548,7 +550,7 @@ impl Schedule {
         }
     }
 
-    /// What is known of a function's calls now, as if the program ended here.
+    /// What is known now of a function's calls, as if the program ended here.
     pub(crate) fn strata_now(&self, index: u32) -> Strata {
         self.strata_until_now(index).finished()
     }
@@ -601,13 +603,13 @@ impl Schedule {
         take_exhausted().into_iter().for_each(|index| self.exhausted(index));
     }
 
-    /// Ends a function's observation: its probes are off, and what was measured is in its strata.
+    /// Ends a function's observation: its probes are off, and the measurements are in its strata.
     /// Returns the last known rate of its calls, per nanosecond.
     fn suspend(&mut self, index: u32) -> f64 {
         let Some(function) = FUNCTIONS.get(index as usize) else { return 0.0 };
         let stage = self.functions[index as usize].stage;
-        // Entries while a function is on are counted to the last. In a window, the part that has
-        // passed is asked for, and that is all of it once the observation has ended.
+        // Entries while a function is on are counted to the last. In a window, only the part that
+        // has passed counts, which would be all of it once the observation has ended.
         if let Stage::On { .. } = stage {
             function.stop();
         }
@@ -619,7 +621,7 @@ impl Schedule {
             _ => self.functions[index as usize].observed().pace.rate(),
         };
         let measured = &mut self.functions[index as usize];
-        // Nothing to keep of a function that was not called.
+        // Nothing needs to be kept of a function that was not called.
         if strata.calls().value > 0.0 || measured.is_observed() {
             measured.observed_mut().strata = strata;
         }
@@ -627,7 +629,7 @@ impl Schedule {
         rate
     }
 
-    /// Removes what was due for observations that were suspended.
+    /// Removes the events of observations that were suspended.
     pub(crate) fn forget_what_is_not_due(&mut self) {
         let functions = &self.functions;
         let is_sampled = |index: u32| functions[index as usize].stage.is_sampled();
@@ -635,7 +637,7 @@ impl Schedule {
         self.opening.retain(|(index, _)| is_sampled(*index));
     }
 
-    /// Stops measuring a function. It keeps what was measured. The caller calls
+    /// Stops measuring a function, and keeps its measurements. The caller calls
     /// [`Schedule::forget_what_is_not_due`] after the last one.
     pub(crate) fn exclude(&mut self, index: u32) {
         self.suspend(index);
@@ -643,7 +645,7 @@ impl Schedule {
         self.functions[index as usize].selection = Selection::Excluded;
     }
 
-    /// Ends all observations, and switches all probes off. Functions keep what was measured.
+    /// Ends all observations, and deactivates all probes. The measurements are kept.
     pub(crate) fn suspend_all(&mut self) {
         self.take_all();
         for index in 1..self.functions.len() as u32 {
@@ -663,8 +665,8 @@ impl Schedule {
         self.begin(index);
     }
 
-    /// Begins new observations of all functions whose calls are counted in another way now: of
-    /// those that were sampled if every call is counted, of the others if not.
+    /// Begins new observations of all functions whose way of counting has changed: of those that
+    /// were sampled if every call is counted, of the others if not.
     pub(crate) fn begin_again(&mut self, counts: Counts) {
         for index in 1..self.functions.len() as u32 {
             let stage = self.functions[index as usize].stage;
@@ -681,13 +683,12 @@ impl Schedule {
         self.forget_what_is_not_due();
     }
 
-    /// Ends every observation: the program is at its end, and what it calls from now on is not
-    /// measured.
+    /// Ends every observation: the program is at its end, and later calls are not measured.
     pub(crate) fn end(&mut self) {
         self.is_over = true;
     }
 
-    /// In a forked child, whose code is in whatever state the parent had it in: nothing was
+    /// Starts again in a forked child, whose code is in whatever state the parent left: nothing was
     /// measured, and every function is on.
     pub(crate) fn restart(&mut self) {
         self.due.clear();
@@ -706,7 +707,7 @@ impl Schedule {
         take_exhausted();
     }
 
-    /// Turns every selected function on. In a forked child, once it has text of its own.
+    /// Switches on every selected function; in a forked child, only once it has its own text.
     pub(crate) fn begin_all(&mut self) {
         for index in 1..self.functions.len() as u32 {
             if self.functions[index as usize].selection != Selection::Excluded {
@@ -715,7 +716,7 @@ impl Schedule {
         }
     }
 
-    /// Memory that is held for functions, samples and callers, in bytes.
+    /// The memory of functions, samples and callers, in bytes.
     pub(crate) fn memory(&self) -> usize {
         let own = size_of::<Measured>() + size_of::<Function>();
         self.functions.iter().map(|measured| measured.memory() + own).sum::<usize>() + thread::memory()
@@ -723,8 +724,8 @@ impl Schedule {
 }
 
 /// The factor that reduces a function's sampling rate for the number of its executed probes, which
-/// each window switches: with different costs, the variance of the whole is least if observations
-/// are in inverse proportion to the root of their cost (Neyman allocation, 1934). The rest of a
+/// each window switches: with different costs, the total variance is least if observations are in
+/// inverse proportion to the square root of their cost (Neyman allocation, 1934). The rest of a
 /// window costs about as much as [`PROBES_OF_WINDOW`].
 fn of_probes(function: &Function) -> f64 {
     ((2.0 + PROBES_OF_WINDOW) / (f64::from(function.executed_probes()) + PROBES_OF_WINDOW)).sqrt()
@@ -737,15 +738,15 @@ fn share(observed: &Observed, rate: f64) -> Option<f64> {
     Some(rate * mean)
 }
 
-/// How much it is worth to observe a function: for the part of the program's time that its calls
-/// take, lately or in all the time up to `now`, and for what it costs. `None` if none was timed.
+/// The value of observing a function: for the part of the program's time that its calls take,
+/// lately or in all the time up to `now`, and for its cost. `None` if no call was timed.
 fn value(index: usize, observed: &Observed, now: f64) -> Option<f64> {
     let of_all = observed.strata.known_ticks() / governor::ticks_per_ns() / now.max(1.0);
     let share = observed.pace.share()?.max(of_all).min(1.0);
     Some(share.powf(VALUE_OF_TIME) * FUNCTIONS.get(index).map_or(1.0, of_probes))
 }
 
-/// How much more than the average a function of this value is observed.
+/// The factor by which a function of this value is observed more than the average.
 fn importance(value: Option<f64>, mean: f64) -> f64 {
     match value {
         Some(value) if mean > 0.0 => (value / mean).clamp(*IMPORTANCE.start(), *IMPORTANCE.end()),
@@ -758,18 +759,19 @@ fn processor_time() -> f64 {
     own_time::processor_time() - counting::spent_in_probes()
 }
 
-/// The same since a window was begun.
+/// The program's processor time since a window was begun.
 fn ran(open: &Open) -> f64 {
     processor_time() - open.own_time
 }
 
-/// What a window has shown.
+/// The result of a window.
 struct Closed {
     entries: u64,
-    /// Per nanosecond.
+    /// The rate in calls per nanosecond.
     rate: f64,
     cut_off: f64,
-    /// How far the window's length may be off, relative to it, by what is not known of the probes.
+    /// The uncertainty of the window's length, relative to it, due to what is not known of the
+    /// probes.
     uncertain: f64,
 }
 
@@ -779,7 +781,7 @@ impl Closed {
     }
 }
 
-/// Switches a probe of the profiler's on.
+/// Activates a probe of the profiler.
 pub(crate) fn switch_on(id: ProbeId, kind: ProbeType) {
     switch_on_with(
         id,
@@ -790,7 +792,7 @@ pub(crate) fn switch_on(id: ProbeId, kind: ProbeType) {
     );
 }
 
-/// Switches an entry probe on that is to count calls.
+/// Activates an entry probe that is to count calls.
 pub(crate) fn switch_on_counting(id: ProbeId) {
     switch_on_with(id, fire::COUNT);
 }

@@ -1,4 +1,4 @@
-//! Options of scripts that run inside a program: what `fastinst run` passes to
+//! Options of scripts that run inside a program, which `fastinst run` passes to
 //! `libfastinst_script.so`.
 
 use std::ffi::OsStr;
@@ -9,20 +9,20 @@ use crate::error::Error;
 use crate::options::{RunId, escape, split};
 use crate::output::check_template;
 
-/// The environment variable.
+/// The name of the environment variable.
 pub const VARIABLE: &str = "FASTINST_SCRIPT";
 
 /// The format of a script's report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScriptFormat {
-    /// Tables for people.
+    /// Human-readable tables.
     #[default]
     Text,
-    /// An object.
+    /// A JSON object.
     Json,
-    /// A header and rows for each table.
+    /// Comma-separated values: a header and rows for each table.
     Csv,
-    /// Maps by call stack, a line for each.
+    /// Maps by call stack, one line for each stack.
     Folded,
 }
 
@@ -30,20 +30,20 @@ impl ScriptFormat {
     const NAMES: [(&'static str, Self); 4] =
         [("text", Self::Text), ("json", Self::Json), ("csv", Self::Csv), ("folded", Self::Folded)];
 
-    /// The format of a file, by its extension: text, unless that is `json`, `csv` or `folded`.
+    /// The format for a file name, by its extension: text, unless it is `json`, `csv` or `folded`.
     #[must_use]
     pub fn of_file(name: &str) -> Self {
         let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
         Self::NAMES.iter().find(|(name, _)| *name == extension).map_or(Self::Text, |(_, format)| *format)
     }
 
-    /// `text`, `json`, `csv` or `folded`.
+    /// The name of the format: `text`, `json`, `csv` or `folded`.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, format)| *format == self).map_or("", |(name, _)| *name)
     }
 
-    /// The format with a name.
+    /// The format with this name.
     ///
     /// # Errors
     /// [`Error::BadValue`].
@@ -54,21 +54,21 @@ impl ScriptFormat {
     }
 }
 
-/// What is to be observed in a process.
+/// The options for observing a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptOptions {
     /// The file of a script that observes from the start.
     pub script: Option<PathBuf>,
     /// Whether other processes may [attach](crate::attach) scripts.
     pub control: bool,
-    /// Whether the script is off until SIGUSR2 switches it on, and off again.
+    /// Whether the script is off at first and toggled by SIGUSR2.
     pub toggle: bool,
-    /// The name of the report's file, with sequences for [`expand`](crate::output::expand);
-    /// standard error without it.
+    /// The name of the report's file, with sequences for [`expand`](crate::output::expand); `None`
+    /// for standard error.
     pub output: Option<String>,
     /// The format of the report.
     pub format: ScriptFormat,
-    /// The run that the process is part of.
+    /// The run to which the process belongs.
     pub run: RunId,
 }
 
@@ -76,8 +76,8 @@ impl ScriptOptions {
     /// Parses the value of [`VARIABLE`].
     ///
     /// # Errors
-    /// As [`Options::parse`](crate::options::Options::parse), and [`Error::BadValue`] if there is
-    /// no script, and none can be attached, or none that could be switched.
+    /// As [`Options::parse`](crate::options::Options::parse); [`Error::BadValue`] if there is no
+    /// script and none can be attached, or if there is none to toggle.
     pub fn from_variable(value: &OsStr) -> Result<Self, Error> {
         let text = value.to_str().ok_or(Error::OptionsNotUtf8)?;
         let flag = |key: &'static str, value: &str| match value {
@@ -117,7 +117,7 @@ impl ScriptOptions {
         Ok(Self { script, control, toggle, output, format, run: run.unwrap_or_else(RunId::begins_here) })
     }
 
-    /// A string that [`ScriptOptions::from_variable`] turns into these options again; `None` if the
+    /// A string from which [`ScriptOptions::from_variable`] gets the same options; `None` if the
     /// name of the script is not UTF-8.
     #[must_use]
     pub fn to_variable(&self) -> Option<String> {

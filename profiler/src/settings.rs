@@ -2,20 +2,20 @@
 //!
 //! [`Settings`] are one immutable value. The service thread and the report read it through one
 //! pointer of the session; [`session::reconfigure`](crate::session::reconfigure) replaces the
-//! complete value. What is fixed at the start is in [`Options`](crate::options::Options).
+//! entire value. [`Options`](crate::options::Options) has the settings that are fixed at the start.
 
 use crate::error::Error;
 use crate::filter::Filter;
 use crate::options::{Budget, Counts, escape};
 
-/// What is measured, what it may cost, and how much of it a table shows.
+/// The settings of what is measured, what it may cost, and how much of it a table shows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// What profiling may cost. Default: 1 % of the program's processor time.
+    /// The maximum cost of profiling. Default: 1 % of the program's processor time.
     pub budget: Budget,
     /// How calls are counted. Default: sampled.
     pub counts: Counts,
-    /// Which functions are measured. Default: all.
+    /// The functions that are measured. Default: all.
     pub filter: Filter,
     /// The maximum number of rows of the table on standard error. Default: a screenful on a
     /// terminal, no limit elsewhere.
@@ -34,32 +34,32 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Checks values that were not parsed.
+    /// Checks settings that were not parsed.
     ///
     /// # Errors
-    /// [`Error::BadValue`] if the budget is not a fraction above 0 and up to 1.
+    /// [`Error::BadValue`] if the budget is not a fraction above 0 and at most 1.
     pub fn check(&self) -> Result<(), Error> {
         match self.budget {
-            // Its written form has this range and precision.
+            // The written form has this range and precision.
             Budget::Fraction(_) => self.budget.to_string().parse::<Budget>().map(drop),
             Budget::Unlimited => Ok(()),
         }
     }
 
-    /// Whether every call is counted and timed: as [`Counts::Exact`] says, or because there is no
-    /// budget that would be exceeded.
+    /// Whether every call is counted and timed: because of [`Counts::Exact`], or because there is
+    /// no budget that would be exceeded.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.counts == Counts::Exact || self.budget == Budget::Unlimited
     }
 
-    /// How calls are counted.
+    /// How calls are actually counted.
     pub(crate) fn counts_in_force(&self) -> Counts {
         if self.is_exact() { Counts::Exact } else { self.counts }
     }
 
-    /// What a report says about them: budget and way of counting, and the filter if there is one,
-    /// in the form of options.
+    /// The settings as shown in a report, in the form of options: budget and way of counting, and
+    /// the filter if there is one.
     pub(crate) fn in_report(&self) -> String {
         let mut items =
             vec![format!("budget={}", self.budget), format!("counts={}", self.counts_in_force().name())];

@@ -1,5 +1,5 @@
-//! Simulation of the policy and the estimator on thousands of synthetic programs: coverage of the
-//! intervals.
+//! Simulates the policy and the estimator on thousands of synthetic programs, to check the coverage
+//! of the intervals.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -17,8 +17,8 @@ const WAKE: f64 = 1e5;
 const INTENSITY: Intensity =
     Intensity { calls: 50.0, stratum: 10e6, allowance: 1000.0, earned: 0.0, rare: RARE };
 
-/// One run: the profiler's estimate of a function whose entries are at `times`, in order, in
-/// nanoseconds.
+/// Simulates one run: the profiler's estimate for a function whose entries are at `times`, in
+/// order, in nanoseconds.
 fn run(times: &[f64], duration: f64, random: &mut impl Rng) -> Strata {
     let mut strata = Strata::default();
     let mut at = 0;
@@ -97,11 +97,11 @@ fn run(times: &[f64], duration: f64, random: &mut impl Rng) -> Strata {
 #[derive(Default, Debug)]
 struct Outcome {
     covered: u32,
-    /// Number of runs that are off by a factor of more than 2.
+    /// The number of runs that are off by a factor of more than 2.
     off: u32,
     confident: u32,
     mean: f64,
-    /// Its standard error.
+    /// The standard error of the mean.
     error: f64,
     observed: f64,
 }

@@ -1,11 +1,10 @@
-//! The stack of a thread: whether all probes of a thread have fired on one stack, the thread's own.
+//! Determines whether all probes of a thread have fired on one stack, the thread's own.
 //!
 //! What is concluded from the nesting of calls ([`crate::pairing`]) holds on one stack only. A
-//! thread that runs coroutines, or signal handlers on an alternate stack, has several. So each
-//! thread keeps the lowest and the highest stack pointer of its probes, and before a conclusion
-//! both must be in the thread's stack. Where that is, the service thread determines when a thread
-//! needs it for the first time: the kernel's table of mappings is too expensive to be read for
-//! every thread.
+//! thread that runs coroutines, or signal handlers on an alternate stack, has several. Therefore
+//! each thread keeps the lowest and the highest stack pointer of its probes, and for any conclusion
+//! both must be in the thread's stack. The service thread determines where that is when a thread
+//! first needs it: the kernel's table of mappings is too expensive to be read for every thread.
 //!
 //! The stack of a thread that the C library has created is the mapping of its thread control block,
 //! below that block. The stack of the initial thread has the auxiliary data of the process at its
@@ -15,7 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// What the kernel keeps free for the stack of the initial thread, in bytes.
+/// The space that the kernel keeps free for the stack of the initial thread, in bytes.
 const OF_INITIAL_THREAD: usize = 128 << 20;
 
 /// All zero is the initial state.
@@ -41,7 +40,7 @@ mod state {
 }
 
 impl Stack {
-    /// For the thread, at its first probe.
+    /// Called by the thread at its first probe.
     pub(crate) fn begin(&self, thread_control_block: usize) {
         self.lowest.store(0, Relaxed);
         self.highest.store(0, Relaxed);
@@ -49,7 +48,7 @@ impl Stack {
         self.thread_control_block.store(thread_control_block, Relaxed);
     }
 
-    /// For the thread: one of its probes has fired with this stack pointer.
+    /// Called by the thread: one of its probes has fired with this stack pointer.
     #[inline(always)]
     pub(crate) fn used(&self, stack_pointer: usize) {
         if !stack_pointer > self.lowest.load(Relaxed) || stack_pointer > self.highest.load(Relaxed) {
@@ -79,7 +78,7 @@ impl Stack {
     }
 
     /// Determines where the stack is, if the thread needs it. Returns whether it has done so, which
-    /// takes some tenths of a millisecond. For the service thread.
+    /// takes some tenths of a millisecond. Called by the service thread.
     pub(crate) fn find_if_wanted(&self) -> bool {
         // Acquire: the thread has called `begin` before.
         let is_wanted = self.state.load(Acquire) == state::WANTED;
@@ -89,8 +88,8 @@ impl Stack {
         is_wanted
     }
 
-    /// As [`Stack::is_only`], and determines where the stack is if that is not known yet. For the
-    /// service thread.
+    /// As [`Stack::is_only`], but determines where the stack is if that is not known yet. Called by
+    /// the service thread.
     pub(crate) fn is_only_now(&self) -> bool {
         if matches!(self.state.load(Acquire), state::UNUSED | state::WANTED) {
             self.find();
@@ -114,13 +113,14 @@ impl Stack {
     }
 }
 
-/// The mapping of a thread control block, up to that.
+/// The part of the mapping of a thread control block that is below the block.
 fn of_thread(thread_control_block: usize) -> Option<Range<usize>> {
     let mapping = region::query(std::ptr::without_provenance::<u8>(thread_control_block)).ok()?;
     Some(mapping.as_range().start..thread_control_block)
 }
 
-/// Up to the name of the executable, which the kernel has put there.
+/// The stack of the initial thread, up to the name of the executable, which the kernel has put
+/// there.
 fn of_initial_thread() -> Range<usize> {
     // SAFETY: reads the auxiliary vector.
     let name = unsafe { libc::getauxval(libc::AT_EXECFN) } as usize;

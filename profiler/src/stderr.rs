@@ -31,7 +31,7 @@ impl Stderr {
         self.file.is_some() && Self::file() == self.file
     }
 
-    /// Writes all of the text; returns false if the stream was closed or replaced. Blocks while the
+    /// Writes the entire text; returns false if the stream was closed or replaced. Blocks while the
     /// reader of a full pipe does not read.
     pub(crate) fn write(&self, text: &str) -> bool {
         if !self.is_there() {

@@ -1,4 +1,4 @@
-//! From strata to numbers of calls and times, with their intervals.
+//! Estimates numbers of calls and times from strata, with their confidence intervals.
 //!
 //! # The estimates
 //! For time in which a function was on, counts and times are exact. Each sampled stratum of length
@@ -9,17 +9,18 @@
 //!
 //! Functions that are called very often are counted and timed in separate windows of a stratum
 //! ([`crate::counting`]). Such a stratum adds its counted calls, weighted, and as many times the
-//! mean of the calls that were timed in it, except for those whose code had just been rewritten if
-//! there are others.
+//! mean of the calls that were timed in it. Calls whose code had just been rewritten are ignored in
+//! this mean if there are others.
 //!
 //! # The variance
 //! There is one window per stratum, so the variance within a stratum cannot be estimated from the
 //! stratum alone. Half the squared difference of the rates of neighbours is used (successive
 //! differences; Wolter, "Introduction to Variance Estimation", 2007, chapter 8), for each stratum
 //! the mean of that to both its neighbours, times the square of its length: correct if neighbours
-//! have the same expected value, too large if the rate changes from one to the next. So a stratum
-//! that is much longer than the others, and whose window has seen nothing, has a large variance if
-//! there were calls before it or after it. Calls in one window are never assumed to be independent.
+//! have the same expected value, too large if the rate changes from one to the next. Therefore a
+//! stratum that is much longer than the others, and whose window has seen nothing, has a large
+//! variance if there were calls before or after it. Calls in one window are never assumed to be
+//! independent.
 //!
 //! If few windows contain most of the calls, intervals of a normal distribution would be too
 //! narrow. The degrees of freedom of Student's distribution are estimated from the differences
@@ -27,10 +28,10 @@
 //! function was observed only a few times in its windows, the upper limit of a Poisson distribution
 //! is used, too.
 //!
-//! An estimate whose error is as large as itself is skewed: it is often too small, and rarely much
-//! too large. Its lower limit is that of its logarithm ([`lower_part`]); an upper limit is not
-//! given. If one or two windows contain nearly everything, nothing is known except what was
-//! observed.
+//! An estimate whose error is as large as the estimate itself is skewed: it is often too small, and
+//! rarely much too large. Its lower limit is derived from that of its logarithm ([`lower_part`]);
+//! an upper limit is not given. If one or two windows contain nearly everything, nothing is known
+//! except what was observed.
 //!
 //! A *gap*, in which nothing was observed, adds half of the calls that the last known rate would
 //! give, with the variance of a uniform distribution from zero to all of them.
@@ -48,8 +49,8 @@ use crate::report::Estimate;
 /// that returns later is added with its own variance.
 const PENDING: usize = 4;
 
-/// If gaps are a larger part of the time since a function was on, its estimates have no upper
-/// limit, unless the gaps are shorter than `SHORT_GAP` nanoseconds in total.
+/// Estimates have no upper limit if gaps are a larger part of the time since a function was on,
+/// unless they are shorter than `SHORT_GAP` nanoseconds in total.
 const MAX_GAPS: f64 = 0.25;
 const SHORT_GAP: f64 = 3e6;
 
@@ -63,7 +64,7 @@ const TOO_FAST: f64 = 0.4;
 /// See [`lower_part`].
 const MIN_EFFECTIVE: f64 = 3.0;
 
-/// With fewer windows, there is no upper limit either, because a phase with many calls may have
+/// With fewer windows, there is no upper limit, either, because a phase with many calls may have
 /// been missed.
 const MIN_WINDOWS: f64 = 6.0;
 
@@ -72,7 +73,7 @@ const MIN_WINDOWS: f64 = 6.0;
 enum Counting {
     /// In the window in which they are timed.
     SameWindow,
-    /// In a window of their own ([`crate::counting`]).
+    /// In a separate window ([`crate::counting`]).
     SeparateWindow,
 }
 
@@ -81,23 +82,23 @@ enum Counting {
 struct Window {
     observation: u32,
     weight: f64,
-    /// Length of the stratum, in nanoseconds.
+    /// The length of the stratum, in nanoseconds.
     length: f64,
     entries: f64,
     timed: f64,
     ticks: f64,
-    /// Calls of rewritten code, if the window's calls were counted in another one: used only if
+    /// Calls of rewritten code, if the window's calls were counted in another window: used only if
     /// there are no others.
     cold: f64,
     cold_ticks: f64,
-    /// The calls in the part of the window that was cut off, at the rate of the rest.
+    /// The calls in the part of the window that was cut off, estimated at the rate of the rest.
     cut_off: f64,
     uncertain: f64,
     counting: Counting,
 }
 
 impl Window {
-    /// What the window adds to the estimates: calls, timed calls, and their time.
+    /// The window's contribution to the estimates: calls, timed calls, and their time.
     fn weighted(&self) -> (f64, f64, f64) {
         let calls = self.weight * (self.entries + self.cut_off / 2.0);
         if self.counting == Counting::SameWindow {
@@ -140,8 +141,8 @@ struct Last {
     rates: [f64; 2],
     /// The square of its length; 0 for a gap.
     square: f64,
-    /// The difference to the one before it, if there was one, and what its square is multiplied
-    /// with for that one.
+    /// The difference from its predecessor, if there was one, and the factor for the square of this
+    /// difference in the predecessor's variance.
     difference: Option<([f64; 2], f64)>,
 }
 
@@ -153,28 +154,28 @@ const OF_ONLY_NEIGHBOUR: f64 = 0.5;
 /// The observations of a function.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Strata {
-    /// While it was on.
+    /// Calls while the function was on.
     exact_calls: f64,
     exact_time: f64,
     exact_timed: f64,
-    /// Calls before the function's probes were ready, and whether some of them may have been
-    /// missed.
+    /// Calls before the function's probes were ready, and whether some may have been missed.
     early_calls: f64,
     is_interrupted: bool,
     /// Other calls that may have been missed.
     missed: f64,
     exact_ticks: f64,
-    /// Calls whose exits were missed, weighted; their time, half-way between its limits, half the
-    /// distance between them, and the lower limits of those calls that represent only themselves.
+    /// The weighted number of calls whose exits were missed; their time, half-way between its
+    /// limits; half the distance between the limits; and the lower limits for the calls that
+    /// represent only themselves.
     between: f64,
     between_ticks: f64,
     between_half: f64,
     between_least: f64,
     sampled: Sampled,
     gap_calls: f64,
-    /// Length of all gaps, in nanoseconds.
+    /// The length of all gaps, in nanoseconds.
     unobserved: f64,
-    /// Sum of the standard deviations: the gaps of a function are assumed to be correlated.
+    /// The sum of the standard deviations: the gaps of a function are assumed to be correlated.
     gap_deviation: f64,
 }
 
@@ -183,7 +184,7 @@ pub(crate) struct Strata {
 #[derive(Clone, Debug, Default)]
 struct Sampled(Option<Box<Sums>>);
 
-/// Sums over sampled strata, of calls and time weighted.
+/// Sums over sampled strata; calls and time are weighted.
 #[derive(Clone, Debug)]
 struct Sums {
     pending: VecDeque<Window>,
@@ -192,22 +193,22 @@ struct Sums {
     calls: f64,
     timed: f64,
     ticks: f64,
-    /// Calls that were observed in windows, unweighted.
+    /// The number of calls that were observed in windows, unweighted.
     seen: f64,
-    /// Time of all sampled strata and of their windows.
+    /// The time of all sampled strata, and of their windows.
     strata_time: f64,
     window_time: f64,
     largest_weight: f64,
     last: Option<Last>,
     differences: Differences,
-    /// Sums of the squares of the strata's weighted calls and time.
+    /// The sums of the squares of the strata's weighted calls and time.
     squared_calls: f64,
     squared_ticks: f64,
     /// The contribution of truncated windows and late calls to the variances.
     calls_variance: f64,
     ticks_variance: f64,
-    /// Half-widths for the systematic error, which does not average out: the uncertainty of the
-    /// cost of probes.
+    /// Half-widths for systematic errors, which do not average out: the uncertainty of the cost of
+    /// probes.
     calls_systematic: f64,
     ticks_systematic: f64,
     late: Late,
@@ -270,8 +271,8 @@ impl Strata {
         self.early_calls += calls as f64;
     }
 
-    /// Early calls may have been missed while the probes were made: any number, unless the function
-    /// had been called only once until then.
+    /// Records that early calls may have been missed while the probes were made: any number, unless
+    /// the function had been called only once until then.
     pub(crate) fn interrupted(&mut self) {
         self.is_interrupted = true;
     }
@@ -299,9 +300,9 @@ impl Strata {
         self.exact_ticks += ticks;
     }
 
-    /// Adds a call whose exit was missed, and that took a time between these limits: any time
-    /// between them is possible, and that of several calls has the same cause. If it was observed
-    /// in a window, it represents `weight` calls, else only itself.
+    /// Adds a call whose exit was missed, and whose time is between these limits: any time between
+    /// them is possible, and those of several calls have the same cause. If it was observed in a
+    /// window, it represents `weight` calls, otherwise only itself.
     pub(crate) fn timed_between(&mut self, weight: f64, least: f64, most: f64) {
         let middle = (least + most) / 2.0;
         self.between += weight;
@@ -344,7 +345,7 @@ impl Strata {
     }
 
     /// Corrects the last window, whose stratum was `length` nanoseconds long instead of its planned
-    /// length, and so has another weight.
+    /// length, and therefore has another weight.
     pub(crate) fn resize_last(&mut self, length: f64, weight: f64) {
         if let Some(last) = self.sampled.pending.back_mut() {
             (last.length, last.weight) = (length, weight);
@@ -363,7 +364,7 @@ impl Strata {
     }
 
     /// Adds a window that opens and in which calls are only timed. They were counted in another
-    /// one, in which each represents `weight` calls: see [`Strata::closed`].
+    /// window, in which each represents `weight` calls: see [`Strata::closed`].
     pub(crate) fn opened_apart(&mut self, observation: u32, weight: f64, length: f64) {
         self.open(observation, weight, length, Counting::SeparateWindow);
     }
@@ -421,13 +422,13 @@ impl Strata {
         }
     }
 
-    /// Adds a call that was timed in a patient window and would have been cut off in others
+    /// Adds a call that was timed in a patient window and would have been cut off in other windows
     /// ([`late`]).
     pub(crate) fn timed_late(&mut self, weight: f64, ticks: f64) {
         self.sampled.late.timed(weight, ticks);
     }
 
-    /// Adds a call of a window that was cut off, and took a time between these limits.
+    /// Adds a call of a window that was cut off, whose time is between these limits.
     pub(crate) fn cut_off(&mut self, weight: f64, least: f64, most: f64) {
         self.sampled.late.cut_off(weight, least, most);
     }
@@ -484,7 +485,7 @@ impl Strata {
         self.known()[0] + self.between_ticks + self.sampled.late.all_ticks()
     }
 
-    /// Mean time of the calls that were timed so far, in ticks; `None` if there are none.
+    /// The mean time of the calls that were timed so far, in ticks; `None` if there are none.
     pub(crate) fn known_mean(&self) -> Option<f64> {
         let [ticks, timed] = self.known();
         (timed > 0.0).then(|| ticks / timed)
@@ -495,8 +496,8 @@ impl Strata {
         self.known_mean().is_none_or(|mean| least > mean)
     }
 
-    /// The time of the timed calls, and their number, including those of windows whose calls are
-    /// still being collected.
+    /// The time and the number of the timed calls, including those of windows whose calls are still
+    /// being collected.
     fn known(&self) -> [f64; 2] {
         self.sampled.pending.iter().map(Window::weighted).fold(
             [self.exact_ticks + self.sampled.ticks, self.exact_timed + self.sampled.timed],
@@ -577,8 +578,8 @@ impl Strata {
         limited(value, value - error, high, low)
     }
 
-    /// Whether the observations are too few for an upper limit: then, estimates have a lower limit
-    /// only.
+    /// Whether the observations are too few for an upper limit, so that estimates have only a lower
+    /// limit.
     fn is_hardly_observed(&self) -> bool {
         let estimated_time = self.sampled.strata_time + self.unobserved;
         let is_mostly_exact = estimated_time < MOSTLY_EXACT * (estimated_time + self.exact_time)
@@ -643,8 +644,9 @@ impl Strata {
     }
 }
 
-/// The lower limit of an estimate, as a part of it: `sum` of independent strata, whose squares add
-/// up to `squares`, with this variance and quantile of Student's distribution.
+/// The lower limit of an estimate, as a part of it: the estimate is the sum `sum` of independent
+/// strata, whose squares add up to `squares`, with this variance and quantile of Student's
+/// distribution.
 ///
 /// It is the exponential of the lower limit of the estimate's logarithm, whose variance is ln(1 +
 /// c²) for a coefficient of variation c (that of a log-normal distribution); but not more than the

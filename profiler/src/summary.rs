@@ -1,19 +1,20 @@
-//! From the measurements of each function to the rows of the report: self time, callers, recursion.
+//! Derives the rows of the report from the measurements of each function: self time, callers,
+//! recursion.
 //!
 //! # Self time
-//! A function's own time is the time of all its calls less that of the calls it made:
+//! The self time of a function is the time of all its calls minus that of the calls it made:
 //! `total(f) - Σ total(f → g)`. Both are estimated from independent windows, so the variances add.
-//! It cannot be negative, nor more than the total. Calls of a function that is sampled are seen in
-//! its windows: of one that makes few and long calls of such functions, perhaps none is. If any
-//! function was sampled, the self time of those whose calls were all timed therefore has an upper
-//! limit only. If an instrumented function was inlined into another, which was inlined into a
-//! third, its calls are attributed to the outermost.
+//! Self time cannot be negative, nor more than the total. Calls to a sampled function are seen in
+//! its windows: if a function makes only a few long calls to such functions, perhaps none of them
+//! is seen. Therefore, if any function was sampled, the self time of functions whose calls were all
+//! timed has only an upper limit. If an instrumented function was inlined into another, which was
+//! inlined into a third, its calls are attributed to the outermost one.
 //!
 //! # Recursion
-//! A call inside another call of the same function must not count twice in its total. The total is
+//! A call inside another call to the same function must not count twice in its total. The total is
 //! the time of the calls that came from other functions. If functions call each other in a cycle,
-//! some of these calls are still inside another call of the function; such a function's total is
-//! bounded by the time of the calls that lead into the cycle from outside. If only few of these
+//! some of these calls are still inside another call to the function; such a function's total is
+//! bounded by the time of the calls that lead into the cycle from outside. If only a few of these
 //! were observed, their time has no upper limit.
 
 use std::collections::{HashMap, HashSet};
@@ -27,10 +28,10 @@ use crate::schedule::Schedule;
 use crate::stacks::{FunctionTime, Times};
 use crate::thread::{self, Limits};
 
-/// The number of calls into a recursion, observed in windows, from which their time is estimated.
-/// They may take much longer than the calls inside it, which are most of those observed; and if
-/// they do, windows are over before they return ([`crate::function`]), so few are observed in any
-/// case.
+/// The minimum number of calls into a recursion, observed in windows, from which their time is
+/// estimated. They may take much longer than the calls inside the recursion, which are most of the
+/// observed ones; and if they do, windows are over before they return ([`crate::function`]), so
+/// only a few are observed in any case.
 const FEW: f64 = 30.0;
 
 /// Stands for callers that are not instrumented.
@@ -55,7 +56,8 @@ impl Open {
             let weight = f64::from(entry.weight.max(1.0));
             let calls = open.calls.entry(entry.function).or_default();
             if !function.is_exit_seen(entry.period) {
-                // It may have returned. Inside another one, it adds no time, whether it has or not.
+                // The call may have returned. Inside another call to the same function, it adds no
+                // time, whether it has or not.
                 if !thread.has_one_stack() {
                     return;
                 }
@@ -84,11 +86,11 @@ impl Open {
 struct Row {
     index: u32,
     report: FunctionReport,
-    /// Time of all calls, including nested ones of the same function.
+    /// The time of all calls, including nested calls to the same function.
     all: Option<Estimate>,
     windows: f64,
-    /// Whether it was measured all the time. If not, calls that it made at other times may have
-    /// been.
+    /// Whether the function was measured all the time. If not, calls that it made at other times
+    /// may have been measured.
     is_complete: bool,
 }
 
@@ -143,16 +145,17 @@ struct Edge {
     callee: u32,
     calls: Estimate,
     total: Option<Estimate>,
-    /// The number of calls in windows, if that matters.
+    /// The number of calls observed in windows, if that matters.
     seen: Option<f64>,
 }
 
-/// The recursions that functions are in.
+/// The recursions to which functions belong.
 fn circles(edges: &[Edge]) -> HashMap<u32, u32> {
     cycles(edges.iter().filter_map(|edge| Some((edge.caller?, edge.callee))))
 }
 
-/// Removes the upper limits of the time of calls into recursions of which few were observed.
+/// Removes the upper limits of the time of calls into recursions if only a few of them were
+/// observed.
 fn unlimit(edges: &mut [Edge], circles: &HashMap<u32, u32>) {
     for edge in edges {
         let circle = circles.get(&edge.callee);
@@ -211,7 +214,7 @@ impl Sum {
 }
 
 /// A total, which is at most the time of all threads. A sum over calls that may be nested can
-/// exceed that: then it says nothing about the least time.
+/// exceed that; then it says nothing about the minimum time.
 fn bounded(total: Estimate, may_be_nested: bool, units: &Units) -> Estimate {
     let low = if may_be_nested && total.value > units.thread_time { 0.0 } else { total.low };
     Estimate { low, ..total }.at_most(units.thread_time)
@@ -267,7 +270,7 @@ fn finish(rows: &mut [Row], edges: &[Edge], circles: &HashMap<u32, u32>, units: 
     }
 }
 
-/// Replaces what is less certain than the times of sampled stacks, and adds arcs that only
+/// Replaces figures that are less certain than the times of sampled stacks, and adds arcs that only
 /// these have shown.
 fn add_sampled_times(rows: &mut [Row], edges: &mut Vec<Edge>, times: &Times<'_>, units: &Units) {
     for row in rows.iter_mut().filter(|row| row.is_complete) {
@@ -301,7 +304,7 @@ fn add_sampled_times(rows: &mut [Row], edges: &mut Vec<Edge>, times: &Times<'_>,
 }
 
 /// Corrects latencies whose sum was `timed`, but is found to be `total`: some of the calls may have
-/// been shorter by all of the difference.
+/// been shorter by the entire difference.
 fn without_excess(latency: &mut Latency, timed: f64, total: &Estimate) {
     let mean = latency.mean;
     latency.mean = Estimate {
@@ -316,12 +319,12 @@ fn without_excess(latency: &mut Latency, timed: f64, total: &Estimate) {
     latency.min = latency.min.min((latency.min - excess).max(0.0));
 }
 
-/// The one of two estimates that says more. Only the lower limit of both together is used where
-/// neither has an upper one.
+/// The more precise of two estimates. If neither has an upper limit, only the lower limit of both
+/// together is used.
 ///
 /// `one` comes from timed calls. On a busy machine, a thread that has waited gets no processor for
-/// a while; this time is not part of latencies, but is found only by samples (`other`). If these
-/// say significantly less, they are right, and `one` is the upper limit.
+/// a while; this time is not part of latencies, but is found only by samples (`other`). If the
+/// samples show significantly less, they are correct, and `one` is the upper limit.
 fn narrower(one: Option<Estimate>, other: Estimate) -> Estimate {
     let Some(one) = one else { return other };
     if let Some(most) = other.high

@@ -1,29 +1,29 @@
-//! Which thread may switch a function's probes.
+//! Decides which thread may toggle a function's probes.
 //!
-//! The service thread switches probes on. They are switched off by whichever thread finds that the
+//! The service thread activates probes. They are deactivated by whichever thread finds that the
 //! observation is over, and this thread may be preempted between its decision and the rewriting of
 //! the code, for as long as the scheduler likes. If the next observation began in that time, its
-//! probes would then be switched off, and its calls would be missed without anybody knowing. The
-//! same holds for the thread that determines the times of a window: stored late, they would end the
-//! next observation.
+//! probes would then be deactivated, and its calls would be missed unnoticed. The same holds for
+//! the thread that determines the times of a window: stored late, they would end the next
+//! observation.
 //!
-//! The state of each kind of probes therefore includes that a thread is *about to change* it. It is
-//! entered by a compare-and-swap which names the observation, so a thread that decided long ago
-//! does nothing; only the thread that has entered it leaves it; and the service thread begins
-//! nothing until then, but tries again later. Nobody waits.
+//! Therefore the state of each kind of probes includes that a thread is *about to change* it. A
+//! thread enters this state by a compare-and-swap that names the observation, so a thread that
+//! decided long ago does nothing; only the thread that has entered it leaves it; and the service
+//! thread begins nothing until then, but tries again later. No thread waits.
 //!
-//! While the probes are off, a thread may switch a single one off that has not been executed before
-//! ([`crate::function`]): by the same steps.
+//! While the probes are off, a thread may deactivate a single probe that has not been executed
+//! before ([`crate::function`]), by the same steps.
 
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// What happens to a function's probes of one kind.
+/// The state of a function's probes of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Off,
     On,
-    /// On, while the service thread prepares the next observation: no thread may switch them off.
+    /// On, while the service thread prepares the next observation: no thread may deactivate them.
     Held,
     /// On, while a thread determines the times of the window.
     Placing,
@@ -88,8 +88,8 @@ impl EntrySwitch {
         self.0.store(to.word(), SeqCst);
     }
 
-    /// Keeps the probes as they are, which is [`Phase::Off`] or [`Phase::Held`] in what is
-    /// returned; `None` while a thread is about to change something. For the service thread.
+    /// Keeps the probes in their state, which is [`Phase::Off`] or [`Phase::Held`] in the returned
+    /// value; `None` while a thread is about to change it. Called by the service thread.
     pub(crate) fn hold(&self) -> Option<Entries> {
         loop {
             let now = self.now_ordered();
@@ -104,18 +104,19 @@ impl EntrySwitch {
         }
     }
 
-    /// Begins an observation, after [`EntrySwitch::hold`]. For the service thread.
+    /// Begins an observation, after [`EntrySwitch::hold`]. Called by the service thread.
     pub(crate) fn begin(&self, observation: u32) {
         self.set(Entries { observation, phase: Phase::On });
     }
 
-    /// Takes [`EntrySwitch::begin`] back, so that the probes are as they were. The number of the
+    /// Reverts [`EntrySwitch::begin`], so that the probes are as they were. The number of the
     /// observation is not used again.
     pub(crate) fn cancel(&self, observation: u32, before: Entries) {
         self.set(Entries { observation, phase: before.phase });
     }
 
-    /// Determines the times of a window by `act`, unless another thread does so, or it is over.
+    /// Determines the times of a window by `act`, unless another thread does so, or the window is
+    /// over.
     pub(crate) fn place(&self, observation: u32, act: impl FnOnce()) {
         let on = Entries { observation, phase: Phase::On };
         if self.step(on, on.in_phase(Phase::Placing)) {
@@ -124,7 +125,7 @@ impl EntrySwitch {
         }
     }
 
-    /// Ends an observation by `act`, which switches the probes off, unless it is over already.
+    /// Ends an observation by `act`, which deactivates the probes, unless it is already over.
     /// Returns whether this thread has done it.
     pub(crate) fn end(&self, observation: u32, act: impl FnOnce()) -> bool {
         let on = Entries { observation, phase: Phase::On };
@@ -140,8 +141,8 @@ impl EntrySwitch {
         is_mine
     }
 
-    /// Ends whichever observation there is; returns whether the probes are off. They are not while
-    /// another thread is about to change something. For the service thread.
+    /// Ends the current observation, if any; returns whether the probes are off. They are not while
+    /// another thread is about to change them. Called by the service thread.
     pub(crate) fn end_any(&self, act: impl FnOnce()) -> bool {
         match self.hold() {
             Some(off) if off.phase == Phase::Off => {
@@ -153,8 +154,8 @@ impl EntrySwitch {
         }
     }
 
-    /// Begins to count calls by `act`, which switches the probes on. Returns false, and does
-    /// nothing, unless they are off. For the service thread.
+    /// Begins to count calls by `act`, which activates the probes. Returns false, and does nothing,
+    /// unless they are off. Called by the service thread.
     pub(crate) fn begin_counting(&self, act: impl FnOnce()) -> bool {
         let now = self.now_ordered();
         let can_begin = now.phase == Phase::Off && self.step(now, now.in_phase(Phase::Counting));
@@ -164,15 +165,14 @@ impl EntrySwitch {
         can_begin
     }
 
-    /// Ends what [`EntrySwitch::begin_counting`] has begun, by `act`, which switches the probes
-    /// off.
+    /// Ends what [`EntrySwitch::begin_counting`] has begun, by `act`, which deactivates the probes.
     pub(crate) fn end_counting(&self, act: impl FnOnce()) {
         act();
         self.set(self.now().in_phase(Phase::Off));
     }
 
-    /// Executes `act`, which switches a single probe off, while all that have been executed are
-    /// off; does nothing if they are not.
+    /// Executes `act`, which deactivates a single probe, while all executed probes are off; does
+    /// nothing if they are not.
     #[cold]
     pub(crate) fn while_off(&self, act: impl FnOnce()) {
         let now = self.now_ordered();
@@ -181,7 +181,8 @@ impl EntrySwitch {
         }
     }
 
-    /// The probes are off, whatever other threads were doing: in a forked child, which has none.
+    /// Marks the probes as off, whatever other threads were doing: for a forked child, which has no
+    /// other threads.
     pub(crate) fn reset(&self) {
         self.set(self.now().in_phase(Phase::Off));
     }
@@ -194,7 +195,7 @@ impl EntrySwitch {
 #[derive(Debug, Default)]
 pub(crate) struct ExitSwitch(AtomicU32);
 
-/// The states of a period, its number modulo 4: off, on, being switched off, being switched on.
+/// The states of a period, its number modulo 4: off, on, being deactivated, being activated.
 const ON: u32 = 1;
 const SWITCHING_OFF: u32 = 2;
 const SWITCHING_ON: u32 = 3;
@@ -207,7 +208,7 @@ impl ExitSwitch {
         self.0.load(SeqCst)
     }
 
-    /// Whether the period with this number is one in which the exit probes are on, and lasts.
+    /// Whether the period with this number is the current one, and the exit probes are on in it.
     pub(crate) fn is_on_in(&self, period: u32) -> bool {
         period % PERIOD == ON && period == self.period()
     }
@@ -225,8 +226,8 @@ impl ExitSwitch {
         self.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok()
     }
 
-    /// Begins a period by `act`, which switches the probes on. Returns false, and does nothing,
-    /// unless they are off. For the service thread.
+    /// Begins a period by `act`, which activates the probes. Returns false, and does nothing,
+    /// unless they are off. Called by the service thread.
     pub(crate) fn begin(&self, act: impl FnOnce()) -> bool {
         let period = self.period();
         let can_begin = period.is_multiple_of(PERIOD) && self.step(period, period | SWITCHING_ON);
@@ -247,7 +248,7 @@ impl ExitSwitch {
         }
     }
 
-    /// Ends a period by `act`, which switches the probes off, unless it is over or `is_due` denies
+    /// Ends a period by `act`, which deactivates the probes, unless it is over or `is_due` denies
     /// it. The number of the period changes before the code does, so that an exit that is missed
     /// belongs to an earlier one.
     pub(crate) fn end(&self, period: u32, is_due: impl Fn() -> bool, act: impl FnOnce()) {
@@ -255,8 +256,8 @@ impl ExitSwitch {
         if period % PERIOD != ON || !is_due() || !self.step(period, switching) {
             return;
         }
-        // SeqCst: either this sees that the next observation has begun, which needs the probes, or
-        // the service thread sees that they are being switched off.
+        // SeqCst: either this thread sees that the next observation has begun, which needs the
+        // probes, or the service thread sees that they are being deactivated.
         if is_due() {
             act();
             self.0.store((period - ON).wrapping_add(PERIOD), SeqCst);

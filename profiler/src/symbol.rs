@@ -2,16 +2,17 @@
 
 use std::fmt;
 
-/// Longer names are not demangled, nor are names that would become longer than this. In bytes.
+/// Maximum length in bytes: longer names are not demangled, nor are names that would become longer
+/// than this.
 const MAX_LENGTH: usize = 64 * 1024;
 
 /// The readable form of a symbol's name: C++ (Itanium) and Rust (legacy and v0) names are
 /// demangled, others are returned unchanged.
 ///
 /// A suffix added by the linker or disassembler is dropped first: `@plt`, or a version as in
-/// `memcpy@@GLIBC_2.14`. The hash of a Rust name is dropped too. Works on any text in bounded time
-/// and memory: a name of more than 64 KiB, and one whose readable form would be longer than that,
-/// is returned unchanged.
+/// `memcpy@@GLIBC_2.14`. The hash of a Rust name is dropped, too. Works on any text in bounded time
+/// and memory: a name of more than 64 KiB, or one whose readable form would be longer than that, is
+/// returned unchanged.
 pub fn demangle(name: &str) -> String {
     if name.len() > MAX_LENGTH {
         return name.to_owned();
@@ -20,7 +21,7 @@ pub fn demangle(name: &str) -> String {
     rust(name).or_else(|| cpp(name)).unwrap_or_else(|| name.to_owned())
 }
 
-/// A demangled name without return type, parameters and what follows them: `void f<int>(int)`
+/// A demangled name without return type, parameters and anything after them: `void f<int>(int)`
 /// becomes `f<int>`, `(anonymous namespace)::f(int) const` becomes `(anonymous namespace)::f`.
 /// Names of other languages are returned unchanged.
 #[must_use]

@@ -2,10 +2,9 @@
 //! thread drains.
 //!
 //! A thread gets its block when its first probe fires: one of a thread that has ended, or a new
-//! mapping ([`fastinst_sigsafe::blocks`]).
-//! The block is found through a thread-local pointer with initial-exec access: no call of
-//! `__tls_get_addr`, which may allocate. Blocks are never unmapped. The service thread reuses those
-//! of threads that have ended.
+//! mapping ([`fastinst_sigsafe::blocks`]). The block is found through a thread-local pointer with
+//! initial-exec access: no call to `__tls_get_addr`, which may allocate. Blocks are never unmapped.
+//! The service thread reuses those of threads that have ended.
 
 mod ring;
 
@@ -23,29 +22,29 @@ use crate::preemption::{self, Preemption};
 use crate::stack::Stack;
 use crate::{governor, own_process};
 
-/// A probe that took longer, in ticks, was preempted: about 0.1 ms.
+/// A probe that takes longer than this, in ticks, was preempted: about 0.1 ms.
 const MAX_PROBE_TIME: u64 = 250_000;
 
 /// A timed call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sample {
     pub(crate) function: u32,
-    /// The observation in which it entered, and the number of calls that it represents; see
+    /// The observation in which the call entered, and the number of calls that it represents; see
     /// [`crate::measured`].
     pub(crate) observation: u32,
     pub(crate) weight: f32,
     /// An address in the caller's code.
     pub(crate) caller: usize,
-    /// Duration of the call without preemption, in ticks; at most, if its exit was missed.
+    /// Duration of the call without preemption, in ticks; the maximum, if its exit was missed.
     pub(crate) ticks: u64,
-    /// Its duration at least: as much, unless its exit was missed.
+    /// Minimum duration of the call: equal to `ticks`, unless its exit was missed.
     pub(crate) least: u64,
     /// Duration of preemption, in ticks.
     pub(crate) preempted: u64,
-    /// Whether it, or a call inside it, was one of the first after a probe was switched on.
+    /// Whether the call, or a call inside it, was one of the first after a probe was activated.
     pub(crate) is_cold: bool,
-    /// Whether it represents calls that were cut off
-    /// ([`crate::function::Function::is_late`]), or was itself.
+    /// Whether the call represents calls that were cut off
+    /// ([`crate::function::Function::is_late`]), or was cut off itself.
     pub(crate) is_late: bool,
 }
 
@@ -53,9 +52,9 @@ pub(crate) struct Sample {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) least: u64,
-    /// The time so far, or until it was found that the call had ended.
+    /// The time so far, or until the call was found to have ended.
     pub(crate) most: u64,
-    /// Whether it was open when the exit period of its entry ended.
+    /// Whether the call was open when the exit period of its entry ended.
     was_cut_off: bool,
 }
 
@@ -71,15 +70,15 @@ pub(crate) struct Thread {
     pub(crate) overhead: AtomicU64,
     /// The part of it in which the thread was not running, as far as known.
     paused: AtomicU64,
-    /// When its last probe ended, in ticks.
+    /// The end of its last probe, in ticks.
     seen: AtomicU64,
-    /// When it was last found alive otherwise, in ticks.
+    /// The time at which it was last found alive otherwise, in ticks.
     alive: AtomicU64,
     /// Samples lost because the ring was full, and entries lost because the stack was full.
     lost: AtomicU64,
-    /// When the thread got the block, in ticks.
+    /// The time at which the thread got the block, in ticks.
     attached: AtomicU64,
-    /// Its processor time then, and when it was last read, in nanoseconds.
+    /// Its processor time at that time, and when it was last read, in nanoseconds.
     processor_before: AtomicU64,
     processor: AtomicU64,
     preemption: Preemption,
@@ -275,13 +274,13 @@ impl Thread {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An entry of the calling thread has ended without an observed exit.
+    /// Records that an entry of the calling thread has ended without an observed exit.
     #[cold]
     pub(crate) fn discarded(&self, entry: &Entry) {
         self.ended_unseen(entry, self.preemption.time());
     }
 
-    /// The same of a thread that has been preempted for this time. If the exit was not missed, the
+    /// The same for a thread that has been preempted for this time. If the exit was not missed, the
     /// call was left by an exception or a longjmp, at an unknown time, or by an exit whose function
     /// was not known yet; if the thread has several stacks, nothing is known about nesting.
     fn ended_unseen(&self, entry: &Entry, preempted: u64) {
@@ -351,13 +350,13 @@ const NOTES: usize = 4;
 #[derive(Clone, Copy)]
 struct Figures {
     at: u64,
-    /// Its processor time, in nanoseconds.
+    /// The thread's processor time, in nanoseconds.
     processor: u64,
     /// The preemption that was known, in ticks.
     preempted: u64,
 }
 
-/// [`Figures`] that one thread writes and another one reads.
+/// [`Figures`] that one thread writes and another thread reads.
 #[derive(Default)]
 struct Note {
     /// 0 for none, or while the other two are written.
@@ -369,8 +368,8 @@ struct Note {
 impl Note {
     fn write(&self, figures: Figures) {
         self.at.store(0, Ordering::Relaxed);
-        // Pairs with the fence in `read`: who has read a new figure does not then read the old
-        // time.
+        // Pairs with the fence in `read`: a thread that has read a new figure does not then read
+        // the old time.
         fence(Ordering::Release);
         self.processor.store(figures.processor, Ordering::Relaxed);
         self.preempted.store(figures.preempted, Ordering::Relaxed);
@@ -477,7 +476,7 @@ impl OwnTime for Thread {
     }
 }
 
-/// Calls `take` with every recorded sample. For the service thread.
+/// Calls `take` with every recorded sample. Called by the service thread.
 pub(crate) fn drain(mut take: impl FnMut(Sample)) {
     blocks().for_each(|block| block.ring.drain(&mut take));
 }
@@ -552,7 +551,7 @@ pub(crate) struct Seen {
     /// From each thread's first probe to its last.
     pub(crate) time: u64,
     pub(crate) preempted: u64,
-    /// Of that, the threads that have ended.
+    /// The part of it in threads that have ended.
     pub(crate) preempted_before_end: u64,
     /// Live threads.
     pub(crate) threads: u32,
@@ -591,7 +590,7 @@ pub(crate) fn open_calls(mut take: impl FnMut(&'static Thread, &Entry, Limits)) 
     }
 }
 
-/// Finds the stack of a thread that needs it. For the service thread.
+/// Finds the stack of a thread that needs it. Called by the service thread.
 pub(crate) fn find_a_stack() {
     blocks().find(|block| block.owner.load(Ordering::Relaxed) != 0 && block.stack.find_if_wanted());
 }
@@ -649,7 +648,7 @@ impl Thread {
         self.owner.load(Ordering::Relaxed) != 0 && self.stack.is_only_now()
     }
 
-    /// When the thread, which has ended, was last known to be alive.
+    /// The time at which the thread, which has ended, was last known to be alive.
     fn ended(&self) -> u64 {
         let [probed, alive] = [&self.seen, &self.alive].map(|time| time.load(Ordering::Relaxed));
         probed.max(alive)

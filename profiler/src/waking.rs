@@ -1,5 +1,5 @@
-//! Wakes the thread that does the profiler's work: the service thread of fastinst, or in an engine
-//! the thread of [`crate::embedded`]. A probe may do so: nothing here allocates or locks.
+//! Wakes the thread that does the profiler's work: the service thread of fastinst or, in an engine,
+//! the thread of [`crate::embedded`]. Probes may do so: nothing here allocates or locks.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
@@ -9,16 +9,15 @@ use fastinst_sigsafe::futex;
 /// Whether there is a thread of [`crate::embedded`].
 static IS_EMBEDDED: AtomicBool = AtomicBool::new(false);
 
-/// The number of notifications; the futex that this thread sleeps on.
+/// The number of notifications; the futex on which this thread sleeps.
 static NOTIFICATIONS: AtomicU32 = AtomicU32::new(0);
 
-/// From now on, the thread of [`crate::embedded`] is the one that is woken. Returns whether it was
-/// before.
+/// Makes the thread of [`crate::embedded`] the one that is woken. Returns whether it was already.
 pub(crate) fn begin() -> bool {
     IS_EMBEDDED.swap(true, Ordering::AcqRel)
 }
 
-/// From now on, the service thread is the one that is woken.
+/// Makes the service thread the one that is woken.
 pub(crate) fn end() {
     IS_EMBEDDED.store(false, Ordering::Release);
 }

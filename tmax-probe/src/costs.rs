@@ -2,8 +2,8 @@
 //!
 //! The cost of `membarrier` depends on the state of the other processors during the call: it
 //! interrupts those that run a thread of this process. On one machine, runs minutes apart had
-//! medians of 1,200 and of 29,600 ticks. So it is measured as a distribution, in both situations,
-//! and the advice uses the worse one.
+//! medians of 1,200 and of 29,600 ticks. Therefore it is measured as a distribution, in both
+//! situations, and the advice uses the worse one.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use wordpatch::{Bytes, FetchWindow, TextRef, serialize_all_cores, text, tsc};
 use crate::error::Error;
 use crate::kernel::{pin, usable_processors};
 
-/// Samples of each cost.
+/// Number of samples of each cost.
 const SAMPLES: usize = 501;
 
 /// Samples of `membarrier` in each situation, and the pause between two, in ticks: together long
@@ -28,19 +28,19 @@ const PAUSE: u64 = 500_000;
 /// Stores per sample: a single one is too short for the TSC.
 const STORES: u64 = 100;
 
-/// Costs in ticks.
+/// Costs of stores, traps and waits, in TSC ticks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
     /// TSC ticks per microsecond.
     pub ticks_per_us: f64,
-    /// A patch inside a fetch window, in memory that is writable where it is executed. It is not
-    /// executed concurrently.
+    /// A patch inside a fetch window, in memory that is writable where it is executed, in ticks. It
+    /// is not executed concurrently.
     pub store: u64,
-    /// As above, through a second mapping.
+    /// The same patch through a second mapping, in ticks.
     pub alias_store: u64,
-    /// Making a page writable and read-execute again.
+    /// Making a page writable and read-execute again, in ticks.
     pub mprotect_pair: u64,
-    /// From an INT3 into a SIGTRAP handler that does nothing, and back.
+    /// From an INT3 into a SIGTRAP handler that does nothing, and back, in ticks.
     pub int3_round_trip: u64,
     /// `membarrier` SYNC_CORE, by the number of other running threads of the process.
     pub membarrier: Vec<Membarrier>,
@@ -49,18 +49,18 @@ pub struct Costs {
 /// The cost of `membarrier` SYNC_CORE, as a distribution in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membarrier {
-    /// Number of other running threads of the process.
+    /// The number of other running threads of the process.
     pub running: usize,
-    /// Median.
+    /// The median, in ticks.
     pub p50: u64,
-    /// 90th percentile.
+    /// The 90th percentile, in ticks.
     pub p90: u64,
-    /// 99th percentile.
+    /// The 99th percentile, in ticks.
     pub p99: u64,
 }
 
 impl Costs {
-    /// The cost of a wait by `membarrier` in the worst case: the larger 90th percentile.
+    /// The cost of a wait by `membarrier` in the worst case, in ticks: the larger 90th percentile.
     pub fn membarrier_at_worst(&self) -> u64 {
         self.membarrier.iter().map(|at| at.p90).max().unwrap_or(0)
     }

@@ -3,14 +3,14 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why `tmax-probe` has no result.
+/// The reason why `tmax-probe` has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Memory for the site was refused.
     #[error("no executable memory for the trials: {source}; run it where memory can be made executable")]
     Memory {
-        /// The cause.
+        /// The system's error.
         source: region::Error,
     },
 
@@ -21,21 +21,21 @@ pub enum Error {
     /// The process for crashing trials could not be run.
     #[error("the trial's own process could not be run: {source}; allow the command to start itself")]
     Child {
-        /// The cause.
+        /// The system's error.
         source: io::Error,
     },
 
     /// The process of a trial got no processor time for a long time.
     #[error("a trial got no processor for {seconds} s: try again on a machine that is less busy")]
     Starved {
-        /// The time limit.
+        /// The time limit, in seconds.
         seconds: u64,
     },
 
     /// A measured system call failed.
     #[error("{what}: {source}")]
     System {
-        /// The operation.
+        /// The operation that failed.
         what: &'static str,
         /// The system call's error.
         source: io::Error,
@@ -44,16 +44,16 @@ pub enum Error {
     /// A file could not be read or written.
     #[error("{}: {source}", .path.display())]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The system's error.
         source: io::Error,
     },
 
     /// A file has invalid contents.
     #[error("{}: {reason}", .path.display())]
     Content {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The problem.
         reason: String,
@@ -62,7 +62,7 @@ pub enum Error {
     /// A plot could not be drawn.
     #[error("{}: the plot could not be drawn: {reason}", .path.display())]
     Plot {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The drawing library's message.
         reason: String,

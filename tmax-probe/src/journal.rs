@@ -58,12 +58,12 @@ impl<'a> Journal<'a> {
         Ok(journal)
     }
 
-    /// Number of trials of an earlier run.
+    /// The number of trials of an earlier run.
     pub fn kept(&self) -> usize {
         self.kept.values().map(Vec::len).sum()
     }
 
-    /// Removes the journal: the run is complete.
+    /// Removes the journal, because the run is complete.
     ///
     /// # Errors
     /// [`Error::File`].

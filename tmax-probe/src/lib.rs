@@ -2,7 +2,7 @@
 //! runs.
 //!
 //! The command `tmax-probe` writes the result as a calibration for the crate `wordpatch`. The crate
-//! is a library as well: the statistics can be run against a simulated machine,
+//! can also be used as a library: its statistics can be run against a simulated machine,
 //!
 //! ```
 //! use tmax_probe::plan::Depth;
@@ -24,8 +24,8 @@
 //! Other cores eventually see a store to code that they execute, but possibly not atomically. Two
 //! properties decide how code may be rewritten: the **fetch window**, the largest aligned block in
 //! which instruction fetch never sees part of a store, and **T_max**, the longest time for which a
-//! core may continue with bytes that were replaced. The paper (section 3) assumes the cache line
-//! for the first and measures the second (section 8.1, Figure 9). This crate measures both.
+//! core may continue to execute bytes that were replaced. The paper (section 3) assumes the cache
+//! line for the first and measures the second (section 8.1, Figure 9). This crate measures both.
 //!
 //! # The method
 //! 1. In a *trial*, a patcher toggles one instruction between two forms while executors run it in a
@@ -38,7 +38,7 @@
 //! 3. Whether a trial tore counts. A window or a T_max is claimed only by a run that had the power
 //!    to refute it ([`estimate`]).
 //! 4. The result becomes a calibration for `wordpatch` ([`results`]). [`verify`] tries to refute it
-//!    by equal trials and by patches of the library itself, and [`watch`] does so as long as the
+//!    by similar trials and by patches of the library itself, and [`watch`] does so as long as the
 //!    machine runs.
 //!
 //! The protocol's lock is an opcode without visible effect, not INT3: instruction fetch treats both

@@ -3,13 +3,13 @@
 //! 1. **Window.** In each *round*, one trial for each class of boundaries inside a cache line (8,
 //!    16 and 32), by one store. All trials of a round have the same kernel, spacing, executors,
 //!    placement and so on, drawn at random, so that they differ in the boundary only: a class that
-//!    tears is a positive control for those that do not. In every fourth round, also one across the
-//!    line and one inside an aligned quadword.
+//!    tears is a positive control for those that do not. Every fourth round also has a trial across
+//!    the line and one inside an aligned quadword.
 //! 2. **Calls.** The paper's own kernel, which crashes, at the same boundaries.
 //! 3. **T_max, coarse.** In each round, one trial of the protocol for each wait from 0 to 6,400
 //!    ticks, otherwise equal.
 //! 4. **T_max, fine.** The same with waits around the smallest clean one, and beyond it up to the
-//!    T_max that would be claimed. Repeated if that finds a tear at a longer wait.
+//!    T_max that would be claimed. It is repeated if it finds a tear at a longer wait.
 //!
 //! Rounds interleave the trials that are compared, so a machine that becomes busy during the run
 //! affects all of them alike.
@@ -24,12 +24,12 @@ use crate::boundary::{CACHE_LINE, CLASSES, INSIDE_LINE, PAGE, boundaries, class}
 use crate::estimate::SAFETY_FACTOR;
 use crate::trial::{Approach, Kernel, LENGTH, Mapping, Method, Placement, Spacing, Spec};
 
-/// How thorough a run is.
+/// The thoroughness of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// Less than a minute: the window only.
     Quick,
-    /// Some five minutes.
+    /// About five minutes.
     Standard,
     /// The paper's grid: many hours.
     Full,
@@ -54,11 +54,11 @@ impl Depth {
     }
 }
 
-/// Duration of a trial. Short, because trials count rather than their executions; long enough to
-/// include the start of the threads.
+/// Duration of a trial in milliseconds: short, because trials count rather than their executions,
+/// but long enough to include the start of the threads.
 const MILLISECONDS: u32 = 50;
 
-/// Trials across the line and inside a quadword are in one of this many rounds.
+/// One in this number of rounds has trials across the line and inside a quadword.
 const CONTROL_EVERY: u64 = 4;
 
 /// The paper's grid of waits, in ticks.
@@ -75,7 +75,7 @@ const FINE_STEPS: u32 = 12;
 /// Maximum number of repetitions of part 4.
 pub const FINE_ROUNDS: usize = 3;
 
-/// For trials that are limited by time.
+/// Stands for no limit on toggles, in trials that are limited by time.
 const NO_LIMIT: u64 = u64::MAX;
 
 /// A trial with all parameters that a plan leaves open drawn at random, the same for the same
@@ -122,7 +122,7 @@ fn by_one_store(number: u64, of_class: u32) -> Spec {
     Spec { boundary, method, seed: random.random(), ..spec }
 }
 
-/// Part 1.
+/// The trials of part 1.
 pub fn window(depth: Depth) -> Vec<Spec> {
     by_one_store_rounds(0..depth.rounds().window, &INSIDE_LINE)
 }
@@ -138,7 +138,7 @@ pub(crate) fn by_one_store_rounds(rounds: Range<u64>, classes: &[u32]) -> Vec<Sp
     rounds.flat_map(round).collect()
 }
 
-/// Part 2.
+/// The trials of part 2.
 pub fn calls(depth: Depth) -> Vec<Spec> {
     let call = |number: u64, class| Spec {
         kernel: Kernel::Call,
@@ -208,7 +208,7 @@ pub(crate) fn paper_stress(window: u32, toggles: u64) -> Vec<Spec> {
     (1..LENGTH).flat_map(executors).map(spec).collect()
 }
 
-/// Part 3.
+/// The trials of part 3.
 pub fn coarse(depth: Depth, window: u32) -> Vec<Spec> {
     if depth == Depth::Full {
         return paper(window);
@@ -216,8 +216,8 @@ pub fn coarse(depth: Depth, window: u32) -> Vec<Spec> {
     by_protocol_rounds(0..depth.rounds().coarse, window, &WAITS)
 }
 
-/// Part 4, when the smallest clean wait so far is `clean`: from half of it to the T_max that
-/// follows from it. `repetition` counts from 0.
+/// The trials of part 4, if the smallest clean wait so far is `clean`: from half of it to the T_max
+/// that would follow from it. `repetition` counts from 0.
 pub fn fine(depth: Depth, window: u32, clean: u32, repetition: usize) -> Vec<Spec> {
     let first = clean / 2;
     let last = (f64::from(clean) * SAFETY_FACTOR) as u32;
@@ -237,7 +237,7 @@ pub fn fine(depth: Depth, window: u32, clean: u32, repetition: usize) -> Vec<Spe
 fn paper(window: u32) -> Vec<Spec> {
     const RUNS: u64 = 5;
     const TOGGLES: u64 = 50_000_000;
-    /// No trial takes as long; one that gets no processor time must end.
+    /// No trial takes this long; it ends trials that get no processor time.
     const LIMIT: u32 = 3_600_000;
     let mut specs = Vec::new();
     for run in 0..RUNS {
@@ -265,11 +265,11 @@ fn paper(window: u32) -> Vec<Spec> {
 /// Approximate duration of a trial, in milliseconds: its limit, or the time of its toggles if that
 /// is less.
 pub fn expected_milliseconds(spec: &Spec, ticks_per_millisecond: f64) -> u64 {
-    /// Cost of a toggle without its waits, with an executor running.
+    /// The cost of a toggle without its waits, with an executor running, in ticks.
     const TOGGLE: f64 = 300.0;
-    /// Cost of one with its traps and its waits, with several executors.
+    /// The cost of a toggle with its traps and its waits, with several executors, in ticks.
     const PATCH: f64 = 30_000.0;
-    /// Cost of the process and its threads, in milliseconds.
+    /// The cost of the process and its threads, in milliseconds.
     const START: f64 = 6.0;
     let toggle = match spec.method {
         Method::Protocol { wait } => TOGGLE + 2.0 * f64::from(wait),

@@ -24,27 +24,27 @@ const VERSION: u32 = 2;
 pub struct Results {
     /// The version of the format: 2.
     pub version: u32,
-    /// The program and its version.
+    /// The name and version of the program.
     pub made_by: String,
-    /// Seconds since 1970.
+    /// The time at which the run ended, in seconds since 1970.
     pub made_unix_s: u64,
-    /// The processor's name.
+    /// The name of the processor.
     pub cpu: String,
     /// Whether the machine is simulated.
     pub simulated: bool,
-    /// The machine.
+    /// The machine on which the trials ran.
     pub host: Host,
-    /// The fetch window in bytes; null when it is not known.
+    /// The fetch window in bytes; null if it is not known.
     pub window_bytes: Option<u32>,
-    /// T_max in ticks, with its safety factor; null when it is not known.
+    /// T_max in ticks, including the safety factor; null if it is not known.
     pub t_max_ticks: Option<u32>,
-    /// Level of every bound.
+    /// The confidence level of every bound.
     pub confidence: f64,
-    /// By class, by boundary and by wait, with the verdicts.
+    /// The findings by class, boundary and wait, with the verdicts.
     pub tears: Findings,
-    /// Costs on this machine; null in a simulated run.
+    /// The costs on this machine; null in a simulated run.
     pub costs: Option<Costs>,
-    /// How to wait, and when to batch.
+    /// The advice on how to wait and when to batch.
     pub advice: Option<Advice>,
     /// Limits of what the run could detect.
     pub blind_spots: Vec<String>,
@@ -61,11 +61,11 @@ pub struct Advice {
     pub wait_ticks: u64,
     /// The cost of the other kind, if it is available.
     pub other_ticks: Option<u64>,
-    /// With more straddlers than this in a batch, the stores cost more than the waits.
+    /// The batch size, in straddlers, above which the stores cost more than the waits.
     pub batch: u64,
 }
 
-/// Waits in the patch of a straddler; it has one store more.
+/// The number of waits in the patch of a straddler; it has one more store.
 const WAITS: u64 = 2;
 const STORES: u64 = 3;
 
@@ -107,8 +107,8 @@ impl Results {
         }
     }
 
-    /// The calibration that follows, if the window or T_max is known and the machine is real. A
-    /// window that is not known is the vendors'.
+    /// The calibration that follows from the results, if the window or T_max is known and the
+    /// machine is real. If the window is not known, it is that of the vendors' guarantee.
     pub fn calibration(&self) -> Option<Calibration> {
         let wait = self.advice?.wait;
         if self.window_bytes.is_none() && self.t_max_ticks.is_none() {
@@ -141,7 +141,7 @@ impl Results {
         })
     }
 
-    /// The JSON text.
+    /// The results as JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("numbers and text") + "\n"
     }

@@ -1,6 +1,6 @@
 //! Simulated machines with a known window and T_max, which no run may contradict.
 //!
-//! A machine tears as observed on real ones: inside a cache line 0.1 to 20 times in a million
+//! A simulated machine tears as real ones do: inside a cache line 0.1 to 20 times in a million
 //! toggles, in clusters (all tears of a hundred trials may come from four of them, possibly
 //! consecutive), and never with one executor. Across lines and pages a plain store tears almost
 //! always. Under the protocol, tears become rarer with longer waits, and end at T_max.
@@ -23,22 +23,23 @@ pub struct Tearing {
     pub per_million_unwaited: f64,
     /// The rate at a wait is that without waits times (1 - wait / T_max) to this power.
     pub decline: f64,
-    /// The share of trials that tear.
+    /// The share of trials that tear, from 0 to 1.
     pub hot: f64,
-    /// Average number of trials in a period with or without tears.
+    /// The average number of trials in a period with or without tears.
     pub period: f64,
-    /// The share of a processor that a thread of a trial gets, because of other processes.
+    /// The share of a processor that a thread of a trial gets in the presence of other processes,
+    /// from 0 to 1.
     pub processor: f64,
 }
 
-/// A simulated machine.
+/// A simulated machine with known properties.
 #[derive(Debug)]
 pub struct Simulated {
-    /// Its fetch window in bytes.
+    /// The fetch window of the machine, in bytes.
     pub window: u32,
     /// The longest staleness, in ticks.
     pub t_max: u32,
-    /// Its tearing behaviour.
+    /// The tearing behaviour of the machine.
     pub tearing: Tearing,
     /// The window that `wordpatch::patch` assumes, in bytes.
     pub assumed_window: u32,
@@ -52,7 +53,8 @@ fn log_uniform(random: &mut SmallRng, from: f64, to: f64) -> f64 {
 }
 
 impl Simulated {
-    /// A machine that tears as the AMD Zen 5 did. The same seed produces the same trials.
+    /// A machine that tears like the AMD Zen 5 that was measured. The same seed produces the same
+    /// trials.
     pub fn new(window: u32, t_max: u32, seed: u64) -> Self {
         let tearing = Tearing {
             per_million: 20.0,
@@ -67,8 +69,8 @@ impl Simulated {
         Self { window, t_max, tearing, assumed_window: window, is_hot: false, random }
     }
 
-    /// The machine with this number, with all parameters drawn at random from the range of real
-    /// machines.
+    /// The machine with this number, all of whose parameters are drawn at random from the range of
+    /// real machines.
     pub fn drawn(number: u64) -> Self {
         let mut random = SmallRng::seed_from_u64(number);
         let window = CLASSES[random.random_range(1..CLASSES.len())];
@@ -152,15 +154,17 @@ impl Machine for Simulated {
 /// The outcomes for a number of simulated machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Outcomes {
-    /// Number of machines.
+    /// The number of machines.
     pub machines: u64,
-    /// Machines with a window inside a cache line (8, 16 or 32 bytes), and thus a control.
+    /// The number of machines with a window inside a cache line (8, 16 or 32 bytes), and thus a
+    /// control.
     pub with_control: u64,
-    /// Of these, the number whose window was found.
+    /// The number of these whose window was found.
     pub windows_known: u64,
-    /// Number of T_max found.
+    /// The number of machines whose T_max was found.
     pub t_max_known: u64,
-    /// Number of calibrations that claim a larger window or a shorter T_max than the machine has.
+    /// The number of calibrations that claim a larger window or a shorter T_max than the machine
+    /// has.
     pub unsafe_calibrations: u64,
 }
 

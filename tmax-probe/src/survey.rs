@@ -9,22 +9,22 @@ use crate::estimate::{WindowVerdict, findings};
 use crate::plan::{self, Depth};
 use crate::trial::{Machine, Spec, Trial};
 
-/// The vendors' guarantee, in bytes: in force if the window is not known.
+/// The window of the vendors' guarantee, in bytes: in force if the window is not known.
 pub(crate) const VENDORS_WINDOW: u32 = FetchModel::VENDOR_GUARANTEE.window.bytes() as u32;
 
-/// Is notified of the progress of a run.
+/// Observes the progress of a run.
 pub trait Observer {
-    /// A part begins.
+    /// Called when a part begins.
     fn part(&mut self, name: &'static str, specs: &[Spec]);
 
-    /// A trial has ended. An error ends the run.
+    /// Called when a trial has ended. An error ends the run.
     ///
     /// # Errors
     /// [`Error::Interrupted`].
     fn trial(&mut self, trial: &Trial) -> Result<(), Error>;
 }
 
-/// An observer that ignores all notifications.
+/// An observer that does nothing.
 pub struct Unobserved;
 
 impl Observer for Unobserved {
@@ -62,8 +62,8 @@ pub(crate) fn run_part(
 fn limit(depth: Depth, specs: &[Spec]) -> Duration {
     /// Relative to the time of the part on an idle machine.
     const FACTOR: f64 = 1.5;
-    /// Any rate: these trials have no limit on toggles, which `expected_milliseconds` would use it
-    /// for.
+    /// Any rate will do: these trials have no limit on toggles, for which `expected_milliseconds`
+    /// would use it.
     const ANY: f64 = 1.0;
     match depth {
         Depth::Full => Duration::MAX,
@@ -78,7 +78,8 @@ fn limit(depth: Depth, specs: &[Spec]) -> Duration {
 /// one and a half times that on an idle machine.
 ///
 /// # Errors
-/// Those of the machine or the observer; the trials so far are lost unless the machine stores them.
+/// The errors of the machine or the observer; the trials so far are lost unless the machine stores
+/// them.
 pub fn survey(
     machine: &mut dyn Machine,
     depth: Depth,

@@ -1,13 +1,13 @@
 //! One trial: a patcher toggles a site while executors run it and count what they observe.
 //!
 //! The site is one instruction of five bytes ([`LENGTH`]). A boundary splits it after its first
-//! `front` bytes. It is toggled between two forms; an execution that is neither form is a *tear*.
+//! `front` bytes. It is toggled between two forms; an execution of anything else is a *tear*.
 //!
 //! # The trial is the unit of evidence
-//! Tears come in clusters: on an AMD Zen 5, 87 of 88 tears came from one trial of 26. So tears of
-//! one trial are not independent, nor are its millions of executions. What is counted is whether a
-//! trial tore at all. To make trials as independent as possible, each runs in a separate process
-//! ([`crate::kernel`]): new pages, a new loop, new threads.
+//! Tears come in clusters: on an AMD Zen 5, 87 of 88 tears came from one trial of 26. Therefore
+//! neither the tears of one trial nor its millions of executions are independent. What counts is
+//! whether a trial tore at all. To make trials as independent as possible, each runs in a separate
+//! process ([`crate::kernel`]): new pages, a new loop, new threads.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub const LENGTH: u8 = 5;
 #[serde(rename_all = "snake_case")]
 pub enum Kernel {
     /// `mov eax, A` and `mov eax, B`, where A and B differ in every byte. A mixture shows in EAX,
-    /// unless the whole immediate is on one side of the boundary (`front` is 1).
+    /// unless the entire immediate is on one side of the boundary (`front` is 1).
     Immediate,
     /// `mov eax, A` and `mov edx, B`: the opcode byte differs too. A mixture shows in the two
     /// registers.
@@ -60,9 +60,9 @@ pub enum Method {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spacing {
-    /// Immediately.
+    /// Immediately after the previous one.
     BackToBack,
-    /// Two immediately, then one after a random pause.
+    /// In pairs: the second one immediately after the first, then a random pause.
     Pairs,
     /// After a random pause.
     Spread,
@@ -72,7 +72,7 @@ pub enum Spacing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mapping {
-    /// The mapping in which it is executed.
+    /// The mapping in which the site is executed.
     Direct,
     /// A second mapping of the same pages, as in the library.
     Alias,
@@ -100,56 +100,57 @@ pub enum Placement {
     Apart,
     /// The patcher shares its processor with every second executor.
     Shared,
-    /// Chosen by the kernel.
+    /// The kernel places the threads.
     Free,
 }
 
 /// The parameters of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Spec {
-    /// The instruction.
+    /// The toggled instruction.
     pub kernel: Kernel,
-    /// The boundary: bytes from the start of a cache line (a multiple of 4, up to its end), or
+    /// The boundary, in bytes from the start of a cache line (a multiple of 4, up to its end), or
     /// [`PAGE`](crate::boundary::PAGE) for a page's end.
     pub boundary: u32,
-    /// Number of its bytes before the boundary: 1 to 4.
+    /// The number of the site's bytes before the boundary: 1 to 4.
     pub front: u8,
-    /// How it is toggled.
+    /// How the site is toggled.
     pub method: Method,
     /// The time between toggles.
     pub spacing: Spacing,
-    /// The mapping.
+    /// The mapping through which the site is written.
     pub mapping: Mapping,
-    /// Number of threads that execute it.
+    /// The number of threads that execute the site.
     pub executors: u8,
-    /// How they arrive at it.
+    /// How executors arrive at the site.
     pub approach: Approach,
-    /// On which processors.
+    /// The processors on which the threads run.
     pub placement: Placement,
     /// Whether another thread accesses much memory at the same time.
     pub load: bool,
     /// Selects the cache line in the page, and the lengths of the loop around the site.
     pub seed: u64,
-    /// The trial ends after this number of toggles,
+    /// The number of toggles after which the trial ends.
     pub toggles: u64,
-    /// or after this time.
+    /// The time in milliseconds after which the trial ends, if it has not reached its number of
+    /// toggles.
     pub milliseconds: u32,
 }
 
 /// The results of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Its parameters.
+    /// The trial's parameters.
     pub spec: Spec,
-    /// Number of toggles.
+    /// The number of toggles.
     pub toggles: u64,
-    /// Number of executions, of all executors.
+    /// The number of executions, by all executors.
     pub executions: u64,
-    /// Number of executions of the lock.
+    /// The number of executions of the lock.
     pub locked: u64,
-    /// Number of executions of neither form. For [`Kernel::Call`], 1 if the process crashed.
+    /// The number of executions of neither form. For [`Kernel::Call`], 1 if the process crashed.
     pub tears: u64,
-    /// Its duration.
+    /// The duration of the trial, in milliseconds.
     pub milliseconds: u32,
 }
 

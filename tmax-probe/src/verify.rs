@@ -2,16 +2,16 @@
 //! and T_max.
 //!
 //! 1. One store at every class inside the window, and at the window itself as the control: rounds
-//!    of [`crate::plan`], whose trials differ in their boundary only.
+//!    of [`crate::plan`], whose trials differ only in their boundary.
 //! 2. The protocol, with waits of T_max, at the boundaries from the window on; if the model has a
 //!    T_max.
 //! 3. `wordpatch::patch` under the model, at every boundary: one store inside the window, INT3 and
 //!    waits elsewhere.
 //!
 //! A tear inside the window, or in 2 or 3, refutes the model. Without one, the model holds as far
-//! as the run had the power to refute it: [`Verification::power`] is the probability with which a
-//! window that tears in one trial of 26 (the rarest observed on a real machine) would have been
-//! refuted. The control must have torn, otherwise the run could not have detected tears.
+//! as the run had the power to refute it: [`Verification::power`] is the probability that a window
+//! that tears in one trial of 26 (the rarest observed on a real machine) would have been refuted.
+//! The control must have torn, otherwise the run could not have detected tears.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -30,14 +30,14 @@ use crate::trial::{Machine, Method, Spec, Trial};
 /// all but one of 88 from one trial of 26.
 pub const CLUSTERED: f64 = 1.0 / 26.0;
 
-/// Number of trials.
+/// The number of trials in a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Rounds of part 1: as many trials for each class.
+    /// The number of rounds of part 1, each of which has one trial of each class.
     pub rounds: u64,
     /// Toggles of each trial through `wordpatch::patch`, without a time limit, as in the paper: at
-    /// the window's own boundary, each split, with 2 to 6 executors. Without it, those trials are
-    /// as short as the others, at every boundary.
+    /// the window's own boundary, each split, with 2 to 6 executors. If it is `None`, those trials
+    /// are as short as the others, at every boundary.
     pub toggles: Option<u64>,
 }
 
@@ -49,9 +49,9 @@ impl Effort {
 /// The trials of one class inside the window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Inside {
-    /// Bytes that a site with this split crosses; 4 for none.
+    /// The class in bytes: the alignment that a site with this split crosses; 4 for none.
     pub class: u32,
-    /// By one store.
+    /// The count of trials by one store.
     pub count: Count,
 }
 
@@ -60,35 +60,35 @@ pub struct Inside {
 pub struct Verification {
     /// The window that was checked, in bytes.
     pub window_bytes: u32,
-    /// The T_max that was checked, in ticks; null when waits are `membarrier` only.
+    /// The T_max that was checked, in ticks; null if waits use only `membarrier`.
     pub t_max_ticks: Option<u32>,
-    /// At the window's own boundary, by one store: should tear.
+    /// The count of trials by one store at the window's own boundary, which should tear.
     pub control: Count,
-    /// At the boundaries inside the window, by one store: must not tear.
+    /// The counts of trials by one store at the boundaries inside the window, which must not tear.
     pub inside: Vec<Inside>,
-    /// By the protocol with waits of T_max: must not tear.
+    /// The count of trials by the protocol with waits of T_max, which must not tear.
     pub protocol: Count,
-    /// By `wordpatch::patch`: must not tear.
+    /// The count of trials by `wordpatch::patch`, which must not tear.
     pub wordpatch: Count,
     /// The probability that a window that tears in one trial of 26 would have been refuted: 0 to 1.
     pub power: f64,
-    /// The trials that tore and must not tear.
+    /// The trials that must not tear but did.
     pub torn: Vec<Trial>,
 }
 
 /// The verdict of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// No trial tore that must not, and the control did.
+    /// No trial tore that must not tear, and the control did.
     Holds,
-    /// A trial tore that must not.
+    /// A trial tore that must not tear.
     Refuted,
-    /// No trial tore that must not, but neither did the control.
+    /// No trial tore that must not tear, but neither did the control.
     Blind,
 }
 
 impl Verification {
-    /// The verdict.
+    /// The verdict that follows from the results.
     pub fn verdict(&self) -> Verdict {
         match (self.torn.is_empty(), self.control.torn_trials) {
             (false, _) => Verdict::Refuted,
@@ -130,7 +130,7 @@ pub(crate) fn must_not_tear(window: u32, spec: &Spec) -> bool {
 /// Checks `model`. Blocks for the duration of its trials.
 ///
 /// # Errors
-/// Those of the machine or the observer.
+/// The errors of the machine or the observer.
 pub fn verify(
     machine: &mut dyn Machine,
     model: &FetchModel,
@@ -139,7 +139,7 @@ pub fn verify(
 ) -> Result<Verification, Error> {
     let mut trials = Vec::new();
     for (name, specs) in parts(model, effort) {
-        // No time limit on a busy machine: the power is reported.
+        // There is no time limit on a busy machine; the power is reported.
         trials.extend(run_part(machine, observer, name, &specs, Duration::MAX)?);
     }
     Ok(Verification::of(model, &trials))

@@ -22,9 +22,9 @@ const NAP: Duration = Duration::from_millis(200);
 /// The reason why watching ended.
 #[derive(Debug)]
 pub enum End {
-    /// A trial tore that must not.
+    /// A trial tore that must not tear.
     Refuted(Box<Verification>),
-    /// `is_over` returned true; nothing had torn.
+    /// `is_over` returned true, and nothing had torn.
     Over(Box<Verification>),
 }
 
@@ -42,11 +42,11 @@ pub fn run_when_idle() -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks `model` until it is refuted, or `is_over` returns true; it is called several times a
+/// Checks `model` until it is refuted, or `is_over` returns true, which is called several times per
 /// second.
 ///
 /// # Errors
-/// Those of the machine. A trial that got no processor time is skipped.
+/// The errors of the machine. A trial that got no processor time is skipped.
 pub fn watch(
     machine: &mut dyn Machine,
     model: &FetchModel,

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// The command with its own home folder.
+/// The command with its own home directory.
 fn command(home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tmax-probe"));
     command.args(arguments).env("HOME", home);
@@ -37,8 +37,8 @@ fn a_simulated_machine_is_recovered_and_nothing_is_kept() {
     assert!(stdout.contains("fetch window   16 bytes"), "{stdout}");
     assert!(stderr.matches("(recovered)").count() == 2, "{stderr}");
     assert_eq!(fs::read_dir(home.path()).expect("a folder").count(), 0, "no file in the user's home");
-    // A minute is enough for the window only; and if tears are across lines only, nothing shows
-    // that a tear inside one would be detected.
+    // A minute is enough for the window only; and if tears occur only across lines, nothing shows
+    // that a tear inside a line would be detected.
     let (stdout, _) = run(home.path(), &["--quick", "--simulate", "16:500"], 3);
     assert!(
         stdout.contains("fetch window   16 bytes") && stdout.contains("T_max          not tried"),

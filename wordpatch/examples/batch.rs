@@ -36,14 +36,14 @@ fn main() -> Result<(), Error> {
     let patches: Vec<Patch<'_>> = addresses
         .iter()
         .enumerate()
-        // One of them expects other bytes: it is refused, and the others are made.
+        // One patch expects other bytes: it is refused, and the others are made.
         .map(|(number, address)| Patch {
             address: *address,
             expected: if number == 50 { &wrong[..5] } else { &old[..5] },
             replacement: &new[..5],
         })
         .collect();
-    // SAFETY: an instruction starts at each address, in code that only this program's calls of
+    // SAFETY: an instruction starts at each address, in code that only this program's calls to
     // wordpatch write; `mov eax, 2` is correct for every caller; this is the only thread, with
     // SIGTRAP unblocked, and no branch goes into an instruction.
     let results = unsafe { wordpatch::patch_all(&patches) };

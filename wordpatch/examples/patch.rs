@@ -43,7 +43,7 @@ fn main() -> Result<(), wordpatch::Error> {
     };
     let patch = || {
         wait_until_seen(VALUES[0]);
-        // While it is patched, the instruction may be a breakpoint, so every thread must be able to
+        // While the instruction is patched, it may be a breakpoint, so every thread must be able to
         // take SIGTRAP.
         wordpatch::check_sigtrap_unblocked()?;
         for (old, new) in [(VALUES[0], VALUES[1]), (VALUES[1], VALUES[2])] {

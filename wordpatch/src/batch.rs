@@ -16,12 +16,12 @@ use crate::stepwise::{self, Stepwise as _};
 use crate::{Error, Patch, serialize, trap};
 
 /// Replaces `expected` by `replacement` at the start of the instruction at `address`: every thread
-/// that executes it runs the old or the new instruction, never a mixture.
+/// executes either the old or the new instruction, never a mixture.
 ///
 /// Both are 1 to 8 bytes long; a longer instruction keeps its other bytes. The position of the
 /// instruction, up to its eighth byte, determines the protocol, not the position of the bytes that
 /// are given or change. If the instruction is inside one fetch window, the patch is one atomic
-/// store, after a few hundred ticks for looking the address up and decoding. If it crosses a
+/// store, after a few hundred ticks for looking up the address and decoding. If it crosses a
 /// window, the caller blocks: for one wait if bytes change on one side only, otherwise for two. A
 /// wait takes T_max if it is known, otherwise a `membarrier` of about 600 to 40,000 ticks. Threads
 /// that execute the instruction during the waits take a trap of a few thousand ticks and continue;

@@ -13,9 +13,8 @@
 //! A [`CodeArena`] is for code that is added while other code runs: both mappings are created at
 //! once, near the code that it belongs to, and code is appended through the writable one. Appended
 //! code never moves. Addresses for arenas may be reserved after code, in its own mappings
-//! ([`CodeBuffer::seal_with_room`]): what is mapped later may leave no place near the code, a
-//! process may have some 65,000 mappings, and the search for a place takes longer the more there
-//! are.
+//! ([`CodeBuffer::seal_with_room`]): later mappings may leave no space near the code, a process may
+//! have only about 65,000 mappings, and the search for space takes longer the more there are.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -68,7 +67,7 @@ impl Drop for View {
     }
 }
 
-/// Code that is being written.
+/// Code that is being written, before it is executable.
 #[derive(Debug)]
 pub struct CodeBuffer {
     view: View,
@@ -119,13 +118,13 @@ impl CodeBuffer {
         Some(start)
     }
 
-    /// The bytes written.
+    /// The bytes written so far.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: mapped read-write, and exclusively ours until it is sealed.
         unsafe { std::slice::from_raw_parts_mut(self.view.start.as_ptr(), self.written) }
     }
 
-    /// Unmaps what follows the first `length` bytes, which are whole pages.
+    /// Unmaps everything after the first `length` bytes, which are whole pages.
     fn shrink(&mut self, length: usize) -> Result<(), Error> {
         let rest = self.view.range().start + length..self.view.range().end;
         if let Some(start) = NonNull::new(std::ptr::with_exposed_provenance_mut(rest.start))
@@ -146,9 +145,9 @@ impl CodeBuffer {
         Ok(self.seal_with_room(0)?.0)
     }
 
-    /// As [`CodeBuffer::seal`], and keeps `room` bytes of addresses after the code for arenas, or
-    /// fewer if the limit of the buffer is reached; none if the system refuses them. They belong to
-    /// the mappings of the code, and take memory as they are written.
+    /// As [`CodeBuffer::seal`], but also keeps `room` bytes of addresses after the code for arenas:
+    /// fewer if the limit of the buffer is reached, none if the system refuses them. They belong to
+    /// the mappings of the code, and take memory only when they are written.
     ///
     /// # Errors
     /// As [`CodeBuffer::seal`].
@@ -200,7 +199,7 @@ impl CodeMemory {
         self.text.range().start
     }
 
-    /// The addresses of its pages.
+    /// The addresses of the pages of the code.
     pub fn pages(&self) -> Range<usize> {
         self.text.range()
     }
@@ -214,10 +213,10 @@ impl CodeMemory {
     }
 }
 
-/// Addresses after code, for arenas.
+/// Address space after code, for arenas.
 #[derive(Debug)]
 pub struct CodeRoom {
-    /// Where code will be executed, and written.
+    /// The mappings at which code will be executed, and written.
     views: Option<(View, View)>,
     generation: Generation,
 }
@@ -228,15 +227,15 @@ impl CodeRoom {
         self.views.as_ref().map_or(0, |(text, _)| text.length)
     }
 
-    /// Whether nothing is left.
+    /// Whether no bytes are left.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The next `length` bytes, as an arena; `None` if fewer are left.
+    /// Takes the next `length` bytes as an arena; `None` if fewer are left.
     ///
-    /// A forked child shares the pages with its parent, so it gives the addresses back instead, and
-    /// gets `None`: [`CodeArena::near`] then finds them free.
+    /// A forked child shares the pages with its parent. Therefore it returns the addresses to the
+    /// system instead, and gets `None`: [`CodeArena::near`] then finds them free.
     ///
     /// # Errors
     /// [`Error::MemoryMap`].
@@ -254,7 +253,7 @@ impl CodeRoom {
     }
 }
 
-/// Memory for code that is added while the code next to it runs.
+/// Memory for code that is added while the code next to it is running.
 ///
 /// The requirements of [`CodeMemory`] for dropping apply here, too.
 #[derive(Debug)]
@@ -280,7 +279,7 @@ impl CodeArena {
         Self::of(text, view)
     }
 
-    /// An empty arena in a text and its writable view.
+    /// An empty arena in a text and its writable alias.
     fn of(text: View, view: View) -> Result<Self, Error> {
         text::register(text.range(), view.start);
         let memory = CodeMemory { text, view, code: 0 };
@@ -317,7 +316,7 @@ impl CodeArena {
         if end > self.memory.pages().len() {
             return Err(Error::OutOfReach { address, length: code.len() });
         }
-        // SAFETY: inside the view, in a part that is not in use yet.
+        // SAFETY: inside the alias, in a part that is not in use yet.
         unsafe {
             let place = self.memory.view.start.add(start);
             place.copy_from_nonoverlapping(NonNull::from(code).cast(), code.len());
@@ -326,19 +325,20 @@ impl CodeArena {
         Ok(address)
     }
 
-    /// Writes code over code that was appended, from an address inside it on. The end of what was
-    /// appended last may be exceeded: what is appended next comes after this code. Threads may
-    /// execute it after they have read its address from memory that was written after this call.
+    /// Overwrites appended code from an address inside it on. The new code may extend beyond the
+    /// end of the code that was appended last: code that is appended later comes after it. Threads
+    /// may execute it after they have read its address from memory that was written after this
+    /// call.
     ///
     /// # Errors
     /// [`Error::SharedWithParent`] in a forked child before [`unshare`](text::unshare),
     /// [`Error::OutOfReach`] if nothing was appended there, or there is no room.
     ///
     /// # Safety
-    /// No thread executes the code that was there, or will: nothing leads to it any more, every
-    /// core has executed a serializing instruction since
-    /// ([`serialize_all_cores`](crate::serialize_all_cores)), and no thread will return to it, of
-    /// forked children neither ([`may_have_children`](text::may_have_children)).
+    /// No thread executes the code that was there, or will execute it: nothing leads to it any
+    /// more, every core has executed a serializing instruction since
+    /// ([`serialize_all_cores`](crate::serialize_all_cores)), and no thread will return to it,
+    /// including threads of forked children ([`may_have_children`](text::may_have_children)).
     pub unsafe fn overwrite(&mut self, address: usize, code: &[u8]) -> Result<(), Error> {
         if text::is_shared_with_parent() {
             return Err(Error::SharedWithParent { address });
@@ -348,7 +348,7 @@ impl CodeArena {
         if start >= self.memory.code || end > self.memory.pages().len() {
             return Err(Error::OutOfReach { address, length: code.len() });
         }
-        // SAFETY: inside the view, in a part that nobody uses, by the caller's obligation.
+        // SAFETY: inside the alias, in a part that nobody uses, by the caller's obligation.
         unsafe {
             let place = self.memory.view.start.add(start);
             place.copy_from_nonoverlapping(NonNull::from(code).cast(), code.len());
@@ -362,7 +362,7 @@ impl CodeArena {
         self.memory.code()
     }
 
-    /// The addresses of its pages.
+    /// The addresses of the arena's pages.
     pub fn pages(&self) -> Range<usize> {
         self.memory.pages()
     }

@@ -6,8 +6,8 @@
 //! 1. looked up by its site and the complete instruction: a site that is toggled any number of
 //!    times needs two copies;
 //! 2. encoded for the next free address of a page within reach, or of a new page;
-//! 3. written through the page's writable alias, eight bytes at a time, over the INT3s that fill
-//!    free memory.
+//! 3. written through the page's writable alias, eight bytes at a time, over the INT3s with which
+//!    free memory is filled.
 //!
 //! A copy is never freed: a thread may be executing it at any time.
 //!

@@ -6,8 +6,8 @@
 //!
 //! # Calls
 //! A CALL in the copy would push an address in the copy. But return addresses are used:
-//! `__cyg_profile_func_enter` is passed that of its caller, and unwinders look them up in tables.
-//! The copy would also stay in use until the callee returns. So a CALL becomes
+//! `__cyg_profile_func_enter` gets that of its caller, and unwinders look them up in tables. The
+//! copy would also stay in use until the callee returns. Therefore a CALL becomes
 //!
 //! ```text
 //! push imm32              ; low half of the return address, sign-extended

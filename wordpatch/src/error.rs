@@ -12,16 +12,16 @@ use crate::Bytes;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The patch is empty, longer than eight bytes, or old and new bytes differ in length.
+    /// The patch is empty or longer than eight bytes, or old and new bytes differ in length.
     #[error(
         "a patch replaces 1 to 8 bytes by the same number: {expected} expected bytes, {replacement} new bytes at {address:#x}"
     )]
     Length {
         /// The address of the patch.
         address: usize,
-        /// Length of the expected old bytes.
+        /// The length of the expected old bytes.
         expected: usize,
-        /// Length of the new bytes.
+        /// The length of the new bytes.
         replacement: usize,
     },
 
@@ -30,7 +30,7 @@ pub enum Error {
         "no valid instruction at {address:#x}: {bytes}; give the address of an instruction's first byte, and complete instructions"
     )]
     Undecodable {
-        /// Where the instruction should start.
+        /// The address at which the instruction should start.
         address: usize,
         /// The bytes that do not decode.
         bytes: Bytes,
@@ -42,11 +42,11 @@ pub enum Error {
         "the patch would replace an instruction of {old_length} bytes at {address:#x} by one of {new_length}; instruction boundaries must not change"
     )]
     LayoutChanged {
-        /// Where the instruction starts.
+        /// The address of the instruction.
         address: usize,
-        /// Length of the old instruction.
+        /// The length of the old instruction.
         old_length: usize,
-        /// Length of the new instruction.
+        /// The length of the new instruction.
         new_length: usize,
     },
 
@@ -56,7 +56,7 @@ pub enum Error {
         "the patch at {address:#x} changes several instructions that are more than 8 bytes or cross a fetch window; patch them one at a time"
     )]
     SeveralInstructions {
-        /// The first instruction that changes.
+        /// The address of the first instruction that changes.
         address: usize,
     },
 
@@ -72,7 +72,7 @@ pub enum Error {
         "foreign bytes at {address:#x}: expected {expected}, found {found}; another tool may have patched this code"
     )]
     Mismatch {
-        /// Where the bytes differ.
+        /// The address at which the bytes differ.
         address: usize,
         /// The bytes that the caller expected.
         expected: Bytes,
@@ -84,37 +84,37 @@ pub enum Error {
     /// patch was checked. It is safe to try again.
     #[error("another thread is patching the instruction at {address:#x}; try again")]
     Contended {
-        /// The site.
+        /// The address of the site.
         address: usize,
     },
 
     /// There is an INT3 at the site that is not ours.
     #[error("there is a foreign breakpoint at {address:#x}; remove the debugger's breakpoint")]
     ForeignBreakpoint {
-        /// The site.
+        /// The address of the site.
         address: usize,
     },
 
     /// The address is not mapped.
     #[error("{address:#x} is not mapped; was its library unloaded?")]
     NotMapped {
-        /// The address.
+        /// The address that was given.
         address: usize,
     },
 
     /// The address is mapped, but not executable and readable.
     #[error("{address:#x} is not readable and executable memory; data needs no patch: write it directly")]
     NotExecutable {
-        /// The address.
+        /// The address that was given.
         address: usize,
     },
 
     /// The instruction cannot be run out of line, so its site cannot be locked.
     #[error("the instruction at {address:#x} cannot be moved out of line: {reason}")]
     Immovable {
-        /// The site.
+        /// The address of the site.
         address: usize,
-        /// Why the instruction cannot be executed at another address.
+        /// The reason why the instruction cannot be executed at another address.
         reason: &'static str,
     },
 
@@ -123,7 +123,7 @@ pub enum Error {
         "no {length} free bytes within 2 GiB of {address:#x}; leave addresses near the program's text unmapped"
     )]
     OutOfReach {
-        /// The address that the memory must be near.
+        /// The address near which the memory is needed.
         address: usize,
         /// The requested length, in bytes.
         length: usize,
@@ -137,16 +137,17 @@ pub enum Error {
     /// The text was unmapped, or replaced, during an asynchronous patch. Nothing else has changed.
     #[error("the text at {address:#x} was unmapped while it was being patched; nothing is left to undo")]
     TextGone {
-        /// The site.
+        /// The address of the site.
         address: usize,
     },
 
-    /// The patch was begun by the parent process. The text of this process has the old instruction.
+    /// The patch was started by the parent process. The text of this process has the old
+    /// instruction.
     #[error(
         "the patch of {address:#x} was begun by the parent process, and has no effect in this one; start it again here"
     )]
     Forked {
-        /// The site.
+        /// The address of the site.
         address: usize,
     },
 
@@ -156,7 +157,7 @@ pub enum Error {
         "thread {thread} has SIGTRAP blocked; unblock it there before an instruction is patched across a fetch window"
     )]
     SigtrapBlocked {
-        /// The thread's id in the kernel.
+        /// The kernel id of the thread.
         thread: i32,
     },
 
@@ -180,7 +181,7 @@ pub enum Error {
     /// process: call [`unshare`](crate::text::unshare).
     #[error("the text at {address:#x} is still shared with the parent process; call text::unshare first")]
     SharedWithParent {
-        /// The site.
+        /// The address of the site.
         address: usize,
     },
 
@@ -189,7 +190,7 @@ pub enum Error {
         "no writable alias of the text at {address:#x} ({source}); text access by mprotect may be allowed here"
     )]
     AliasRefused {
-        /// Start of the text mapping.
+        /// The start of the text mapping.
         address: usize,
         /// The system call's error.
         source: io::Error,
@@ -200,7 +201,7 @@ pub enum Error {
         "mprotect of the text at {address:#x} failed: {source}; where it is forbidden, text must be written through an alias"
     )]
     ProtectRefused {
-        /// Start of the page.
+        /// The start of the page.
         address: usize,
         /// The system call's error.
         source: io::Error,
@@ -250,9 +251,9 @@ pub enum Error {
         "the memory map near {address:#x} could not be read or changed: {source}; mount /proc, and allow mmap"
     )]
     MemoryMap {
-        /// The address looked up.
+        /// The address that was looked up.
         address: usize,
-        /// The cause.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -1,8 +1,8 @@
-//! What patches assume about this processor's instruction fetch.
+//! The assumptions of patches about this processor's instruction fetch.
 //!
 //! The paper (section 3) assumes that a store inside a cache line is atomic for instruction fetch.
 //! This does not hold on every processor: AMD Zen 4 and Zen 5 were seen to tear at 32-byte
-//! boundaries inside a line. So the unit here is the *fetch window*.
+//! boundaries inside a line. Therefore the unit here is the *fetch window*.
 //!
 //! # Without a calibration
 //! The window is an aligned quadword, and waits are `membarrier` SYNC_CORE. The basis for this:
@@ -19,8 +19,8 @@
 //! one as unsafe.
 //!
 //! # With a calibration
-//! [`crate::calibration`] provides a measured window, claimed only by a run that could have refuted
-//! it, and possibly a T_max.
+//! [`crate::calibration`] provides a measured window, which only a run that could have refuted it
+//! may claim, and possibly a T_max.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,37 +28,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibration;
 
-/// The size of a naturally aligned block that instruction fetch reads at once.
+/// The size of a naturally aligned block that instruction fetch reads atomically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FetchWindow {
     /// An aligned quadword. Architectural on AMD.
     Bytes8 = 8,
-    /// Measured on some processors.
+    /// An aligned 16-byte block. Measured on some processors.
     Bytes16 = 16,
-    /// Measured on some processors.
+    /// An aligned 32-byte block. Measured on some processors.
     Bytes32 = 32,
     /// A cache line: the paper's assumption.
     Bytes64 = 64,
 }
 
-/// How the bytes of a patch lie in fetch windows.
+/// The position of a patch's bytes relative to fetch windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// All in one window.
+    /// All bytes lie in one window.
     Inside,
     /// The first `front` bytes lie in one window, the rest in the next.
     Crossing {
-        /// Bytes before the boundary, at least 1.
+        /// The number of bytes before the boundary, at least 1.
         front: usize,
     },
 }
 
 impl FetchWindow {
-    /// All sizes, in ascending order.
+    /// All window sizes, in ascending order.
     pub const ALL: [Self; 4] = [Self::Bytes8, Self::Bytes16, Self::Bytes32, Self::Bytes64];
 
-    /// The size in bytes.
+    /// The size of the window in bytes.
     pub const fn bytes(self) -> usize {
         self as usize
     }
@@ -74,14 +74,15 @@ impl FetchWindow {
         }
     }
 
-    /// Where a boundary of this window divides `length` bytes (at most 8) at `address`.
+    /// The position of `length` bytes (at most 8) at `address` relative to the boundaries of this
+    /// window.
     pub const fn split(self, address: usize, length: usize) -> Split {
         let room = self.bytes() - (address & (self.bytes() - 1));
         if length <= room { Split::Inside } else { Split::Crossing { front: room } }
     }
 }
 
-/// The longest time, in TSC ticks, for which a processor may execute stale instruction bytes (paper
+/// The maximum time, in TSC ticks, for which a processor may execute stale instruction bytes (paper
 /// section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TMax(pub u32);
@@ -93,8 +94,8 @@ impl TMax {
     pub(crate) const OF_CHILDREN: Self = Self(50_000);
 }
 
-/// How the *wait* of a protocol is done. A calibration contains the cheaper policy for its machine.
-/// This does not depend on the size of a batch, since each batch pays for its waits once.
+/// How the *waits* of a protocol are made. A calibration contains the cheaper policy for its
+/// machine. This does not depend on the size of a batch, since each batch pays for its waits once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -112,7 +113,7 @@ pub enum WaitPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Source {
-    /// The vendors' guarantees only.
+    /// Only the vendors' guarantees.
     VendorGuarantee = 1,
     /// Set by the caller of [`FetchModel::force`].
     Forced = 2,
@@ -127,7 +128,7 @@ pub struct FetchModel {
     pub window: FetchWindow,
     /// The bound on the execution of stale bytes, if known.
     pub t_max: Option<TMax>,
-    /// How waits are done. [`WaitPolicy::Membarrier`] if T_max is unknown.
+    /// How waits are made. [`WaitPolicy::Membarrier`] if T_max is unknown.
     pub wait: WaitPolicy,
     /// The source of these values.
     pub source: Source,
@@ -148,7 +149,7 @@ impl FetchModel {
         source: Source::VendorGuarantee,
     };
 
-    /// The model that patches rely on now. The first call of a process reads the calibration file,
+    /// The model on which patches rely now. The first call of a process reads the calibration file,
     /// if there is one.
     pub fn in_force() -> Self {
         #[cfg(model)]
@@ -165,7 +166,7 @@ impl FetchModel {
     #[cold]
     fn put_in_force() -> Self {
         let model = calibration::status().fetch_model();
-        // A model that was forced meanwhile takes precedence.
+        // A model that was forced in the meantime takes precedence.
         match IN_FORCE.compare_exchange(0, model.pack(), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => model,
             Err(packed) => Self::unpack(packed),
@@ -173,8 +174,8 @@ impl FetchModel {
     }
 
     /// Makes patches rely on another window, T_max and wait policy from now on; without a T_max,
-    /// waits are `membarrier` calls regardless of `wait`. Sites that were decoded before keep the
-    /// window they were decoded with.
+    /// waits are `membarrier` calls regardless of `wait`. Sites that were decoded before keep their
+    /// window.
     ///
     /// # Safety
     /// 1. On every processor this process runs on, a store inside an aligned block of `window`

@@ -12,7 +12,7 @@ use crate::text::fork::Generation;
 use crate::{Error, serialize, trap};
 
 /// A running finisher. Dropping it finishes its patches and ends its thread. In a forked child, the
-/// thread does not exist: there, dropping the finisher has no effect, and it takes over no patches.
+/// thread does not exist: dropping the finisher has no effect there, and it takes over no patches.
 #[derive(Debug)]
 pub struct Finisher {
     queue: Arc<Queue>,
@@ -53,8 +53,8 @@ impl Finisher {
         Ok(Self { queue, thread: Some(thread), process: Generation::now() })
     }
 
-    /// Lets the thread finish the patch. Its handle can still be used to wait for it and to get the
-    /// results, or be dropped at once.
+    /// Lets the thread finish the patch. The handle can still be used to wait for the patch and to
+    /// get the results, or be dropped immediately.
     ///
     /// # Errors
     /// [`Error::Forked`] in a forked child.

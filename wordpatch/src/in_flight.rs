@@ -1,6 +1,6 @@
 //! An in-flight patch.
 //!
-//! The patch is checked; then its site is acquired and locked in the site table; then the drivers
+//! The patch is checked, then its site is acquired and locked in the site table, then the drivers
 //! make its stores, with waits between them. A patch that fails before its second store removes its
 //! lock, so it has changed nothing.
 
@@ -290,7 +290,7 @@ fn read_code(place: &TextRef, old: &Bytes, code: &mut [u8; MAX_CODE]) -> usize {
     let address = place.address();
     let wanted = old.len() - 1 + MAX_INSTRUCTION;
     let in_page = 4096 - (address & 4095);
-    // SAFETY: obligation 1 of `check`: the mapping does not change meanwhile.
+    // SAFETY: obligation 1 of `check`: the mapping does not change during the call.
     let further = || unsafe { TextRef::resolve(address, wanted) };
     let (text, readable) = match in_page < wanted {
         true => further().map_or((*place, in_page.max(old.len())), |text| (text, wanted)),
@@ -386,7 +386,7 @@ mod tests {
     }
 
     fn read(address: usize, length: usize) -> Vec<u8> {
-        // SAFETY: text of the test, which is not written meanwhile.
+        // SAFETY: text of the test, which is not written during the call.
         unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), length) }.to_vec()
     }
 

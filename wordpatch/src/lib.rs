@@ -2,7 +2,7 @@
 //! new one, never a mixture, and no thread is stopped.
 //!
 //! Use it to rewrite code that other threads may be executing: probes, hot patching, inline caches,
-//! generated code. To switch calls on and off, the crate `callpatch` is cheaper.
+//! generated code. For toggling calls, the crate `callpatch` is cheaper.
 //!
 //! # Example
 //! ```
@@ -26,9 +26,8 @@
 //! ```
 //!
 //! # Concepts
-//! * **Fetch window**: the largest naturally aligned block whose bytes instruction fetch reads at
-//!   once ([`FetchWindow`]). It is a property of the processor and may be smaller than a cache
-//!   line.
+//! * **Fetch window**: the largest naturally aligned block that instruction fetch reads atomically
+//!   ([`FetchWindow`]). It is a property of the processor and may be smaller than a cache line.
 //! * **Straddler**: an instruction whose bytes lie in two fetch windows, or a patch of such an
 //!   instruction, whichever bytes it changes.
 //! * **Text**: executable memory. It is never writable where it is executed; stores go through a
@@ -46,8 +45,8 @@
 //! 5. store the front part, which also unlocks the site.
 //!
 //! A thread that executes the INT3 does not spin. The trap handler resumes it in an out-of-line
-//! copy of the old instruction, which the patch has made before it locked the site. So a patcher
-//! that is stopped midway blocks no other thread.
+//! copy of the old instruction, which the patch has made before it locked the site. Therefore a
+//! patcher that is stopped midway blocks no other thread.
 //!
 //! A *wait* is `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`, unless the fetch model in force knows the
 //! processor's T_max ([`FetchModel`]).
@@ -161,10 +160,10 @@ mod readme {}
 /// One patch of a batch; the fields are the arguments of [`patch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patch<'a> {
-    /// The start of an instruction.
+    /// The address at which an instruction starts.
     pub address: usize,
-    /// The bytes expected there.
+    /// The bytes expected at the address.
     pub expected: &'a [u8],
-    /// The new bytes, as many.
+    /// The new bytes; as many as `expected`.
     pub replacement: &'a [u8],
 }

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 
-/// A file that is mapped: device and inode.
+/// The identity of a mapped file: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
     device: (u32, u32),
@@ -17,7 +17,7 @@ pub(crate) struct FileId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) range: Range<usize>,
-    /// The offset of its start in the file.
+    /// The offset of the mapping's start in the file.
     pub(crate) offset: usize,
     /// None for anonymous memory.
     pub(crate) file: Option<FileId>,

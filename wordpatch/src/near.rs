@@ -1,4 +1,4 @@
-//! Memory within reach of a 32-bit displacement: for code that patched text jumps to.
+//! Memory within reach of a 32-bit displacement, for code to which patched text jumps.
 //!
 //! A block is written once and then sealed read-execute; its data pages, if requested, stay
 //! read-write. No page is ever both writable and executable. Blocks are never freed: a thread may
@@ -33,7 +33,7 @@ const MAX_ROUNDS: usize = 1000;
 /// The end of the user address space.
 const MAX_ADDRESS: usize = 1 << 47;
 
-/// A block near some text, which is not sealed yet.
+/// A block near some text that is not sealed yet.
 #[derive(Debug)]
 pub struct NearBlock {
     start: NonNull<u8>,
@@ -82,10 +82,10 @@ fn reach_of(text: &Range<usize>) -> Range<usize> {
     text.end.saturating_sub(REACH)..text.start.saturating_add(REACH)
 }
 
-/// What became of a request to map pages at an address.
+/// The result of a request to map pages at an address.
 #[derive(Debug)]
 enum Mapped {
-    /// They are mapped.
+    /// The pages are mapped.
     Here(NonNull<u8>),
     /// Something else is mapped there.
     Taken,
@@ -144,7 +144,7 @@ fn map_in_gap(
             }
         }
         // If another thread has mapped something in a gap since the gaps were listed, the rest of
-        // that gap may do.
+        // that gap may be sufficient.
         if !was_taken {
             break;
         }
@@ -162,8 +162,8 @@ impl NearBlock {
         Ok(Self::unsealed(map_near(text, pages(code) + pages(data))?, code))
     }
 
-    /// As [`NearBlock::allocate`], for a block inside this range; `None` if it has no free place
-    /// for it with a free page on either side.
+    /// As [`NearBlock::allocate`], for a block inside this range; `None` if the range has no free
+    /// space for it with a free page on either side.
     ///
     /// # Errors
     /// [`Error::MemoryMap`].
@@ -246,7 +246,7 @@ mod tests {
         assert!(taken.code_mut().iter().all(|byte| *byte == 7), "the mapping was replaced");
     }
 
-    /// All of them find the same place first.
+    /// All of them find the same gap first.
     #[test]
     fn threads_that_allocate_at_the_same_time_all_get_blocks() {
         const THREADS: usize = 4;

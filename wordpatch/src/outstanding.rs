@@ -27,7 +27,7 @@ use crate::stepwise::{Stepwise as _, end_wait, store_all};
 use crate::text::fork::Generation;
 use crate::{Error, Patch, serialize};
 
-/// The progress of a patch.
+/// The progress of an outstanding patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum State {
@@ -42,14 +42,14 @@ pub enum State {
 /// A patch, or a batch, that was begun: see [`start_patch`]. All patches of a batch are in the same
 /// state, except those that need only one store, which are finished from the start.
 ///
-/// Dropping it finishes it, which blocks for at most two waits, unless it was handed over to a
-/// [`Finisher`](crate::Finisher) or [detached](Outstanding::detach).
+/// Dropping the handle finishes the patch, which blocks for at most two waits, unless the patch was
+/// handed over to a [`Finisher`](crate::Finisher) or [detached](Outstanding::detach).
 #[derive(Debug)]
 pub struct Outstanding {
     shared: Arc<Shared>,
 }
 
-/// The part that is shared by the handle, the table and the finisher.
+/// The part that the handle, the table and the finisher share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     process: Generation,
@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     addresses: Vec<usize>,
     /// The [`State`], which can be read without the lock.
     state: AtomicU8,
-    /// Whether dropping the handle does not finish it.
+    /// Whether dropping the handle leaves the patch unfinished.
     is_left: AtomicBool,
     progress: Mutex<Progress>,
 }
@@ -65,9 +65,9 @@ pub(crate) struct Shared {
 /// The patches of a batch, under the lock.
 #[derive(Debug)]
 pub(crate) enum Progress {
-    /// Some of them must wait.
+    /// Some of the patches must wait.
     Waiting {
-        /// Those that are in flight or finished, and the errors of the others.
+        /// The patches that are in flight or finished, and the errors of the others.
         patches: Vec<Result<InFlightPatch, Error>>,
         /// A time after the last store.
         stored_at: u64,
@@ -79,11 +79,11 @@ pub(crate) enum Progress {
 /// The outcome of a patch.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// It is made.
+    /// The patch was made.
     Made,
-    /// It has failed, and the error has not been reported yet.
+    /// The patch has failed, and the error has not been reported yet.
     Failed(Error),
-    /// It has failed, and the error has been reported.
+    /// The patch has failed, and the error has been reported.
     Reported,
 }
 
@@ -102,21 +102,21 @@ pub(crate) fn hold() -> Hold {
     TABLE.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Starts a [`patch`](crate::patch), and returns after the first store: a patch inside one fetch
-/// window is finished then, other patches are in [`State::FirstWait`]. Threads that execute the
+/// Starts a [`patch`](crate::patch), and returns after the first store. A patch inside one fetch
+/// window is then finished; other patches are in [`State::FirstWait`]. Threads that execute the
 /// instruction take traps until the patch is finished, so finish it soon. Any number of patches may
 /// be outstanding, started by any threads.
 ///
 /// # Errors
-/// Those of [`patch`](crate::patch). The later steps can fail only if other code has written to the
+/// As [`patch`](crate::patch). The later steps can fail only if other code has written to the
 /// locked site, or if the kernel begins to refuse `membarrier`.
 ///
 /// # Safety
 /// 1. The obligations of [`patch`](crate::patch), until the patch is finished.
-/// 2. The text may be unmapped meanwhile, and something else mapped there, which is reported as
-///    [`Error::TextGone`]; but not if text access is by mprotect, a debugger has copied the page
-///    (see [`TextAccess::Private`](crate::TextAccess::Private)), or the caller has mapped the text
-///    writable.
+/// 2. The text may be unmapped before the patch is finished, and something else mapped there, which
+///    is reported as [`Error::TextGone`]. This is not permitted if text access is by mprotect, a
+///    debugger has copied the page (see [`TextAccess::Private`](crate::TextAccess::Private)), or
+///    the caller has mapped the text writable.
 pub unsafe fn start_patch(address: usize, expected: &[u8], replacement: &[u8]) -> Result<Outstanding, Error> {
     // SAFETY: the caller's obligations.
     let outstanding = unsafe { start_patch_all(&[Patch { address, expected, replacement }]) };
@@ -203,13 +203,13 @@ impl Outstanding {
         self.shared.addresses.first().copied().unwrap_or(0)
     }
 
-    /// The current state. Loads one byte; does not advance the patch.
+    /// The current state of the patch. Loads one byte; does not advance the patch.
     pub fn state(&self) -> State {
         self.shared.state()
     }
 
-    /// Advances it if its wait is over, and returns its state. Never blocks if T_max is known,
-    /// otherwise for a `membarrier`.
+    /// Advances the patch if its wait is over, and returns its state. Never blocks if T_max is
+    /// known, otherwise for a `membarrier`.
     ///
     /// # Errors
     /// [`Error::Forked`] in a forked child, if the parent has started the patch.
@@ -220,8 +220,8 @@ impl Outstanding {
         })
     }
 
-    /// Advances it until it is finished or the `deadline` has passed, and returns its state. Yields
-    /// the processor between two attempts.
+    /// Advances the patch until it is finished or the `deadline` has passed, and returns its state.
+    /// Yields the processor between two attempts.
     ///
     /// # Errors
     /// As [`Outstanding::try_finish`].
@@ -235,7 +235,7 @@ impl Outstanding {
         }
     }
 
-    /// Finishes it. Blocks for at most two waits.
+    /// Finishes the patch. Blocks for at most two waits.
     ///
     /// # Errors
     /// The first error of [`Outstanding::finish_all`].
@@ -243,8 +243,8 @@ impl Outstanding {
         self.finish_all().into_iter().collect()
     }
 
-    /// Finishes it, and returns the result of each patch, in the order of the batch. Blocks for at
-    /// most two waits.
+    /// Finishes the patches, and returns the result of each, in the order of the batch. Blocks for
+    /// at most two waits.
     ///
     /// The errors are those of [`patch`](crate::patch), [`Error::TextGone`], and [`Error::Forked`]
     /// for patches that the parent process had not finished when it forked. Errors that
@@ -267,13 +267,13 @@ impl Outstanding {
         outcomes.into_iter().filter_map(Outcome::result).collect()
     }
 
-    /// Detaches it: the patches can be finished by [`finish_patch`] only, not by dropping the
-    /// handle.
+    /// Detaches the patches: they can then be finished only by [`finish_patch`], not by dropping
+    /// the handle.
     pub fn detach(self) {
         self.shared.is_left.store(true, Ordering::Relaxed);
     }
 
-    /// Hands it over to a finisher, unless that was done before or it is detached.
+    /// Hands the patches over to a finisher, unless that was done before or they are detached.
     pub(crate) fn leave_to_finisher(&self) -> Option<Arc<Shared>> {
         let had_been_left = self.shared.is_left.swap(true, Ordering::Relaxed);
         (!had_been_left).then(|| Arc::clone(&self.shared))
@@ -301,7 +301,7 @@ impl Shared {
         }
     }
 
-    /// Removes those of the addresses from the table that belong to this batch.
+    /// Removes those addresses from the table that belong to this batch.
     fn forget(&self, addresses: &[usize]) {
         let mut table = hold();
         let Some(table) = table.as_mut() else { return };

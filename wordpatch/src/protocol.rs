@@ -1,4 +1,4 @@
-//! The patch protocol as a value: which bytes are stored in which order, and where the waits are.
+//! The patch protocol as a value: the stores in their order, and the waits between them.
 //!
 //! ```text
 //! CALL to NOP, window boundary after the third byte (paper, Figure 5)
@@ -12,11 +12,11 @@
 //! store      0f 1f 44 | 44 00    front; unlocks
 //! ```
 //!
-//! The bytes are those of the entire instruction, or its first eight if it is longer, whichever of
-//! them change, because fetch combines all of them.
+//! The bytes are those of the entire instruction, or its first eight if it is longer, even if only
+//! some of them change, because fetch combines all of them.
 //!
-//! An instruction in one window is patched by a single store, which compares all its old bytes: of
-//! several concurrent patches, one wins.
+//! An instruction in one window is patched by a single store, which compares all of its old bytes:
+//! of several concurrent patches, one wins.
 //!
 //! An instruction that crosses a window but changes on one side only is patched by a single store
 //! and a wait after it. The store compares the bytes on its own side only, so the patch must own
@@ -43,14 +43,14 @@
 //!   the first wait ends, every core has executed a serializing instruction since the store, so
 //!   from then on none executes the old instruction in place.
 //! * The back part is stored while no core gets past the INT3. When the second wait ends, every
-//!   core has executed a serializing instruction since that store, so from then on fetch of the
+//!   core has executed a serializing instruction since that store, so from then on, fetching the
 //!   back part yields the new bytes.
-//! * So after the last store, a core executes either INT3 or the new instruction, and both are
-//!   complete. A core that still has the INT3 traps; the handler finds the site unlocked or the
+//! * After the last store, therefore, a core executes either INT3 or the new instruction, and both
+//!   are complete. A core that still has the INT3 traps; the handler finds the site unlocked or the
 //!   INT3 gone, and the IRET at its end serializes the core before it fetches the instruction
 //!   again.
 //!
-//! A wait after the last store would therefore prevent nothing: without it, too, cores execute only
+//! Therefore a wait after the last store would prevent nothing: even without it, cores execute only
 //! the old instruction (in its out-of-line copy), INT3, or the new one. Linux's `text_poke_bp` does
 //! synchronize after its third step, for its own bookkeeping: its trap handler searches a vector of
 //! the in-flight patches, which must not be reused before the last handler has finished reading it.
@@ -74,7 +74,7 @@ pub const INT3: u8 = 0xcc;
 pub enum Step {
     /// Replace `old` by `new` at `offset`, in one store inside a fetch window.
     Store {
-        /// First byte of the store.
+        /// The offset of the first byte of the store.
         offset: usize,
         /// The bytes before the store.
         old: Bytes,
@@ -88,7 +88,7 @@ pub enum Step {
 /// The longest protocol: three stores and the two waits between them.
 const MAX_STEPS: usize = 5;
 
-/// The steps of one patch. Does not allocate, because one is made for each patch.
+/// The steps of one patch. Does not allocate, because a protocol is made for each patch.
 #[derive(Clone, Debug)]
 pub struct Protocol {
     steps: [Step; MAX_STEPS],
@@ -96,10 +96,10 @@ pub struct Protocol {
     kind: Kind,
 }
 
-/// Which steps a protocol has.
+/// The kind of a protocol, which determines its steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// None: the bytes are equal.
+    /// No steps: the bytes are equal.
     Empty,
     /// One store, inside a window.
     OneStore,
@@ -112,13 +112,15 @@ enum Kind {
 /// The part of a patch that has been stored in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
-    /// None of it.
+    /// Nothing has been stored.
     Nothing,
-    /// INT3, and the old instruction after it: the old first byte can be put back.
+    /// INT3 has been stored, and is followed by the rest of the old instruction: the old first byte
+    /// can be restored.
     Lock,
-    /// INT3, and the new back part: only the front can follow, and nothing can be undone.
+    /// INT3 and the new back part have been stored: only the front can follow, and nothing can be
+    /// undone.
     LockAndBack,
-    /// The new instruction.
+    /// The new instruction has been stored.
     All,
 }
 
@@ -168,7 +170,7 @@ impl Protocol {
         Self { steps: all, length: steps.len(), kind }
     }
 
-    /// The steps in order.
+    /// The steps, in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps[..self.length]
     }
@@ -178,13 +180,13 @@ impl Protocol {
         self.kind == Kind::Locking
     }
 
-    /// Whether it contains a wait, if only at its end.
+    /// Whether the protocol contains a wait, if only at its end.
     pub fn waits(&self) -> bool {
         matches!(self.kind, Kind::OneSide | Kind::Locking)
     }
 
-    /// Whether other patches of the site must be excluded meanwhile, because its stores do not
-    /// compare the entire instruction.
+    /// Whether other patches of the site must be excluded during the patch, because its stores do
+    /// not compare the entire instruction.
     pub fn needs_site(&self) -> bool {
         self.waits()
     }

@@ -8,8 +8,8 @@
 //!
 //! It does not affect forked children, which execute the parent's text until they call
 //! [`unshare`](crate::text::unshare): they are other processes, and have been observed to execute
-//! mixtures of old and new bytes. So once a process has forked, a wait also lasts for T_max, or for
-//! an assumed bound if T_max is unknown.
+//! mixtures of old and new bytes. Therefore, once a process has forked, a wait also lasts for
+//! T_max, or for an assumed bound if T_max is unknown.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

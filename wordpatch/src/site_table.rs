@@ -17,14 +17,14 @@
 //! # Layout
 //! The table consists of segments, each eight times as large as the previous one. An address has
 //! one set of [`WAYS`] records in each segment; its record is in the first segment whose set had
-//! room when the site was first locked. So records never move, and a lookup reads one set in each
-//! segment in use. The memory for all segments is reserved at once, and allocated by the kernel on
-//! first access: nothing is allocated or published when the table grows.
+//! room when the site was first locked. Therefore records never move, and a lookup reads one set in
+//! each segment in use. The memory for all segments is reserved at once, and allocated by the
+//! kernel on first access: nothing is allocated or published when the table grows.
 //!
 //! # Fork
 //! Until it calls [`unshare`](crate::text::unshare), a forked child executes its parent's text,
-//! with the INT3s that the parent stores. So the table is shared with the child, which reads its
-//! parent's records but never writes one; `unshare` replaces it by an empty table.
+//! with the INT3s that the parent stores. Therefore the table is shared with the child, which reads
+//! its parent's records but never writes one; `unshare` replaces it by an empty table.
 //!
 //! Rejected: one array with linear search (a batch of thousands makes every trap slow); reuse of
 //! records (a child could not know which sites its parent had locked while it was copying the
@@ -39,7 +39,7 @@ use crate::primitive::{AtomicPtr, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ord
 use crate::text::{atfork, fork};
 use crate::{Bytes, Error, MAX_PATCH};
 
-/// Records in a set. Few in tests, so that segments become full.
+/// Number of records in a set. Small in tests, so that segments become full.
 const WAYS: usize = if cfg!(loom) {
     1
 } else if cfg!(test) {
@@ -62,9 +62,9 @@ struct Record {
     site: AtomicUsize,
     /// See [`State`].
     state: AtomicU64,
-    /// Where threads continue while the site is locked.
+    /// The address at which threads continue while the site is locked.
     copy: AtomicUsize,
-    /// The old bytes, the first in the lowest byte.
+    /// The old bytes of the site, the first one in the lowest byte.
     old: AtomicU64,
 }
 
@@ -357,7 +357,7 @@ pub(crate) enum Int3 {
         /// The address of the out-of-line copy of the old instruction.
         copy: usize,
     },
-    /// It has been replaced: the patch was completed meanwhile.
+    /// The INT3 has been replaced, because the patch was completed in the meantime.
     Gone,
     /// A breakpoint that is not ours.
     Foreign,
@@ -371,8 +371,8 @@ pub(crate) fn is_known(site: usize) -> bool {
 
 /// Determines the origin of an INT3 at `site`; `is_int3` reads the site. Async-signal-safe.
 ///
-/// An INT3 of ours is at the site only while the record is locked. So if the record is not locked,
-/// and its state is the same before and after an INT3 is read, then the INT3 is not ours.
+/// An INT3 of ours is at the site only while the record is locked. Therefore, if the record is not
+/// locked, and its state is the same before and after an INT3 is read, the INT3 is not ours.
 pub(crate) fn meaning_of_int3(site: usize, is_int3: impl Fn() -> bool) -> Int3 {
     #[cfg(model)]
     if let Some(is_locked) = wordpatch_model::environment::is_locked(site) {
@@ -457,7 +457,7 @@ pub(crate) fn has_records() -> bool {
 }
 
 /// The sites that are currently locked, with their old bytes. No site may be locked or unlocked
-/// meanwhile.
+/// during the call.
 pub(crate) fn locked() -> Vec<(usize, Bytes)> {
     let is_locked = |record: &Record| State(record.state.load(Ordering::Acquire)).is(Phase::Locked);
     let mut locked = Vec::new();
@@ -469,8 +469,8 @@ pub(crate) fn locked() -> Vec<(usize, Bytes)> {
     locked
 }
 
-/// In a forked child: replaces the table that it shares with its parent by an empty one. The
-/// child's text must not contain an INT3 of the parent any more.
+/// Replaces, in a forked child, the table that it shares with its parent by an empty one. The
+/// child's text must no longer contain an INT3 of the parent.
 pub(crate) fn renew_in_child() -> Result<(), Error> {
     let Some(table) = std::ptr::NonNull::new(TABLE.load(Ordering::Acquire)) else { return Ok(()) };
     let length = mapped_length(RESERVED.load(Ordering::Relaxed)).try_into().expect("not empty");

@@ -13,7 +13,7 @@ use crate::{Error, serialize, tsc};
 /// A change of text in steps: stores, with [waits](crate::wait_for_visibility) between and after
 /// them.
 pub trait Stepwise {
-    /// The error of a change that fails.
+    /// The error with which a change fails.
     type Error;
 
     /// Makes the stores up to the next wait, or all remaining ones.
@@ -35,15 +35,15 @@ pub trait Stepwise {
     /// The change has failed, and is dropped. Without an error, it is complete.
     fn give_up(&mut self, refusal: Error) -> Result<(), Self::Error>;
 
-    /// Whether it stores INT3 in one of its steps. If so, no thread may fork while it makes stores.
+    /// Whether the change stores INT3 in one of its steps. If so, no thread may fork while it makes
+    /// stores.
     fn uses_int3(&self) -> bool {
         false
     }
 }
 
-/// Makes all these changes, with one wait for all of them where several must wait. Changes that
-/// fail are replaced by their errors. Blocks for the number of waits of the change that has the
-/// most.
+/// Makes all these changes, which share each wait if several must wait. Changes that fail are
+/// replaced by their errors. Blocks for the number of waits of the change that has the most.
 ///
 /// Must not be called from a signal handler or a probe function.
 pub fn finish_all<S: Stepwise>(changes: &mut [Result<S, S::Error>]) {

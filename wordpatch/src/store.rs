@@ -2,10 +2,10 @@
 //! changing neighbouring bytes.
 //!
 //! Call sites five bytes apart share a quadword. If two threads each loaded it, modified their
-//! bytes and stored it back, one of the two updates would be lost. So the store is a locked
+//! bytes and stored it back, one of the two updates would be lost. Therefore the store is a locked
 //! compare-exchange of the eight bytes around the patch. It also checks the expected old bytes; if
-//! only a neighbour changed meanwhile, it is tried again. The eight bytes never leave the fetch
-//! window of the patch, and therefore not its cache line.
+//! only a neighbour has changed, it is tried again. The eight bytes never leave the fetch window of
+//! the patch, and therefore not its cache line.
 
 use std::arch::asm;
 
@@ -30,7 +30,7 @@ pub(crate) struct Quadword {
 }
 
 impl Quadword {
-    /// For `length` bytes at `address`.
+    /// The position of `length` bytes at `address`.
     ///
     /// # Panics
     /// If they cross a boundary of `window`.
@@ -70,13 +70,13 @@ impl Quadword {
         Bytes::new(&(word >> self.shift()).to_le_bytes()[..self.length()]).expect("1 to 8 bytes")
     }
 
-    /// Clears all bytes of a word but the patch's.
+    /// Clears all bytes of a word except the patch's.
     #[inline(always)]
     pub(crate) fn masked(&self, word: u64) -> u64 {
         word & self.mask()
     }
 
-    /// Loads the eight bytes at `base`, and clears all but the patch's.
+    /// Loads the eight bytes at `base`, and clears all except the patch's.
     ///
     /// # Safety
     /// The eight bytes must be mapped readable, and lie in one cache line.
@@ -168,7 +168,7 @@ mod tests {
                     let old = Bytes::new(&before[offset..offset + length]).unwrap();
                     let new = Bytes::new(&[0xee; 8][..length]).unwrap();
                     let at = line.0.as_mut_ptr().wrapping_add(offset);
-                    // SAFETY: `line` is a whole writable cache line, and is its own executed
+                    // SAFETY: `line` is an entire writable cache line, and is its own executed
                     // address.
                     unsafe {
                         assert_eq!(compare_exchange(window, at, &new, &old), Err(old));
@@ -216,7 +216,7 @@ mod tests {
     fn forms_of_different_lengths_are_refused() {
         let mut line = Line([0; 64]);
         let (old, new) = (Bytes::new(&[0; 4]).unwrap(), Bytes::new(&[1; 5]).unwrap());
-        // SAFETY: `line` is a whole writable cache line, and is its own executed address.
+        // SAFETY: `line` is an entire writable cache line, and is its own executed address.
         let _ = unsafe { compare_exchange(FetchWindow::Bytes64, line.0.as_mut_ptr(), &old, &new) };
     }
 

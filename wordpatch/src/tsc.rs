@@ -6,8 +6,8 @@ use std::arch::x86_64::{_mm_lfence, _rdtsc};
 #[cfg(loom)]
 pub use self::in_loom::{now, now_after_all};
 
-/// The time-stamp counter now, in ticks. Not serializing: neighbouring instructions may be executed
-/// before or after.
+/// The current value of the time-stamp counter, in ticks. Not serializing: neighbouring
+/// instructions may be executed before or after it.
 #[cfg(not(loom))]
 #[inline(always)]
 pub fn now() -> u64 {

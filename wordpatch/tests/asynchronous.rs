@@ -339,7 +339,7 @@ fn a_foreign_store_to_a_locked_site() {
         (map(ProtFlags::PROT_READ | ProtFlags::PROT_WRITE), map(ProtFlags::PROT_READ | ProtFlags::PROT_EXEC));
     let site = code + STRADDLING;
     let write = |offset: usize, bytes: &[u8]| {
-        // SAFETY: inside the writable view.
+        // SAFETY: inside the writable alias.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 bytes.as_ptr(),

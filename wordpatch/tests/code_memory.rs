@@ -24,7 +24,7 @@ fn a_patch_is_stored_through_the_mapping_for_writing() {
     assert_eq!(mappings(&memory.pages()), before, "the mapping was replaced");
     let view = place.writable_view().unwrap();
     assert_ne!(view as usize, site, "the text is written where it is executed");
-    // SAFETY: the view shows the site.
+    // SAFETY: the alias has the site.
     assert_eq!(unsafe { *view.add(1) }, B as u8);
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     assert!(!maps.contains(" rwx"), "{maps}");
@@ -101,7 +101,7 @@ fn a_forked_child_patches_its_own_copy() {
     assert_eq!(call(site), A);
 }
 
-/// A child would write into pages that its parent executes.
+/// Otherwise, a child would write to pages that its parent executes.
 #[test]
 fn a_forked_child_gives_the_room_after_code_back() {
     let _model = with_window(FetchWindow::Bytes8);
@@ -189,7 +189,7 @@ fn code_that_nobody_executes_is_overwritten() {
         arena.overwrite(last, &longer).unwrap();
     }
     assert_eq!([call(first), call(last)], [9, 7]);
-    // What is appended comes after the code that is longer now.
+    // Later code is appended after the code that is longer now.
     let next = arena.append(&function(A), 8).unwrap();
     assert_eq!(next, last + 32);
     assert_eq!([call(next), call(last)], [A, 7]);
@@ -227,7 +227,7 @@ fn arenas_follow_the_code_in_its_mappings() {
     };
     patch_both(B, A);
     assert_eq!((call(address), call(memory.address())), (B, B));
-    // Each goes by itself.
+    // Each is unmapped on its own.
     let pages = memory.pages();
     drop(memory);
     assert!(mappings(&pages).is_empty());

@@ -165,7 +165,7 @@ fn a_page_that_cannot_be_made_writable_does_not_block_others() {
     let sealed =
         unsafe { nix::sys::mman::mmap(None, 4096.try_into().unwrap(), protection, flags, &file, 0) }.unwrap();
     let sealed = sealed.as_ptr() as usize;
-    // SAFETY: the text is not executed s meanwhile.
+    // SAFETY: the text is not executed during the call.
     unsafe {
         let refused = patch(sealed, &mov_eax(A), &mov_eax(B));
         assert!(matches!(refused, Err(wordpatch::Error::ProtectRefused { .. })), "{refused:?}");

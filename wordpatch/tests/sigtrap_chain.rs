@@ -293,7 +293,7 @@ fn a_locked_site_whose_trap_is_passed_on_to_us() {
 static NESTED: AtomicBool = AtomicBool::new(false);
 static SITE: AtomicUsize = AtomicUsize::new(0);
 
-/// Causes traps of all kinds before it passes its own on, whose slot must still be valid then.
+/// Causes traps of all kinds before it passes on its own, whose slot must still be valid then.
 extern "C" fn nesting(signal: libc::c_int) {
     SECOND.fetch_add(1, Ordering::Relaxed);
     if !NESTED.swap(true, Ordering::Relaxed) {
@@ -444,7 +444,7 @@ fn concurrent_patches_while_handlers_are_installed() {
         extern "C" fn counting<const NUMBER: usize>(_: libc::c_int) {
             CALLS[NUMBER].fetch_add(1, Ordering::Relaxed);
         }
-        /// Ends the other threads, also if this one panics.
+        /// Ends the other threads, even if this one panics.
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {
             fn drop(&mut self) {
@@ -476,8 +476,8 @@ fn concurrent_patches_while_handlers_are_installed() {
                     site.toggle();
                 }
                 let before = calls()[number];
-                // A thread that was about to cover the handler before this one, and is covering
-                // this one now, lets traps through to that one meanwhile.
+                // A thread that was about to cover the previous handler, and is covering this one
+                // now, lets traps through to that one during this time.
                 for sent in 1.. {
                     let before_sent = total();
                     send();
@@ -490,7 +490,7 @@ fn concurrent_patches_while_handlers_are_installed() {
                 }
             }
         });
-        // Nobody covers anything now.
+        // No thread covers anything now.
         for number in [2, 0] {
             install_handler(handlers[number]);
             let mut expected = calls();

@@ -11,7 +11,7 @@ use nix::sys::mman::munmap;
 use wordpatch::text::{self, Form, TogglePair};
 use wordpatch::{Bytes, Error, FetchWindow, TextAccess, TextRef, patch, patch_all};
 
-/// The writable view of the text at an address.
+/// The address of the writable alias of the text at an address.
 fn view(address: usize) -> usize {
     // SAFETY: the tests' text stays mapped during the call.
     unsafe { TextRef::resolve(address, 5) }.unwrap().writable_view().unwrap() as usize
@@ -54,7 +54,7 @@ fn released_text_frees_its_memory_and_can_still_be_used() {
     let start = pages(2);
     let site = start + PAGE;
     let [a, b] = [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap());
-    // SAFETY: the text is mapped, then unmapped completely; places in it may still be used.
+    // SAFETY: the text is mapped, then unmapped completely; references to it may still be used.
     unsafe {
         patch(site, &mov_eax(A), &mov_eax(B)).unwrap();
         let place = TextRef::resolve(site, 5).unwrap();
@@ -81,7 +81,7 @@ fn text_that_ends_before_the_patch_does_is_refused() {
     );
 }
 
-/// A store between the reads of text and view must not be mistaken for another mapping. The thread
+/// A store between the reads of text and alias must not be mistaken for another mapping. The thread
 /// that toggles runs at full speed, and the comparisons continue until they have found enough
 /// changes.
 #[test]
@@ -188,8 +188,8 @@ fn forms_of_different_lengths_are_refused() {
     TogglePair::new(&place, FetchWindow::Bytes8, 0, [&long, &short]);
 }
 
-/// A library is unloaded and loaded again at the same address, a hundred times: places that were
-/// resolved the first time stay valid, and neither mappings nor addresses accumulate.
+/// A library is unloaded and loaded again at the same address, a hundred times: references that
+/// were resolved the first time stay valid, and neither mappings nor addresses accumulate.
 #[test]
 fn text_that_is_loaded_again_is_written_through_its_previous_view() {
     let _model = with_window(FetchWindow::Bytes8);
@@ -207,7 +207,7 @@ fn text_that_is_loaded_again_is_written_through_its_previous_view() {
         unsafe { text::release(&(start..start + 2 * PAGE)) };
         // SAFETY: as above.
         assert_eq!(*unsafe { first.read(0, 5) }, [0; 5], "the memory was not freed");
-        // SAFETY: the addresses are the test's own.
+        // SAFETY: the addresses belong to the test.
         unsafe { common::generated::map_over(start, &[&mov_eax(A)[..], &[common::RET]].concat()) };
         // SAFETY: as above.
         unsafe { common::generated::map_over(start + PAGE, &[common::RET]) };
@@ -225,7 +225,7 @@ fn text_that_is_loaded_again_is_written_through_its_previous_view() {
     assert!(views.len() < 50, "addresses accumulate: {}", views.len());
 }
 
-/// Its places are in use, and would write to the wrong view.
+/// References to it are in use, and would write to the wrong alias.
 #[test]
 fn text_in_which_others_have_resolved_places_is_not_revived() {
     let _model = with_window(FetchWindow::Bytes8);
@@ -248,7 +248,7 @@ fn text_in_which_others_have_resolved_places_is_not_revived() {
     assert_eq!(*unsafe { first.read(0, 5) }, [0; 5]);
 }
 
-/// The writable views of the file that is mapped at `text`.
+/// The writable aliases of the file that is mapped at `text`.
 fn views_of(text: usize) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let lines: Vec<Vec<&str>> = maps.lines().map(|line| line.split_ascii_whitespace().collect()).collect();
@@ -264,8 +264,8 @@ fn views_of(text: usize) -> usize {
 const WITH_A_VIEW: [TextAccess; 2] = [TextAccess::Alias, TextAccess::Private];
 
 /// A library is loaded again at its address without a notification that it was unloaded: the first
-/// patches go to the view of the old text. Each must find the new text, even if another thread has
-/// just created a view of it.
+/// patches go to the alias of the old text. Each must find the new text, even if another thread has
+/// just created an alias of it.
 #[test]
 fn every_patch_of_text_that_was_mapped_again_takes_effect() {
     let _model = with_window(FetchWindow::Bytes8);
@@ -292,8 +292,8 @@ fn every_patch_of_text_that_was_mapped_again_takes_effect() {
     }
 }
 
-/// Text that is forgotten too early, or twice: places resolved before and after write the same
-/// text.
+/// Text that is forgotten too early, or twice: references resolved before and after write to the
+/// same text.
 #[test]
 fn text_that_is_forgotten_while_it_is_mapped_keeps_its_earlier_view() {
     let _model = with_window(FetchWindow::Bytes8);

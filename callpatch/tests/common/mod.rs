@@ -18,7 +18,7 @@ pub extern "C" fn callee<const N: usize>() {
     CALLS[N].fetch_add(1, Ordering::Relaxed);
 }
 
-/// The fetch model and the callees' counters are global: serializes the tests.
+/// The fetch model and the callees' counters are global, so the tests are serialized.
 pub fn with_model(window: FetchWindow, t_max: Option<TMax>, wait: WaitPolicy) -> MutexGuard<'static, ()> {
     static TEST: Mutex<()> = Mutex::new(());
     let guard = TEST.lock().unwrap_or_else(|e| e.into_inner());
@@ -98,7 +98,7 @@ pub fn function(shape: Shape, offset: usize) -> Function {
 }
 
 impl Function {
-    /// Runs it, and returns the number of calls of each callee.
+    /// Runs the function, and returns the number of calls to each callee.
     pub fn run(&self) -> [u64; 2] {
         CALLS.iter().for_each(|calls| calls.store(0, Ordering::Relaxed));
         // SAFETY: the function takes and returns nothing.
@@ -113,7 +113,7 @@ impl Function {
         unsafe { TextRef::resolve(self.site, 6).unwrap().read(0, self.shape.len()) }.to_vec()
     }
 
-    /// Overwrites one of its bytes; returns the previous value.
+    /// Overwrites one of the site's bytes; returns the previous value.
     pub fn write(&self, offset: usize, byte: u8) -> u8 {
         // SAFETY: the text stays mapped, and no thread executes it concurrently.
         unsafe {

@@ -23,7 +23,7 @@ pub enum Generate {
     },
 }
 
-/// A file or standard output cannot be written.
+/// The error that a file or standard output cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {error}")]
 pub struct GenerateError {
@@ -62,7 +62,8 @@ fn write_pages(command: Command, folder: &Path) -> io::Result<()> {
     clap_mangen::generate_to(with_examples(command), folder)
 }
 
-/// Manual pages have a section for the text after the help, but none for the examples before it.
+/// Manual pages have a section for the text after the help, but none for the examples before it, so
+/// these are moved.
 fn with_examples(command: Command) -> Command {
     let texts = [command.get_before_help(), command.get_after_help()];
     let texts: Vec<String> = texts.into_iter().flatten().map(ToString::to_string).collect();

@@ -1,8 +1,8 @@
 //! Output, shell completions and manual pages for the commands `fastinst`, `tmax-probe` and
 //! `wasm-jit`. Each command defines its own exit codes and messages.
 //!
-//! * [`print()`] writes a result to standard output. A closed pipe is no error, so that a command
-//!   can be piped to `head`; a full disk is one.
+//! * [`print()`] writes a result to standard output. A closed pipe is not an error, so that a
+//!   command can be piped to `head`; a full disk is.
 //! * [`Generate`] adds two hidden subcommands: `completions SHELL` prints the completions for a
 //!   shell, `man FOLDER` writes a manual page for the command and for each of its subcommands.
 //!
@@ -49,11 +49,11 @@ pub use generate::{Generate, GenerateError};
 
 use std::io::{self, BufWriter, ErrorKind, Write};
 
-/// Writes a result to standard output. A closed pipe is no error: its reader, `head` for example,
-/// has read what it wanted.
+/// Writes a result to standard output. A closed pipe is not an error: its reader, `head` for
+/// example, has read what it wanted.
 ///
 /// # Errors
-/// Those of writing to standard output, and of `write`.
+/// The errors of writing to standard output, and of `write`.
 pub fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     print_to(io::stdout().lock(), write)
 }

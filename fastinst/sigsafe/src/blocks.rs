@@ -1,11 +1,11 @@
-//! Blocks of memory for threads: mapped when a thread needs its first, and reused when it has
-//! ended.
+//! Blocks of memory for threads: mapped when a thread first needs one, and reused when the thread
+//! has ended.
 //!
 //! Runs in probe functions and signal handlers, at any time in any thread: atomics, and one system
-//! call for a new block. No allocator, because the program's may be the one that is observed.
+//! call for a new block. No allocator, because the program's allocator may be observed.
 //!
-//! Blocks are in a list to which they are pushed and from which they are never removed, so that it
-//! is read without locks, and references to blocks stay valid.
+//! Blocks are pushed to a list and never removed from it, so that the list is read without locks,
+//! and references to blocks stay valid.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 ///    changes `next`.
 /// 3. A page is aligned enough for it.
 pub unsafe trait Block: Sync + Sized + 'static {
-    /// The kernel's id of the thread that owns the block; 0 if it is free.
+    /// The kernel id of the thread that owns the block; 0 if it is free.
     fn owner(&self) -> &AtomicU32;
 
     /// The next block of the list.
     fn next(&self) -> &AtomicPtr<Self>;
 }
 
-/// A list of blocks, of which each belongs to a thread or is free.
+/// A list of blocks, each of which belongs to a thread or is free.
 #[derive(Debug)]
 pub struct Blocks<B> {
     head: AtomicPtr<B>,
@@ -37,14 +37,14 @@ impl<B: Block> Blocks<B> {
         Self { head: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Acquires a block for the thread with this kernel id: a free one, as its last owner has left
-    /// it, or a new one, in its initial state. `None` if no memory is available.
+    /// Acquires a block for the thread with this kernel id: a free block as its last owner has left
+    /// it, or a new one in its initial state. `None` if no memory is available.
     ///
-    /// The thread, or another one when the thread has ended, frees it by a store of 0 to its
+    /// The thread, or another thread once it has ended, frees the block by a store of 0 to its
     /// owner, with Release.
     ///
-    /// A vfork child must not call this: it shares the list with its parent, and its id is soon
-    /// that of a thread that has ended.
+    /// A vfork child must not call this: it shares the list with its parent, and its id will soon
+    /// be that of a thread that has ended.
     pub fn acquire(&self, owner: u32) -> Option<&'static B> {
         // Acquire: pairs with the Release of the last owner, which has finished with the block.
         let is_acquired = |block: &&B| {
@@ -93,7 +93,7 @@ impl<B: Block> Blocks<B> {
         })
     }
 
-    /// Whether the list has this block only.
+    /// Whether this is the only block in the list.
     pub fn is_only(&self, block: &B) -> bool {
         // New blocks are inserted at the head of the list.
         ptr::eq(self.head.load(Ordering::Relaxed), block) && block.next().load(Ordering::Relaxed).is_null()

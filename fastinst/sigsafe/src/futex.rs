@@ -38,7 +38,7 @@ mod tests {
 
     use super::*;
 
-    /// Later than the end of any test: a wait that ends sooner was woken, or did not start.
+    /// Later than the end of any test: a wait that ends earlier was woken, or did not start.
     fn never() -> Instant {
         Instant::now() + Duration::from_secs(36_000)
     }

@@ -1,4 +1,4 @@
-//! Forwarding of signals to the action that was in force before one of our handlers was installed.
+//! Forwards signals to the action that was in force before one of our handlers was installed.
 //!
 //! Everything here is async-signal-safe.
 //!
@@ -8,9 +8,9 @@
 /// The previous action of a signal: a function, `SIG_DFL` or `SIG_IGN`, with its flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Action {
-    /// As `sigaction::sa_sigaction`.
+    /// The handler, `SIG_DFL` or `SIG_IGN`, as in `sigaction::sa_sigaction`.
     pub function: libc::sighandler_t,
-    /// As `sigaction::sa_flags`.
+    /// The flags, as in `sigaction::sa_flags`.
     pub flags: libc::c_int,
 }
 
@@ -21,12 +21,12 @@ const FAULTS: [libc::c_int; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, lib
 /// The signals whose default action has no effect on a running process.
 const IGNORED: [libc::c_int; 4] = [libc::SIGURG, libc::SIGCHLD, libc::SIGWINCH, libc::SIGCONT];
 
-/// Whether a process or a timer sent the signal, so that it was not caused by an instruction.
+/// Whether the signal was sent by a process or a timer rather than caused by an instruction.
 pub fn was_sent(info: &libc::siginfo_t) -> bool {
     info.si_code <= 0
 }
 
-/// Whether the interrupted instruction has raised the signal, and will raise it again when it is
+/// Whether the interrupted instruction has raised the signal, and will raise it again if it is
 /// executed again.
 pub fn is_fault(info: &libc::siginfo_t) -> bool {
     FAULTS.contains(&info.si_signo) && !was_sent(info)
@@ -59,7 +59,7 @@ impl Action {
         let received = unsafe { &*info };
         let signal = received.si_signo;
         match self.function {
-            // The kernel does not let a fault be ignored.
+            // The kernel does not allow a fault to be ignored.
             libc::SIG_IGN if !is_fault(received) => {}
             libc::SIG_DFL if IGNORED.contains(&signal) => {}
             libc::SIG_DFL | libc::SIG_IGN => {
@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// The arguments of the last call of the functions below.
+    /// The arguments of the last call to the functions below.
     static CALLED: AtomicI32 = AtomicI32::new(0);
     static INFO: AtomicUsize = AtomicUsize::new(0);
     static CONTEXT: AtomicUsize = AtomicUsize::new(0);

@@ -1,10 +1,10 @@
-//! The index: from a block of ids to the slot of its group. Read without locks, also by signal
+//! The index: maps a block of ids to the slot of its group. Read without locks, including by signal
 //! handlers.
 //!
 //! It has two levels: a root for all blocks, whose pages are allocated by the kernel when they are
 //! first written, and leaves. A leaf that has become empty is reused for other blocks. Leaves are
 //! never freed, so a late read is safe: for a block that is not in use, the result may be that of
-//! another block, and the caller verifies it. For a block in use, the result is right.
+//! another block, and the caller verifies it. For a block in use, the result is correct.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,16 +17,16 @@ const LEAF: usize = 1024;
 
 const ROOT: usize = (BLOCKS.end as usize).div_ceil(LEAF);
 
-/// Entries are the number of a slot plus one; 0 for none.
+/// Entries are the index of a slot plus one; 0 for none.
 struct Leaf {
     entries: [AtomicU32; LEAF],
     /// The number of entries that are not 0. Changed under the lock of the index's owner.
     used: AtomicU32,
 }
 
-/// The index.
+/// A two-level table of slots by block.
 pub(super) struct Index {
-    /// The number of a leaf plus one; 0 for none.
+    /// The index of a leaf plus one; 0 for none.
     root: [AtomicU32; ROOT],
     leaves: Segments<Leaf, 8, 8192>,
 }
@@ -48,7 +48,7 @@ impl Index {
         Self { root: [const { AtomicU32::new(0) }; ROOT], leaves: Segments::new() }
     }
 
-    /// The slot of a block: right for a block in use, otherwise any or none.
+    /// The slot of a block: correct for a block in use, otherwise any slot or none.
     #[inline]
     pub(super) fn get(&self, block: u32) -> Option<u32> {
         let leaf = self.root.get(block as usize / LEAF)?.load(Ordering::Acquire).checked_sub(1)?;

@@ -1,4 +1,5 @@
-//! Probes that come and go together, such as those of code that is compiled at run time and freed.
+//! Probes that are created and retired together, such as those of code that is compiled at run time
+//! and freed.
 //!
 //! A provider [reserves](ReservedIds) consecutive ids and supplies an object that implements their
 //! probes ([`Sites`]). The resulting [`Group`] owns the probes. When it is dropped, its ids are
@@ -76,11 +77,11 @@ use crate::probe::{ProbeFn, ProbeId, ProbeMetadata};
 use ids::{BLOCK, BLOCKS, Ids};
 use index::{FreeLeaves, Index};
 
-/// The probes of a group, by their index in it.
+/// Implements the probes of a group, which are identified by their index in it.
 ///
-/// The methods are called at any time by any thread, several at once, and also by signal handlers
-/// and probe functions. An implementation therefore neither locks nor allocates nor formats, or its
-/// provider documents that its probes must not be switched there. Only probes that were
+/// The methods may be called at any time by any thread, concurrently, and by signal handlers and
+/// probe functions. Therefore an implementation does not lock, allocate or format, or its provider
+/// documents that its probes must not be toggled there. Only probes that were
 /// [announced](Group::announce) are passed to them.
 ///
 /// The object is dropped with its group, or, if a call is in progress, when the next group is made
@@ -91,7 +92,7 @@ pub trait Sites: Send + Sync {
     /// arguments that the provider documents.
     ///
     /// # Errors
-    /// The site could not be switched and is unchanged.
+    /// The site could not be toggled and is unchanged.
     ///
     /// # Safety
     /// As [`activate`](crate::activate).
@@ -122,7 +123,7 @@ impl<T: Sites + ?Sized> Sites for Arc<T> {
     }
 }
 
-/// A group's object, and which of its probes were announced.
+/// A group's object, and a bitmap of the probes that were announced.
 struct Body {
     sites: Box<dyn Sites>,
     /// One bit per probe.
@@ -137,11 +138,11 @@ impl Body {
     }
 }
 
-/// The place of a group. Slots are reused, and never freed.
+/// A slot for a group. Slots are reused, and never freed.
 struct Slot {
-    /// The first id in the upper half, the number of ids in the lower half. 0 for no group.
+    /// The first id in the upper half, the number of ids in the lower half; 0 for no group.
     ids: AtomicU64,
-    /// Calls in progress, which may be using the body.
+    /// The number of calls in progress, which may be using the body.
     calls: AtomicU32,
     /// Null while the ids are only reserved.
     body: AtomicPtr<Body>,
@@ -152,7 +153,7 @@ impl Slot {
         Self { ids: AtomicU64::new(0), calls: AtomicU32::new(0), body: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Begins a call: the body of the group that the slot holds now is kept until it ends.
+    /// Begins a call: the body of the group that is now in the slot is kept until the call ends.
     fn enter(&self) -> Call<'_> {
         // SeqCst, here and where ids are retired: the store of either side comes before its load.
         self.calls.fetch_add(1, Ordering::SeqCst);
@@ -161,7 +162,8 @@ impl Slot {
     }
 }
 
-/// A call in progress, with the ids that it has read from the slot: none if there was no group.
+/// A call in progress, with the ids that it has read from the slot; they are empty if there was no
+/// group.
 struct Call<'a> {
     slot: &'a Slot,
     first: u32,
@@ -251,8 +253,8 @@ impl Groups {
         Some((number, first))
     }
 
-    /// Takes the bodies of retired groups that no call uses any more, to be dropped without the
-    /// lock.
+    /// Takes the bodies of retired groups that are no longer used by any call, to be dropped
+    /// without the lock.
     fn reclaim(&mut self) -> Vec<Body> {
         let mut bodies = Vec::new();
         self.retiring.retain(|number| {
@@ -273,8 +275,7 @@ impl Groups {
     }
 }
 
-/// Ids without probes: calls with them return [`Error::Undiscovered`]. They are retired when this
-/// is dropped.
+/// Ids without probes: calls with them return [`Error::Undiscovered`]. Dropping this retires them.
 #[derive(Debug)]
 #[must_use = "ids are retired when this is dropped"]
 pub struct ReservedIds {
@@ -290,7 +291,7 @@ impl ReservedIds {
     /// [`Error::TooManyProbes`]: there are not enough consecutive free ids, or too many groups.
     ///
     /// # Panics
-    /// If the number is 0.
+    /// If `count` is 0.
     pub fn new(count: u32) -> Result<Self, Error> {
         assert!(count > 0, "a group without probes");
         let mut groups = hold();
@@ -302,12 +303,12 @@ impl ReservedIds {
         Ok(Self { slot, first, count })
     }
 
-    /// The ids.
+    /// The reserved ids.
     pub fn range(&self) -> Range<u32> {
         self.first..self.first + self.count
     }
 
-    /// Makes them a group whose probes `sites` implements. None of them is announced yet.
+    /// Turns the ids into a group whose probes `sites` implements. None of them is announced yet.
     pub fn with_sites(self, sites: impl Sites + 'static) -> Group {
         let words = self.count.div_ceil(u64::BITS);
         let body =
@@ -343,12 +344,12 @@ pub struct Group {
 }
 
 impl Group {
-    /// The ids.
+    /// The ids of the group's probes.
     pub fn range(&self) -> Range<u32> {
         self.ids.range()
     }
 
-    /// The id of a probe of the group.
+    /// The id of the probe with this index in the group.
     ///
     /// # Panics
     /// If the group has no such probe.
@@ -357,9 +358,9 @@ impl Group {
         ProbeId(self.ids.first + index)
     }
 
-    /// Announces a probe of the group: from now on it can be switched, and every callback is called
-    /// once for it, now or when it is registered. Does nothing for a probe that was announced
-    /// before.
+    /// Announces a probe of the group: from now on it can be toggled, and every callback is called
+    /// once for it, now or when the callback is registered. Does nothing for a probe that was
+    /// announced before.
     ///
     /// # Panics
     /// If the group has no such probe.
@@ -377,7 +378,7 @@ impl Group {
 }
 
 /// Calls `act` for each announced probe. The caller holds the right of discovery, so none is
-/// announced meanwhile.
+/// announced during the call.
 pub(crate) fn for_each_announced(act: impl Fn(&ProbeMetadata<'_>)) {
     for slot in SLOTS.iter() {
         let call = slot.enter();

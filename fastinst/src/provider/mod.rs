@@ -1,7 +1,7 @@
 //! Providers: the sources of probes.
 //!
 //! A provider determines where sites are, what they look like and when they fire. Ids, callbacks
-//! and the functions that switch a probe are the same for all providers. There are two kinds of
+//! and the functions that toggle a probe are the same for all providers. There are two kinds of
 //! probes:
 //!
 //! * Permanent probes, which exist as long as the process; if their library is unloaded, they work
@@ -22,7 +22,7 @@ use fastinst_sigsafe::Segments;
 use crate::discovery::Discovery;
 use crate::error::Error;
 
-/// The sites of which a provider makes probes.
+/// The sites that become probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// All sites: every probe is known when [`begin`] returns.
@@ -30,7 +30,7 @@ pub enum Extent {
     /// Sites in code that has been executed: the cost depends on the code that the program runs,
     /// not on its size.
     Executed,
-    /// As `All` if the sites are in at most this many functions, else as `Executed`.
+    /// As `All` if the sites are in at most this many functions, otherwise as `Executed`.
     AllUpTo {
         /// The maximum number of functions.
         functions: usize,
@@ -51,23 +51,23 @@ pub trait Provider: Sync {
     fn begin(&self, discovery: &Discovery, extent: Extent);
 
     /// Handles sites that have appeared or disappeared since the last call. The service thread
-    /// calls it regularly, and after [`service::notify`](crate::service::notify). Returns when it
-    /// must be called again, if that is before the next notification.
+    /// calls it regularly, and after [`service::notify`](crate::service::notify). Returns the time
+    /// at which it must be called again without a notification, if any.
     fn discover(&self, discovery: &Discovery) -> Option<Instant>;
 
-    /// A service thread is about to start, perhaps in a forked child: notifications by threads of
-    /// the parent may have been lost.
+    /// Called when a service thread is about to start, perhaps in a forked child: notifications by
+    /// threads of the parent may have been lost.
     fn service_starts(&self) {}
 
-    /// Whether any code is known that may contain sites, whether they are probes yet or not.
-    /// Must not be called from callbacks.
+    /// Whether any known code may contain sites, whether these are probes yet or not. Must not be
+    /// called from callbacks.
     fn has_code(&self) -> bool;
 
-    /// Calls that could not be made probes: one line for each reason and object.
+    /// The calls that could not be made probes: one line for each reason and object.
     fn notes(&self) -> Vec<String>;
 
-    /// The number of bytes of memory used by its probes and its search for sites. Callbacks may
-    /// call it.
+    /// The memory of the provider's probes and of its search for sites, in bytes. Callbacks may
+    /// call this.
     fn memory_bytes(&self) -> usize;
 
     /// Takes the calls that were counted before the entry probes of their functions were announced:
@@ -79,8 +79,8 @@ pub trait Provider: Sync {
         0
     }
 
-    /// The function at this address, if it is in an object that may have probes and is loaded now:
-    /// also a function without any. Must not be called from callbacks.
+    /// The function at this address, if it is in a loaded object that may have probes; the function
+    /// itself need not have any. Must not be called from callbacks.
     fn function_at(&self, address: usize) -> Option<KnownFunction> {
         let _ = address;
         None
@@ -90,27 +90,27 @@ pub trait Provider: Sync {
 /// A function that a provider knows by its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownFunction {
-    /// The name, according to the symbols.
+    /// The function's name in the symbol table.
     pub name: &'static CStr,
-    /// The file of the executable or library that contains the function.
+    /// The path of the executable or library that contains the function.
     pub object_path: &'static CStr,
-    /// The lowest address of that object in memory.
+    /// The lowest address in memory of the object that contains the function.
     pub object_base: usize,
 }
 
-/// What is known about the calls of a function before its entry probes were announced.
+/// The known number of calls to a function before its entry probes were announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EarlyCalls {
     /// This number of calls was counted.
     Counted(u64),
-    /// The function was not counted for a while.
+    /// Calls to the function were not counted for a while.
     Interrupted,
 }
 
 /// The registered providers.
 static PROVIDERS: Segments<&'static dyn Provider, 8, 8> = Segments::new();
 
-/// Registers a provider. Does nothing if one of the same name is registered already. Blocks while
+/// Registers a provider. Does nothing if one of the same name is already registered. Blocks while
 /// another thread discovers probes.
 ///
 /// # Errors
@@ -136,42 +136,43 @@ pub fn begin(extent: Extent) -> Result<(), Error> {
     Ok(())
 }
 
-/// [`Provider::discover`] of every provider. Returns the earliest time at which to call it again.
+/// Calls [`Provider::discover`] of every provider. Returns the earliest time at which to call it
+/// again.
 pub(crate) fn discover(discovery: &Discovery) -> Option<Instant> {
     PROVIDERS.iter().filter_map(|provider| provider.discover(discovery)).min()
 }
 
-/// [`Provider::service_starts`] of every provider.
+/// Calls [`Provider::service_starts`] of every provider.
 pub(crate) fn service_starts() {
     PROVIDERS.iter().for_each(|provider| provider.service_starts());
 }
 
-/// Whether any provider knows code that may contain sites, whether they are probes yet or not: a
-/// process without it has nothing to observe. Must not be called from callbacks.
+/// Whether any provider knows code that may contain sites, whether these are probes yet or not: a
+/// process without such code has nothing to observe. Must not be called from callbacks.
 pub fn has_code() -> bool {
     PROVIDERS.iter().any(|provider| provider.has_code())
 }
 
-/// Calls that could not be made probes, from all providers: one line for each reason and object.
-/// Allocates, and may block while another thread discovers probes: must not be called from signal
-/// handlers or callbacks.
+/// The calls that could not be made probes, from all providers: one line for each reason and
+/// object. Allocates, and may block while another thread discovers probes: must not be called from
+/// signal handlers or callbacks.
 pub fn notes() -> Vec<String> {
     PROVIDERS.iter().flat_map(|provider| provider.notes()).collect()
 }
 
-/// The number of bytes of memory that all providers use: tables, names, stubs, indices. Callbacks
-/// may call it.
+/// The memory of all providers in bytes: tables, names, stubs, indices. Callbacks may call this.
 pub fn memory_bytes() -> usize {
     PROVIDERS.iter().map(|provider| provider.memory_bytes()).sum()
 }
 
-/// [`Provider::take_early_calls`] of every provider; returns the sum. Callbacks may call it.
+/// Calls [`Provider::take_early_calls`] of every provider; returns the sum. Callbacks may call
+/// this.
 pub fn take_early_calls(mut take: impl FnMut(usize, EarlyCalls)) -> u64 {
     PROVIDERS.iter().map(|provider| provider.take_early_calls(&mut take)).sum()
 }
 
-/// [`Provider::function_at`] of the first provider that knows the function. Must not be called from
-/// callbacks.
+/// Calls [`Provider::function_at`] of the providers, and returns the first result. Must not be
+/// called from callbacks.
 pub fn function_at(address: usize) -> Option<KnownFunction> {
     PROVIDERS.iter().find_map(|provider| provider.function_at(address))
 }

@@ -1,7 +1,7 @@
-//! `fastinst attach`: observes calls in a process that runs, with a script.
+//! `fastinst attach`: observes calls in a running process, with a script.
 //!
 //! The connection is the attachment (`profiler::attach`): the script observes until this process
-//! closes its half, or is gone, and then its probes are off again.
+//! closes its half or ends; then its probes are deactivated.
 
 use std::fs;
 use std::io::{self, BufReader};
@@ -87,7 +87,7 @@ pub(crate) fn run(arguments: &Attach) -> Result<(), Failure> {
     let format = arguments
         .format
         .unwrap_or_else(|| output_name.as_deref().map_or(ScriptFormat::Text, ScriptFormat::of_file));
-    // Before the threads are made, which inherit it.
+    // Before the threads are created, which inherit the mask.
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
     signals.thread_block().map_err(Failure::new)?;
 
@@ -129,7 +129,7 @@ pub(crate) fn run(arguments: &Attach) -> Result<(), Failure> {
 /// Ends the observation after a time, and at a signal; a second signal ends this process.
 fn end_later(stream: &Arc<UnixStream>, signals: SigSet, after: Option<Duration>) {
     let end = |stream: &UnixStream| {
-        // An error means that the process has ended it.
+        // An error means that the process has closed the connection.
         let _ = stream.shutdown(Shutdown::Write);
     };
     let of_signals = Arc::clone(stream);
@@ -148,7 +148,7 @@ fn end_later(stream: &Arc<UnixStream>, signals: SigSet, after: Option<Duration>)
     }
 }
 
-/// The report must not be lost when it is there.
+/// Checked beforehand, so that the report is not lost in the end.
 fn check_directory(output: &Path) -> Result<(), Failure> {
     let directory = output.parent().filter(|directory| !directory.as_os_str().is_empty());
     match directory {
@@ -163,7 +163,7 @@ fn check_directory(output: &Path) -> Result<(), Failure> {
 fn deliver(text: &str, output: Option<&Path>) -> Result<(), Failure> {
     let Some(output) = output else { return crate::print(text.as_bytes()) };
     fs::write(output, text).map_err(|error| {
-        // Better there than nowhere.
+        // The terminal is better than nowhere.
         let _ = crate::print(text.as_bytes());
         Failure::new(format!("{}: {error}; the report is on standard output", output.display()))
     })

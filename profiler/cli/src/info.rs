@@ -43,7 +43,7 @@ pub(crate) struct Info {
 /// The functions that gcc and clang call at entries and exits with -finstrument-functions.
 const ENTER: &str = "__cyg_profile_func_enter";
 const EXIT: &str = "__cyg_profile_func_exit";
-/// The functions that they call at entries with -pg and -mfentry.
+/// The functions that code compiled with -pg or -mfentry calls at entries.
 const ENTRY_HOOKS: [&str; 3] = ["mcount", "_mcount", "__fentry__"];
 
 /// The section of a symbol that is defined elsewhere.
@@ -51,7 +51,7 @@ const UNDEFINED: usize = section_header::SHN_UNDEF as usize;
 
 /// The type and the name of a note that describes a USDT probe: `<sys/sdt.h>`.
 const USDT: (u32, &str) = (3, "stapsdt");
-/// In such a note: three addresses, then provider, name and arguments.
+/// In such a note, three addresses precede provider, name and arguments.
 const USDT_ADDRESSES: usize = 24;
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -78,9 +78,9 @@ struct Binary {
 
 #[derive(Debug, PartialEq, Serialize)]
 struct Symbols {
-    /// Functions in the symbol table, which `strip` removes.
+    /// The number of functions in the symbol table, which `strip` removes.
     functions: usize,
-    /// Exported functions.
+    /// The number of exported functions.
     exported: usize,
 }
 
@@ -88,7 +88,7 @@ struct Symbols {
 struct Debug {
     dwarf: bool,
     compressed: bool,
-    /// The file with separate debug information.
+    /// The path of the file with separate debug information.
     separate: Option<String>,
 }
 
@@ -96,20 +96,20 @@ struct Debug {
 struct Instrumentation {
     entries: bool,
     exits: bool,
-    /// Whether it defines one of the instrumentation functions itself.
+    /// Whether the file defines one of the instrumentation functions itself.
     defined_here: bool,
 }
 
 /// Instrumentation other than `-finstrument-functions`.
 #[derive(Debug, PartialEq, Serialize)]
 struct Probes {
-    /// `PROVIDER:NAME`, with the number of locations.
+    /// Number of locations by `PROVIDER:NAME`.
     usdt: BTreeMap<String, usize>,
     /// Number of locations made by `-fpatchable-function-entry`.
     patchable_entries: u64,
     /// Whether clang's XRay has instrumented it.
     xray: bool,
-    /// The function that entries call with -pg or -mfentry.
+    /// The function that entries call if compiled with -pg or -mfentry.
     entry_hook: Option<String>,
 }
 
@@ -118,7 +118,7 @@ struct Verdict {
     /// Whether functions of this file are measured when it is recorded, or when a recorded program
     /// loads it.
     measured: bool,
-    /// Reasons, and limitations of the report.
+    /// The reasons, and limitations of the report.
     remarks: Vec<String>,
 }
 
@@ -174,7 +174,7 @@ fn binary(path: &Path, elf: &Elf<'_>, bytes: &[u8], checked: &elf_check::Program
 fn kind(elf: &Elf<'_>) -> &'static str {
     match elf.header.e_type {
         header::ET_EXEC => "executable",
-        // Some libraries can be executed, too: that of C prints its version.
+        // Some libraries can be executed, too: the C library prints its version.
         header::ET_DYN if elf.soname.is_some() => "shared library",
         header::ET_DYN if elf.interpreter.is_some() => "position-independent executable",
         header::ET_DYN if is_static_pie(elf) => "static position-independent executable",

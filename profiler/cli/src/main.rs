@@ -47,12 +47,12 @@ enum Verb {
     Generate(Generate),
 }
 
-/// A subcommand failed.
+/// The failure of a subcommand.
 #[derive(Debug)]
 struct Failure {
-    /// Exit code.
+    /// The exit code.
     code: u8,
-    /// One line.
+    /// The diagnostic, as one line.
     message: String,
 }
 

@@ -1,15 +1,15 @@
 //! `fastinst record`: starts a program with libfastinst.so preloaded.
 //!
-//! The program is executed in this process. So its process id, signals, job control, standard
-//! streams and exit status are what they would be without the profiler. Only SIGPIPE differs if the
-//! parent ignores it: the program starts with its default action.
+//! The program is executed in this process. Therefore its process id, signals, job control,
+//! standard streams and exit status are what they would be without the profiler. The only exception
+//! is SIGPIPE: if the parent ignores it, the program starts with its default action.
 //!
 //! 1. The options of the command line override those of FASTINST_OPTIONS; a relative output path is
 //!    made absolute.
-//! 2. The program is looked up as the shell does, and inspected: programs that do not load a
-//!    preload are refused.
-//! 3. libfastinst.so is put first in LD_PRELOAD; only the address sanitizer's library of the
-//!    program, which must be first, precedes it.
+//! 2. The program is looked up as the shell does, and inspected: programs that would not load a
+//!    preloaded library are refused.
+//! 3. libfastinst.so is put first in LD_PRELOAD, except that a program's address sanitizer library,
+//!    which must be first, precedes it.
 //! 4. The program is executed.
 
 use std::convert::Infallible;
@@ -143,7 +143,7 @@ fn start(arguments: &Record) -> Result<Infallible, Error> {
     if let Some(warning) = check_program(&path, options.tool)? {
         eprintln!("fastinst: {warning}");
     }
-    // At the last moment: older reports belong to earlier runs.
+    // As late as possible: existing reports belong to earlier runs.
     if options.output != Output::Stderr {
         options.run.get_or_insert_with(RunId::begins_here);
     }
@@ -180,7 +180,7 @@ fn merged_options(arguments: &Record, environment: Option<&OsStr>) -> Result<Opt
     Ok(options)
 }
 
-/// The output as an absolute path. Its directory must exist, unless that has `%` sequences.
+/// The output as an absolute path. Its directory must exist, unless it contains `%` sequences.
 fn placed(output: &Output) -> Result<Output, Error> {
     let output = match output {
         Output::File { template, .. } if Path::new(template).is_relative() => {
@@ -198,8 +198,8 @@ fn placed(output: &Output) -> Result<Output, Error> {
     Ok(output)
 }
 
-/// Finds an executable file as the shell does: a name with a slash is a path, another one is
-/// searched for in the directories of `path`, of which an empty one is the working directory.
+/// Finds an executable file as the shell does: a name with a slash is a path; any other name is
+/// searched in the directories of `path`, where an empty one stands for the working directory.
 pub(crate) fn find_program(program: &Path, path: &OsStr) -> Result<PathBuf, Error> {
     if program.as_os_str().as_bytes().contains(&b'/') {
         return match obstacle(program) {
@@ -233,7 +233,7 @@ enum Obstacle {
     Unusable(&'static str),
 }
 
-/// The reason why a file cannot be executed.
+/// The reason why a file cannot be executed; `None` if it can.
 fn obstacle(path: &Path) -> Option<Obstacle> {
     match fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -248,8 +248,8 @@ fn obstacle(path: &Path) -> Option<Obstacle> {
     }
 }
 
-/// Refuses a program in which a preloaded library would not run; warns if it has no instrumented
-/// functions.
+/// Refuses a program in which a preloaded library would not run. Warns if the program has no
+/// instrumented functions.
 pub(crate) fn check_program(path: &Path, tool: Tool) -> Result<Option<String>, Error> {
     let Program { kind, setuid_or_capabilities } = inspect(path)?;
     let path = path.to_owned();
@@ -298,7 +298,7 @@ fn usual_library(name: &str) -> Result<PathBuf, Error> {
 }
 
 /// The value of LD_PRELOAD: the program's address sanitizer, by the name by which the loader finds
-/// it for the program; the library; then the present value.
+/// it for the program; the library; then the current value.
 pub(crate) fn preload(sanitizer: Option<OsString>, library: &Path, present: Option<&OsStr>) -> OsString {
     let mut value = sanitizer.unwrap_or_default();
     if !value.is_empty() {

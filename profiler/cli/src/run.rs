@@ -1,8 +1,8 @@
 //! `fastinst run`: starts a program with a script that observes its calls, or so that scripts can
 //! be attached to it.
 //!
-//! As `fastinst record`, but with `libfastinst_script.so`. The script is compiled here as well, so
-//! that its mistakes are reported before the program starts.
+//! Works like `fastinst record`, but with `libfastinst_script.so`. The script is also compiled
+//! here, so that its errors are reported before the program starts.
 
 use std::convert::Infallible;
 use std::env;
@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: &Run) -> Result<Infallible, Failure> {
     start(arguments).map_err(|error| Failure { code: exit_code(&error), message: error.to_string() })
 }
 
-/// Reports mistakes of a script, and returns its text.
+/// Reports the errors of a script. Returns its text.
 pub(crate) fn compile(path: &Path) -> Result<Vec<u8>, Failure> {
     let name = path.display().to_string();
     let failed = |message: String| Failure { code: 2, message };
@@ -146,7 +146,7 @@ fn start(arguments: &Run) -> Result<Infallible, Error> {
     Err(Error::Execute { path, source })
 }
 
-/// The name of the report as an absolute path. Its directory must exist, unless that has `%`
+/// The name of the report as an absolute path. Its directory must exist, unless it contains `%`
 /// sequences.
 fn placed(output: &str) -> Result<String, Error> {
     check_template(output)?;

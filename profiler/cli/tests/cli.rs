@@ -227,11 +227,11 @@ fn invalid_setups_exit_125() {
         125,
         "missing of the report does not exist",
     );
-    // A copy of the command has no library in its folder.
+    // A copy of the command has no library in its directory.
     let alone = fixture.path("bin/fastinst");
     fixture.put("bin/fastinst", 0o755, fs::read(env!("CARGO_BIN_EXE_fastinst")).unwrap());
     check_refused(Command::new(&alone).args(["record", "--", "true"]), 125, "libfastinst.so is not in");
-    // In ../lib it is found.
+    // The library is found in ../lib.
     fs::create_dir(fixture.path("lib")).unwrap();
     fs::copy(&fixture.library, fixture.path("lib/libfastinst.so")).unwrap();
     let output =

@@ -1,9 +1,9 @@
 //! `libfastinst.so`: the profiler for `LD_PRELOAD`, and the C interface.
 //!
 //! This crate has only the parts that must be in a shared library: its constructor and destructor,
-//! its allocator, and its exported symbols. Besides the C interface of `fastinst.h`, these are the
-//! functions that instrumented code calls ([`provider`]), and functions of the C library that end a
-//! process or change its signal actions ([`leaving`], [`signals`]).
+//! its allocator, and its exported symbols. In addition to the C interface of `fastinst.h`, these
+//! are the functions that instrumented code calls ([`provider`]), and functions of the C library
+//! that end a process or change its signal actions ([`leaving`], [`signals`]).
 //!
 //! The library runs in a foreign process: it has its own allocator, prints only its report and
 //! single lines that begin with `fastinst:`, and reads one environment variable.
@@ -33,7 +33,7 @@ static DESTRUCTOR: extern "C" fn() = destruct;
 extern "C" fn construct() {
     // SAFETY: called once, before the library allocates on a second thread.
     unsafe { dlmalloc::enable_alloc_after_fork() };
-    // Whatever else fails: the C interface can be used without the profiler.
+    // Even if the rest fails, the C interface can be used without the profiler.
     let registered = fastinst::provider::register(&CygProfile).map_err(|source| Error::Start { source });
     let options = registered.and_then(|()| Options::from_variable(std::env::var_os(VARIABLE).as_deref()));
     let started = options.and_then(|options| {
@@ -64,8 +64,8 @@ fn start(mut options: Options) -> Result<(), Error> {
             options.output = options.output.absolute(&directory)?;
         }
     }
-    // Programs that it starts must not take reports of this run for those of an earlier one, and do
-    // not report for the run.
+    // Programs that it starts must not mistake reports of this run for those of an earlier one, and
+    // do not report for the run.
     if begins_the_run {
         options.run.get_or_insert_with(RunId::begins_here);
         options.begun = true;

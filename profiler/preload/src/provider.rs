@@ -1,5 +1,5 @@
 //! The functions that instrumented code calls. A site that is a probe calls its stub instead; calls
-//! that arrive here come from sites that are not probes, or not yet.
+//! that arrive here come from sites that are not (yet) probes.
 //!
 //! May run at any time: in IFUNC resolvers before this library is relocated, before its
 //! constructor, in exiting threads.
@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use fastinst::ProbeKind;
 use fastinst::provider::cyg_profile::arrival;
 
-/// Continues to [`entry`] with a third argument: the return address, which is on top of the stack.
+/// Jumps to [`entry`] with a third argument: the return address, which is on top of the stack.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn __cyg_profile_func_enter(_this_fn: *mut c_void, _call_site: *mut c_void) {

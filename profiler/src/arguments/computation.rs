@@ -1,51 +1,51 @@
-//! Values that the code after a probe computes.
+//! Values that are computed by the code after a probe.
 //!
-//! gcc moves the last operations of a function, such as the addition of `return a + b`, to after
-//! the call of the probe at its exit. The probe executes the same operations on what the registers
-//! and the stack contain then.
+//! gcc moves the last operations of a function, such as the addition of `return a + b`, after the
+//! call to the probe at its exit. The probe executes the same operations on the current contents of
+//! the registers and the stack.
 //!
-//! A computation is a list of steps. Each has a value of 64 bits, which may depend on those of
-//! steps before it; the last one is the result. Floats are their bits.
+//! A computation is a list of steps. Each has a 64-bit value, which may depend on the values of
+//! earlier steps; the last one is the result. Floats are represented by their bits.
 //!
-//! [`Computation::evaluate`] runs in probes, also in signal handlers: it needs no memory, and does
-//! not panic.
+//! [`Computation::evaluate`] runs in probes, including those in signal handlers: it does not
+//! allocate, and does not panic.
 
 use super::Register;
 
 /// Maximum number of steps.
 const MAX_STEPS: usize = 32;
 
-/// The number of a step.
+/// The index of a step.
 pub(super) type Number = u8;
 
-/// A value.
+/// A step that computes a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Constant(u64),
-    /// A register at the probe, and what is added to it.
+    /// The value of a register at the probe, plus a constant.
     Register(Register, i64),
-    /// This number of bytes in memory, at a distance from RSP or RBP at the probe; the others are
-    /// 0.
+    /// This number of bytes in memory, at a distance from RSP or RBP at the probe; the upper bytes
+    /// are 0.
     Memory(Register, i32, u8),
-    /// This number of lower bytes; the others are 0.
+    /// This number of lower bytes; the upper bytes are 0.
     ZeroExtend(Number, u8),
-    /// This number of lower bytes; the others are copies of the sign.
+    /// This number of lower bytes, sign-extended.
     SignExtend(Number, u8),
     Unary(Unary, Number),
     Binary(Binary, Number, Number),
-    /// The second if the first is not 0, otherwise the third.
+    /// The second value if the first is not 0, otherwise the third.
     Select(Number, Number, Number),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unary {
     Not,
-    /// From a signed integer of 64 bits.
+    /// From a signed 64-bit integer.
     IntegerToFloat,
     IntegerToDouble,
     FloatToDouble,
     DoubleToFloat,
-    /// Towards zero; the lowest integer, if it is out of range.
+    /// Truncates towards zero; out of range, the result is the lowest integer.
     FloatToI32,
     FloatToI64,
     DoubleToI32,
@@ -59,7 +59,7 @@ pub(super) enum Binary {
     Add,
     Sub,
     Mul,
-    /// The upper half of a product of 128 bits.
+    /// The upper half of a 128-bit product.
     MulHighSigned,
     MulHighUnsigned,
     And,
@@ -68,7 +68,7 @@ pub(super) enum Binary {
     Shl,
     Shr,
     Sar,
-    /// 1 or 0, as those below.
+    /// 1 or 0; the same for those below.
     Equal,
     LessSigned,
     LessUnsigned,
@@ -86,12 +86,12 @@ pub(super) enum Binary {
     DivDouble,
 }
 
-/// How a value is computed.
+/// A description of how a value is computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Computation(Box<[Step]>);
 
 impl Computation {
-    /// The computation of one of these steps: with what it depends on. `None` if that is too much.
+    /// Keeps the steps on which one of these steps depends. `None` if there are too many.
     pub(super) fn of(steps: &[Step], result: Number) -> Option<Self> {
         let mut is_needed = vec![false; usize::from(result) + 1];
         *is_needed.last_mut()? = true;
@@ -109,8 +109,8 @@ impl Computation {
         (needed.len() <= MAX_STEPS).then(|| Self(needed.into()))
     }
 
-    /// The value. `general` returns that of a register, `read` that of bytes in memory. `None` if
-    /// one of these is not known.
+    /// Evaluates the computation. `general` returns the value of a register, `read` that of bytes
+    /// in memory. `None` if one of these is not known.
     pub fn evaluate(
         &self,
         general: impl Fn(Register) -> Option<u64>,
@@ -137,7 +137,7 @@ impl Computation {
     }
 }
 
-/// The steps that one depends on.
+/// The steps on which a step depends.
 fn operands(step: Step) -> impl Iterator<Item = Number> {
     let all = match step {
         Step::Constant(_) | Step::Register(..) | Step::Memory(..) => [None; 3],
@@ -160,7 +160,7 @@ fn renumbered(step: Step, numbers: &[Number]) -> Step {
     }
 }
 
-/// The lower bytes of a value, up to 8; the others are 0.
+/// The lower bytes of a value, up to 8; the upper bytes are 0.
 pub(super) fn zero_extended(value: u64, bytes: u8) -> u64 {
     let unused = 64_u32.saturating_sub(8 * u32::from(bytes));
     value.checked_shl(unused).map_or(0, |value| value >> unused)
@@ -171,7 +171,7 @@ fn sign_extended(value: u64, bytes: u8) -> u64 {
     value.checked_shl(unused).map_or(0, |value| (value.cast_signed() >> unused).cast_unsigned())
 }
 
-/// Towards zero, as the processor does it: the lowest integer stands for what is out of range.
+/// Truncates towards zero, as the processor does: out of range, the result is the lowest integer.
 fn truncated(value: f64) -> i64 {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     if value.is_nan() || value >= LIMIT { i64::MIN } else { value as i64 }

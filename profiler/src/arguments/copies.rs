@@ -1,15 +1,15 @@
-//! Copies of values in the straight-line code at the start of a function.
+//! Tracks copies of values in the straight-line code at the start of a function.
 //!
-//! The code is executed symbolically, from the entry of the function to the call of the probe.
-//! Each register and stack slot holds a [`Value`]: those of the entry are values of their own, and
-//! whatever is computed is a new one. An instruction that moves a value makes a copy of it; if it
-//! moves fewer bits, only these are known to be the same. Registers may also hold an address in the
-//! frame, so that stores through RBP and RSP are known to be to the same slot.
+//! The code is executed symbolically, from the function's entry to the call to the probe. Each
+//! register and stack slot holds a [`Value`]: at the entry all values are distinct, and each
+//! computed value is a new one. An instruction that moves a value copies it; if it moves fewer
+//! bits, only these are known to be equal. Registers may also hold an address in the frame, so that
+//! stores through RBP and RSP are known to go to the same slot.
 //!
 //! Only code that is executed once in each call, from its first instruction on, is followed; there
-//! are no jumps from elsewhere to it. Compilers place the call of the probe so. Some of it may be
-//! skipped by a conditional jump, as the code that stores the vector registers of a variadic
-//! function: then what it may change is not known any more.
+//! are no jumps into it from elsewhere. Compilers place the call to the probe in such code. Some of
+//! it may be skipped by a conditional jump, such as the code that stores the vector registers of a
+//! variadic function: everything that it may change becomes unknown.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,14 @@ use iced_x86::{
 
 use super::{Register, ScalarType};
 
-/// Instructions after the call that are followed until a parameter is stored, at most.
+/// Maximum number of instructions after the call that are followed until a parameter is stored.
 const MAX_AFTER: usize = 256;
 
 /// A value that the code has not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Value(u32);
 
-/// A place that a probe sees.
+/// A location that a probe can read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Register(Register),
@@ -35,22 +35,22 @@ pub(super) enum Place {
     Stack(i32),
 }
 
-/// The contents of a place.
+/// The contents of a location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
-    /// In this number of lower bits, a value.
+    /// A value, in this number of lower bits.
     Value(Value, u8),
-    /// An address: the distance from RSP at the entry.
+    /// An address, as the distance from RSP at the entry.
     Frame(i64),
 }
 
 /// The values of registers and stack slots.
 #[derive(Clone, Debug)]
 pub(super) struct Copies {
-    /// By number: first the general-purpose registers, then the vector registers.
+    /// Indexed by number: first the general-purpose registers, then the vector registers.
     registers: [Held; 32],
-    /// By their distance from RSP at the entry, with their sizes. Those at 8 and above are
-    /// arguments on the stack.
+    /// By distance from RSP at the entry, with the sizes. Those at 8 and above are arguments on the
+    /// stack.
     slots: BTreeMap<i64, (Held, u8)>,
     /// Whether the arguments on the stack may have been changed.
     is_incoming_changed: bool,
@@ -67,9 +67,9 @@ fn index(register: Register) -> Option<usize> {
     register.general().map(usize::from).or(vector)
 }
 
-/// The index of a register of the decoder, and whether it is its lowest part.
+/// The index of a register of the decoder, and whether it denotes the lowest part of the register.
 pub(super) fn index_of(register: Iced) -> Option<(usize, bool)> {
-    /// In the order of the processor: RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI.
+    /// In the processor's order: RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI.
     const DWARF: [usize; 8] = [0, 2, 1, 3, 7, 6, 4, 5];
     if register.is_xmm() || register.is_ymm() || register.is_zmm() {
         return (register.number() < 16).then(|| (16 + register.number(), true));
@@ -144,7 +144,7 @@ impl Copies {
         }
     }
 
-    /// Whether the memory of a slot has been stored by the function or its caller.
+    /// Whether the function or its caller has stored to the memory of a slot.
     pub(super) fn is_stored(&self, slot: i64, bytes: u8) -> bool {
         let end = slot + i64::from(bytes);
         slot >= 8
@@ -155,12 +155,12 @@ impl Copies {
                 .is_some_and(|(at, (_, size))| at + i64::from(*size) >= end)
     }
 
-    /// Whether the arguments on the stack are those of the entry.
+    /// Whether the arguments on the stack are unchanged since the entry.
     pub(super) fn has_incoming(&self) -> bool {
         !self.is_incoming_changed
     }
 
-    /// A place that a probe sees and that contains a value.
+    /// A location that a probe can read and that contains a value.
     pub(super) fn place_of(&self, value: Value, bytes: u8) -> Option<Place> {
         let holds = |held: Held| known(held, bytes) == Some(value);
         let in_register = |index: &usize| {
@@ -176,8 +176,8 @@ impl Copies {
         i32::try_from(at - top).ok().map(Place::Stack)
     }
 
-    /// The value that is stored next to a slot, by straight code from `from` on, which is after
-    /// the call; the code is that of the whole function.
+    /// The value that is stored next to a slot, by straight-line code from `from` on, which is
+    /// after the call. `code` is that of the entire function.
     pub(super) fn next_store(
         mut self,
         code: &[u8],
@@ -212,7 +212,7 @@ impl Copies {
         Held::Value(Value(self.next), 64)
     }
 
-    /// The registers that a called function may change have other values.
+    /// Sets the registers that a called function may change to unknown values.
     fn forget_called(&mut self) {
         const PRESERVED: [usize; 7] = [3, 6, 7, 12, 13, 14, 15];
         for index in 0..32 {
@@ -243,8 +243,8 @@ impl Copies {
         true
     }
 
-    /// Executes an instruction that may be skipped. `None` if it is one that moves the stack
-    /// pointer, or after which the next one is not always executed.
+    /// Executes an instruction that may be skipped. `None` if it moves the stack pointer, or if the
+    /// next instruction is not always executed after it.
     fn may_execute(&mut self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> Option<()> {
         let top = self.registers[7];
         self.changes(instruction, info);
@@ -254,8 +254,8 @@ impl Copies {
         (instruction.flow_control() == FlowControl::Next && self.registers[7] == top).then_some(())
     }
 
-    /// Executes an instruction that copies a value or moves the stack pointer. Returns whether it
-    /// is one.
+    /// Executes an instruction if it copies a value or moves the stack pointer. Returns whether it
+    /// does.
     fn moves(&mut self, instruction: &Instruction) -> bool {
         let [to, from] = [instruction.op0_kind(), instruction.op1_kind()];
         match instruction.mnemonic() {
@@ -310,7 +310,7 @@ impl Copies {
     }
 
     fn copies(&mut self, instruction: &Instruction, to: OpKind, from: OpKind) -> bool {
-        // `movsd` is also a string instruction.
+        // `movsd` is also the name of a string instruction.
         let is_register = |register: Iced| index_of(register).is_some_and(|(_, is_lowest)| is_lowest);
         let bytes = |register: Iced| register.size().min(8) as u8;
         let in_memory = instruction.memory_size().size().min(8) as u8;
@@ -352,7 +352,7 @@ impl Copies {
         }
     }
 
-    /// What an instruction changes otherwise.
+    /// Applies the effects of any other instruction.
     fn changes(&mut self, instruction: &Instruction, info: &mut InstructionInfoFactory) {
         let writes = |access: OpAccess| {
             matches!(
@@ -379,7 +379,7 @@ impl Copies {
                         self.store(at, held, size.min(8) as u8);
                     }
                 }
-                // It may be any slot.
+                // The store may go to any slot.
                 None => {
                     self.slots.clear();
                     self.is_incoming_changed = true;
@@ -412,7 +412,7 @@ impl Copies {
         }
     }
 
-    /// Writes a register; a narrow one keeps the upper bits, which are not known to be a value's.
+    /// Writes a register; a narrow write keeps the upper bits, which are then unknown.
     fn write(&mut self, register: Iced, held: Held, bytes: u8) {
         if let Some((index, _)) = index_of(register) {
             self.registers[index] = narrowed(held, bytes);
@@ -446,7 +446,7 @@ impl Copies {
         self.slots.insert(slot, (narrowed(held, bytes), bytes));
     }
 
-    /// Removes what is in some bytes of the stack.
+    /// Removes the contents of some bytes of the stack.
     fn overwrite(&mut self, slot: i64, bytes: usize) {
         let end = slot.saturating_add(bytes as i64);
         self.is_incoming_changed |= end > 8;
@@ -454,7 +454,7 @@ impl Copies {
     }
 }
 
-/// What is known if only some bytes of a place are looked at.
+/// The contents of a location, restricted to its lower bytes.
 fn narrowed(held: Held, bytes: u8) -> Held {
     match held {
         Held::Value(value, bits) => Held::Value(value, bits.min(8 * bytes)),
@@ -462,7 +462,7 @@ fn narrowed(held: Held, bytes: u8) -> Held {
     }
 }
 
-/// The value that the lower bytes of a place are.
+/// The value that the lower bytes of a location hold.
 fn known(held: Held, bytes: u8) -> Option<Value> {
     match held {
         Held::Value(value, bits) if bits >= 8 * bytes => Some(value),
@@ -470,7 +470,7 @@ fn known(held: Held, bytes: u8) -> Option<Value> {
     }
 }
 
-/// `and $1`: clang masks a boolean before it stores it, although it is 0 or 1 already.
+/// `and $1`: clang masks a boolean before it stores it, although it is already 0 or 1.
 fn is_lowest_bit(instruction: &Instruction) -> bool {
     instruction.mnemonic() == Mnemonic::And
         && instruction.op0_kind() == OpKind::Register
@@ -479,8 +479,8 @@ fn is_lowest_bit(instruction: &Instruction) -> bool {
         && instruction.immediate8() == 1
 }
 
-/// Whether a jump of a function leads to one of these addresses, other than a conditional jump
-/// forward from one of them.
+/// Whether a jump of a function leads to one of these addresses. Conditional jumps forward from one
+/// of these addresses are ignored.
 fn is_jumped_to(code: &[u8], start: u64, addresses: std::ops::Range<u64>) -> bool {
     let decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
     decoder.into_iter().any(|instruction| {

@@ -15,7 +15,7 @@ type Die = gimli::DebuggingInformationEntry<Section>;
 /// Maximum number of references to other entries that are followed for one entry.
 const MAX_LINKS: usize = 64;
 
-/// An entry: the number of its unit, and its offset there.
+/// An entry: the index of its unit, and its offset there.
 type At = (usize, UnitOffset);
 
 /// The functions of an object.
@@ -24,16 +24,16 @@ pub(super) struct Functions {
     units: Vec<Unit>,
     /// The code of each unit.
     of_code: Vec<Vec<Range<u64>>>,
-    /// What each unit contains. Read when the first of its functions is looked up.
+    /// The contents of each unit, read when the first of its functions is looked up.
     of_units: Vec<Option<Contents>>,
 }
 
 /// The contents of a unit.
 #[derive(Clone, Debug, Default)]
 struct Contents {
-    /// The code of its functions.
+    /// The code of the unit's functions.
     code: Vec<Code>,
-    /// Whether there are types: without them, there are no parameters either.
+    /// Whether there are types: without types, there are no parameters either.
     has_types: bool,
 }
 
@@ -46,7 +46,8 @@ struct Code {
     is_first: bool,
 }
 
-/// A function of the source, to recognize its inlined copies: its name for the linker, or its name.
+/// Identifies a function of the source, to recognize its inlined copies: its linkage name or, if
+/// there is none, its name.
 type Key = Option<String>;
 
 impl Functions {
@@ -99,7 +100,7 @@ impl Functions {
         let of_source = self.of_source(at).ok_or(Unavailable::UnknownFunction)?;
         let die = self.die(at).ok_or(Unavailable::UnknownFunction)?;
         let ty = self.scalar(at, &die).ok_or(Unavailable::NoNumber)?;
-        // A jump: the function has nothing to do after it.
+        // A tail call by a jump: the function has nothing to do after it.
         let returns = location::return_address(&self.object, site).ok_or(Unavailable::NotInCode)?;
         let key = self.key(of_source);
         let (scope, code) = self.scope(returns - 1, &key).ok_or(Unavailable::UnknownPlace)?;
@@ -107,7 +108,7 @@ impl Functions {
             return Err(Unavailable::Inlined);
         }
         let body = self.die(scope).ok_or(Unavailable::UnknownPlace)?;
-        // Of a copy whose result no caller uses.
+        // A copy whose result no caller uses.
         let convention = body.attr_value(gimli::DW_AT_calling_convention);
         if matches!(convention, Some(AttributeValue::CallingConvention(gimli::DW_CC_nocall))) {
             return Err(Unavailable::NotKept);
@@ -128,8 +129,8 @@ impl Functions {
         let key = self.key(of_source);
         let (scope, code) = self.scope(returns - 1, &key).ok_or(Unavailable::UnknownPlace)?;
         let body = self.die((scope.0, code.function)).ok_or(Unavailable::UnknownPlace)?;
-        // The entry of a parameter here is a copy of that in the source, or is itself that one. The
-        // order may be another.
+        // The entry of a parameter here is a copy of the one in the source, or is that entry
+        // itself. The order may differ.
         let here = self.of_source(scope).ok_or(Unavailable::UnknownFunction)?;
         let in_source = *self.formal_parameters(here).get(parameter).ok_or(Unavailable::UnknownFunction)?;
         let concrete = self.formal_parameters(scope);
@@ -170,7 +171,7 @@ impl Functions {
             while let Ok(Some(die)) = entries.next_dfs() {
                 contents.has_types |= die.has_attr(gimli::DW_AT_type);
                 if die.tag() == gimli::DW_TAG_subprogram {
-                    // Of several ranges, the first one is that of the entry.
+                    // If there are several ranges, the first one contains the entry.
                     let ranges = self.ranges(unit, die).into_iter().enumerate();
                     contents.code.extend(ranges.map(|(number, range)| Code {
                         range,
@@ -193,7 +194,7 @@ impl Functions {
         ranges(&self.object, &self.units[unit], die).unwrap_or_default()
     }
 
-    /// The innermost scope of a function at an address, and the code in which that is.
+    /// The innermost scope of a function at an address, and the code that contains the address.
     fn scope(&mut self, address: u64, key: &Key) -> Option<(At, Code)> {
         let unit = self.unit_at(address)?;
         let code = self.contents(unit).code.iter().find(|code| code.range.contains(&address))?.clone();
@@ -211,7 +212,7 @@ impl Functions {
                 continue;
             }
             let at = (unit, die.offset());
-            // Scopes that contain an address come from the outermost to the innermost.
+            // The scopes that contain an address are ordered from the outermost to the innermost.
             if self.of_source(at).map(|at| self.key(at)).as_ref() == Some(key) {
                 found = Some(at);
             }
@@ -219,7 +220,7 @@ impl Functions {
         Some((found?, code))
     }
 
-    /// The entry that a concrete or inlined one is a copy of, or itself.
+    /// The entry of which a concrete or inlined one is a copy, or the entry itself.
     fn of_source(&self, mut at: At) -> Option<At> {
         for _ in 0..MAX_LINKS {
             match self.origin(at) {
@@ -251,7 +252,7 @@ impl Functions {
         }
     }
 
-    /// An attribute of an entry, or of the one that it completes, with the unit of that.
+    /// An attribute of an entry, or of the entry that it completes, with the unit of the attribute.
     fn attribute(&self, at: At, die: &Die, name: gimli::DwAt) -> Option<(usize, AttributeValue<Section>)> {
         let (mut at, mut die) = (at, die.clone());
         for _ in 0..MAX_LINKS {
@@ -274,7 +275,7 @@ impl Functions {
         Some(name.to_string_lossy().ok()?.into_owned())
     }
 
-    /// The parameters of a function's entry.
+    /// The parameters in a function's entry.
     fn formal_parameters(&self, (unit, offset): At) -> Vec<At> {
         let mut found = Vec::new();
         let Ok(mut tree) = self.units[unit].entries_tree(Some(offset)) else { return found };
@@ -288,7 +289,7 @@ impl Functions {
         found
     }
 
-    /// The type of a parameter, or of a function's result, if it is a number.
+    /// The type of a parameter, or of a function's result, if it is a scalar.
     fn scalar(&self, at: At, die: &Die) -> Option<ScalarType> {
         let (unit, value) = self.attribute(at, die, gimli::DW_AT_type)?;
         let mut at = self.reference(unit, &value)?;

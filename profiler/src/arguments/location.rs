@@ -1,4 +1,4 @@
-//! Locations of the debugging information, at the call of a probe.
+//! Evaluates locations of the debugging information at the call to a probe.
 
 use std::ops::Range;
 
@@ -13,19 +13,19 @@ use super::{Register, ScalarType, Source, Unavailable};
 /// Maximum number of operations of a location; longer ones are not supported.
 const MAX_OPERATIONS: usize = 8;
 
-/// Bytes after the start of a function that are followed, at most.
+/// Maximum number of bytes after the start of a function that are followed.
 const MAX_PROLOGUE: u64 = 4096;
 
-/// A place at which parameters are located.
+/// A point in the code at which parameters are located.
 pub(super) struct Located<'a> {
     pub(super) object: &'a Object,
     pub(super) unit: &'a Unit,
     pub(super) frame_base: Option<AttributeValue<Section>>,
-    /// The code that contains it, if that begins with the entry of its function.
+    /// The code that contains the point, if it begins with the entry of the function.
     pub(super) code: Option<Range<u64>>,
-    /// The call of the instrumentation function.
+    /// The address of the call to the instrumentation function.
     pub(super) site: u64,
-    /// The address after it.
+    /// The address after the call.
     pub(super) returns: u64,
 }
 
@@ -56,18 +56,19 @@ fn bits(bytes: &[u8]) -> Option<u64> {
 }
 
 impl Located<'_> {
-    /// Where a probe finds the value of a parameter with this location.
+    /// The source from which a probe gets the value of a parameter with this location.
     pub(super) fn source(
         &self,
         location: &AttributeValue<Section>,
         ty: ScalarType,
     ) -> Result<Source, Unavailable> {
         if let AttributeValue::Exprloc(expression) = location {
-            // It holds in the whole scope, which includes the code before the parameter is stored.
+            // A location for the entire scope, which includes the code before the parameter is
+            // stored.
             return self.of_expression(expression.clone(), ty, true);
         }
-        // While the call is being executed. At the address to which it returns, the location may be
-        // that of an assignment after it.
+        // The location during the call. At the address to which the call returns, the location may
+        // be that of an assignment after it.
         let during = self.located_at(location, self.returns - 1);
         let source = match during {
             Some(expression) => self.of_expression(expression, ty, false),
@@ -79,7 +80,7 @@ impl Located<'_> {
         })
     }
 
-    /// The expression of a list at an address.
+    /// The expression in a location list that is valid at an address.
     fn located_at(
         &self,
         location: &AttributeValue<Section>,
@@ -94,7 +95,7 @@ impl Located<'_> {
         None
     }
 
-    /// A place that still has the value of a location at the entry of the function.
+    /// A location that still has the value that another location has at the entry of the function.
     fn copy_of_entry(&self, expression: gimli::Expression<Section>, ty: ScalarType) -> Option<Source> {
         let copies = self.copies()?;
         match &self.operations(expression)?[..] {
@@ -137,7 +138,7 @@ impl Located<'_> {
             }
             [Operation::FrameOffset { offset }] => {
                 let (base, at, is_frame_address) = self.frame_base().ok_or(Unavailable::Unsupported)?;
-                // What is above the frame has been stored by the caller.
+                // Memory above the frame was stored by the caller.
                 let is_of_scope = is_of_scope && !(is_frame_address && *offset >= 0);
                 let offset = at.checked_add(*offset).ok_or(Unavailable::Unsupported)?;
                 self.of_memory(base, offset, ty, is_of_scope)
@@ -189,8 +190,8 @@ impl Located<'_> {
         self.copy_of(&copies, value, ty)
     }
 
-    /// Memory at a distance from a register. If its location `is_of_scope`, it may be that the code
-    /// has not stored the value there yet.
+    /// Memory at a distance from a register. If the location `is_of_scope`, the code may not have
+    /// stored the value there yet.
     fn of_memory(
         &self,
         register: Register,
@@ -211,7 +212,7 @@ impl Located<'_> {
         if copies.is_stored(slot, ty.bytes()) {
             return Ok(source);
         }
-        // The value that the code is going to store there, where it is now.
+        // The present location of the value that the code is going to store there.
         let (code, start) = self.prologue().ok_or(Unavailable::NotKept)?;
         let value = copies.clone().next_store(code, start, self.returns, slot, ty);
         let value = value.ok_or(Unavailable::NotKept)?;
@@ -235,7 +236,7 @@ impl Located<'_> {
         }
     }
 
-    /// A place that the probe sees and that contains a value.
+    /// A location that the probe can read and that contains a value.
     fn copy_of(&self, copies: &Copies, value: copies::Value, ty: ScalarType) -> Result<Source, Unavailable> {
         match copies.place_of(value, ty.bytes()).ok_or(Unavailable::NotKept)? {
             Place::Register(register) => Ok(Source::Register(register, 0)),
@@ -243,7 +244,7 @@ impl Located<'_> {
         }
     }
 
-    /// The code from the start of the function on, with its address.
+    /// The code from the start of the function, with its address.
     fn prologue(&self) -> Option<(&[u8], u64)> {
         let code = self.code.clone()?;
         Some((self.object.code(code.start, code.end)?, code.start))
@@ -257,7 +258,7 @@ impl Located<'_> {
     }
 }
 
-/// Whether a mask and conversions leave a value of a type as it is. clang describes a boolean as
+/// Whether a mask and conversions leave a value of a type unchanged. clang describes a boolean as
 /// the lower half of a register, converted to one bit and then to a byte.
 fn is_lower_part(mask: u64, conversions: &[Operation<Section>], ty: ScalarType) -> bool {
     let of_type = u64::MAX >> (64 - 8 * u32::from(ty.bytes()));
@@ -266,5 +267,5 @@ fn is_lower_part(mask: u64, conversions: &[Operation<Section>], ty: ScalarType) 
         && (conversions.is_empty() || ty == ScalarType::Bool && conversions.iter().all(is_conversion))
 }
 
-/// A register as a whole.
+/// An entire register.
 const WHOLE: ScalarType = ScalarType::Integer { bytes: 8, is_signed: false };

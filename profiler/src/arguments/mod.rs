@@ -1,33 +1,34 @@
-//! Arguments and results of instrumented functions: which parameters a function has, and where a
-//! probe at its entry finds their values; which type its result has, and where a probe at its exit
-//! finds that.
+//! Arguments and results of instrumented functions: the parameters of a function and the locations
+//! at which an entry probe finds their values; the type of its result and the location at which an
+//! exit probe finds it.
 //!
 //! # Arguments
-//! The call of `__cyg_profile_func_enter` is not the first instruction of a function. Before it,
+//! The call to `__cyg_profile_func_enter` is not the first instruction of a function. Before it,
 //! code has set up the frame, and has put two other values into the registers of the first two
-//! arguments. So the conventions of calls do not say where an argument is; debugging information
-//! does (`DW_AT_location` of the formal parameter, at the call), and the code itself:
+//! arguments. Therefore the calling convention does not tell where an argument is; debugging
+//! information does (`DW_AT_location` of the formal parameter, at the call), and so does the code
+//! itself:
 //!
-//! 1. `functions` finds the function in the debugging information, its parameters and their
-//!    types, and the innermost scope that contains the probe: an inlined function has its
-//!    parameters at each place.
-//! 2. `location` translates the location that holds *during* the call: at the address before the
-//!    one to which it returns. What a register contains then, the call preserves, or the probe sees
-//!    before it is overwritten.
-//! 3. That is not enough: compilers give up a location that they need no longer; clang says that a
-//!    parameter is in a register which the probe's stub overwrites; and without optimization clang
-//!    calls the probe before it stores the parameters where the location says. `copies` follows
-//!    the values of registers and stack slots through the straight-line code from the start of the
+//! 1. `functions` finds the function in the debugging information, its parameters and their types,
+//!    and the innermost scope that contains the probe: an inlined function has its parameters at
+//!    each location.
+//! 2. `location` translates the location that is valid *during* the call, that is, at the address
+//!    before the one to which it returns. The contents of such a register are preserved by the
+//!    call, or the probe sees them before they are overwritten.
+//! 3. That is not sufficient: compilers drop a location that they no longer need; clang may place a
+//!    parameter in a register that the probe's stub overwrites; and without optimization clang
+//!    calls the probe before it stores the parameters at their locations. `copies` follows the
+//!    values of registers and stack slots through the straight-line code from the start of the
 //!    function, and finds another copy of the same value.
 //!
-//! A value that is in none of these places is [`Unavailable`]. Nothing is guessed: without
-//! debugging information, the registers of the first arguments may be those of fewer parameters, or
-//! of parameters that the compiler has removed.
+//! A value that is in none of these locations is [`Unavailable`]. Nothing is guessed: without
+//! debugging information, the registers of the first arguments may belong to fewer parameters, or
+//! to parameters that the compiler has removed.
 //!
 //! # Results
-//! The call of `__cyg_profile_func_exit` comes before the function's epilogue, and changes the
-//! registers of results. `results` follows the code from the call to the `ret`, and finds where the
-//! result is meanwhile, or how that code computes it (`computation`). Its type is `DW_AT_type` of
+//! The call to `__cyg_profile_func_exit` comes before the function's epilogue, and changes the
+//! result registers. `results` follows the code from the call to the `ret`, and finds where the
+//! result is at the call, or how that code computes it (`computation`). Its type is `DW_AT_type` of
 //! the function.
 //!
 //! Nothing here runs in probes: a [`Fetch`] is what a probe executes.
@@ -48,26 +49,26 @@ use std::path::{Path, PathBuf};
 pub use self::computation::Computation;
 use self::functions::Functions;
 
-/// The type of a parameter, if it is a number.
+/// The type of a parameter or result, if it is a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScalarType {
     /// An integer, an enumeration, or a pointer or reference as its address.
     Integer {
-        /// Its size: 1, 2, 4 or 8.
+        /// The size in bytes: 1, 2, 4 or 8.
         bytes: u8,
-        /// Whether it has a sign.
+        /// Whether the integer is signed.
         is_signed: bool,
     },
-    /// A boolean of one byte, 0 or 1.
+    /// A one-byte boolean: 0 or 1.
     Bool,
-    /// A float of 4 bytes.
+    /// A 4-byte float.
     Float,
-    /// A float of 8 bytes.
+    /// An 8-byte float.
     Double,
 }
 
 impl ScalarType {
-    /// Its size in bytes.
+    /// The size of a value of this type, in bytes.
     pub fn bytes(self) -> u8 {
         match self {
             Self::Integer { bytes, .. } => bytes,
@@ -77,13 +78,13 @@ impl ScalarType {
         }
     }
 
-    /// A value of this type, whose lower bytes these are: integers extended to 64 bits, floats as
-    /// their bits.
+    /// The value of this type that has these lower bytes: integers are extended to 64 bits, floats
+    /// are their bits.
     pub fn extend(self, bits: u64) -> u64 {
         let unused = 64 - 8 * u32::from(self.bytes());
         match self {
             Self::Integer { is_signed: true, .. } => (((bits << unused) as i64) >> unused) as u64,
-            // Bits 1 to 7 are 0 by the convention of calls.
+            // By the calling convention, bits 1 to 7 are 0.
             Self::Bool => bits & 1,
             _ => bits << unused >> unused,
         }
@@ -93,13 +94,14 @@ impl ScalarType {
 /// A parameter of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its name in the source; parameters may have none.
+    /// The parameter's name in the source, if it has one.
     pub name: Option<String>,
-    /// Its type; `None` if it is no number: a structure, a vector, a number of more than 8 bytes.
+    /// The parameter's type; `None` if it is not a scalar of up to 8 bytes: a structure, a vector,
+    /// a larger number.
     pub ty: Option<ScalarType>,
 }
 
-/// A register of the processor, by its number in DWARF.
+/// A register of the processor, identified by its DWARF number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Register(u16);
 
@@ -112,58 +114,58 @@ impl Register {
     const RETURN_ADDRESS: Self = Self(16);
     const XMM0: Self = Self(17);
 
-    /// The number of a general-purpose register in DWARF: RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP,
-    /// then R8 to R15.
+    /// The DWARF number, if this is a general-purpose register: RAX, RDX, RCX, RBX, RSI, RDI, RBP,
+    /// RSP, then R8 to R15.
     pub fn general(self) -> Option<u8> {
         (self.0 < 16).then_some(self.0 as u8)
     }
 
-    /// The number of a vector register, XMM0 to XMM15.
+    /// The number of the vector register, XMM0 to XMM15, if this is one.
     pub fn vector(self) -> Option<u8> {
         (Self::XMM0.0..Self::XMM0.0 + 16).contains(&self.0).then(|| (self.0 - Self::XMM0.0) as u8)
     }
 
-    /// Whether it stands for the address to which the call of the probe returns.
+    /// Whether this stands for the address to which the call to the probe returns.
     pub fn is_return_address(self) -> bool {
         self == Self::RETURN_ADDRESS
     }
 
     /// Whether a probe function finds the value that the register had at the site. The stub of a
-    /// probe writes RDX and RDI; RSI is the compiler's own argument.
+    /// probe overwrites RDX and RDI; RSI is an argument that the compiler passes to the probe.
     fn is_seen(self) -> bool {
         ![Self::RDX, Self::RSI, Self::RDI].contains(&self)
             && (self.general().is_some() || self.vector().is_some_and(|number| number < 8))
     }
 }
 
-/// Where a probe finds a value, in relation to the moment before the call of the probe.
+/// Where a probe finds a value, described by the state just before the call to the probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The value is known.
+    /// The value is constant.
     Constant(u64),
-    /// A register, any general-purpose one except RDX, RSI and RDI, or XMM0 to XMM7, or the return
-    /// address of the call. The number is added to it.
+    /// The value is a register plus a number. The register is a general-purpose one except RDX, RSI
+    /// and RDI, or XMM0 to XMM7, or the return address of the call.
     Register(Register, i64),
-    /// In memory, at a distance from RSP or RBP.
+    /// The value is in memory, at a distance in bytes from RSP or RBP.
     Memory(Register, i32),
-    /// The code after the call computes it.
+    /// The code after the call computes the value.
     Computed(Computation),
 }
 
-/// How a probe gets the value of a parameter, or of a result.
+/// How a probe fetches the value of a parameter or result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetch {
-    /// Where it is.
+    /// The source of the value.
     pub source: Source,
-    /// Its type.
+    /// The type of the value.
     pub ty: ScalarType,
 }
 
-/// The reason why a value is not known.
+/// The reason why a value is not available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// The object's file has no debugging information.
+    /// The object has no debugging information.
     NoDebugInformation,
     /// The debugging information contains functions and lines, but no parameters.
     NoParameters,
@@ -174,7 +176,7 @@ pub enum Unavailable {
     /// The debugging information does not say where in the code of another function this one was
     /// inlined.
     UnknownPlace,
-    /// The parameter, or the result, is no number of up to 8 bytes.
+    /// The parameter or result is not a scalar of up to 8 bytes.
     NoNumber,
     /// The function was inlined: its code does not return, but continues with that of its caller.
     Inlined,
@@ -183,10 +185,10 @@ pub enum Unavailable {
     /// The code after the probe does not show where the result is: there are branches, calls, or
     /// instructions that are not supported, or the function does not return there.
     NotInCode,
-    /// The compiler keeps it in a form that is not supported: computed from several others, or in
-    /// pieces.
+    /// The compiler keeps the value in a form that is not supported: computed from several others,
+    /// or in pieces.
     Unsupported,
-    /// More arguments of the function are asked for than a probe can fetch.
+    /// More arguments of the function are requested than a probe can fetch.
     TooMany,
 }
 
@@ -210,55 +212,55 @@ impl fmt::Display for Unavailable {
     }
 }
 
-/// The place of a probe in an object. Addresses are relative to the lowest address of the object,
-/// as [`crate::report::FunctionReport::address`] is.
+/// The location of a probe in an object. Addresses are relative to the lowest address of the
+/// object, like [`crate::report::FunctionReport::address`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// The function.
+    /// The address of the function.
     pub function: u64,
-    /// The call of the instrumentation function.
+    /// The address of the call to the instrumentation function.
     pub call: u64,
 }
 
-/// The objects in which functions were looked up.
+/// Looks up functions in objects, and caches the objects' debugging information.
 #[derive(Default)]
 pub struct Objects {
     functions: HashMap<PathBuf, Result<Functions, Unavailable>>,
 }
 
 impl Objects {
-    /// The parameters of a function, in the order of the source; in methods of C++, `this` is the
-    /// first. The first call for an object reads its debugging information, which may take seconds
-    /// for a large one.
+    /// The parameters of a function, in source order; in C++ methods, `this` is the first. The
+    /// first call for an object reads its debugging information, which may take seconds for a large
+    /// one.
     ///
     /// # Errors
-    /// The debugging information does not contain the function.
+    /// [`Unavailable`], if the debugging information does not contain the function.
     pub fn parameters(&mut self, object: &Path, function: u64) -> Result<Vec<Parameter>, Unavailable> {
         self.of(object)?.parameters(function)
     }
 
-    /// Where a probe at an entry finds a parameter, by its position in
+    /// How a probe at an entry fetches a parameter, given by its index in
     /// [`parameters`](Self::parameters).
     ///
     /// # Errors
-    /// The reason why its value is not known there.
+    /// [`Unavailable`], if the value is not available there.
     pub fn fetch(&mut self, object: &Path, entry: Site, parameter: usize) -> Result<Fetch, Unavailable> {
         self.of(object)?.fetch(entry, parameter)
     }
 
-    /// The type of a function's result; `None` if it has none, or one that is no number. The first
-    /// call for an object takes as long as that of [`parameters`](Self::parameters).
+    /// The type of a function's result; `None` if it has none, or one that is not a scalar. The
+    /// first call for an object takes as long as that of [`parameters`](Self::parameters).
     ///
     /// # Errors
-    /// The debugging information does not contain the function.
+    /// [`Unavailable`], if the debugging information does not contain the function.
     pub fn result(&mut self, object: &Path, function: u64) -> Result<Option<ScalarType>, Unavailable> {
         self.of(object)?.result(function)
     }
 
-    /// Where a probe at an exit finds the result of the function.
+    /// How a probe at an exit fetches the result of the function.
     ///
     /// # Errors
-    /// The reason why it is not known there.
+    /// [`Unavailable`], if the value is not available there.
     pub fn fetch_result(&mut self, object: &Path, exit: Site) -> Result<Fetch, Unavailable> {
         self.of(object)?.fetch_result(exit)
     }

@@ -14,13 +14,14 @@ use crate::debug_file::{DebugFile, Loaded, ReadError};
 pub(super) type Section = EndianArcSlice<LittleEndian>;
 pub(super) type Dwarf = gimli::Dwarf<Section>;
 
-/// The contents of a file. Addresses are those of the file.
+/// The contents of a file. Addresses are relative to the file, not to memory.
 pub(super) struct Object {
     pub(super) dwarf: Dwarf,
-    /// The lowest load address according to the program headers: the loader maps whole pages.
+    /// The lowest load address in the program headers, rounded down because the loader maps whole
+    /// pages.
     pub(super) lowest: u64,
     code: Vec<Loaded>,
-    /// Data that cannot be changed, and needs no relocation.
+    /// Sections with constant data that needs no relocation.
     constants: Vec<Loaded>,
     frames: Loaded,
     frames_header: Loaded,
@@ -30,8 +31,8 @@ impl Object {
     /// Reads a file, and the separate one with its debugging information if there is one.
     ///
     /// # Errors
-    /// [`Unavailable::NoDebugInformation`], [`Unavailable::Unreadable`]: also if the sections are
-    /// compressed otherwise than by zlib, or larger than 512 MiB.
+    /// [`Unavailable::NoDebugInformation`]; [`Unavailable::Unreadable`], including sections that
+    /// are compressed with anything but zlib, or larger than 512 MiB.
     pub(super) fn read(path: &Path) -> Result<Self, Unavailable> {
         let failed = |error: ReadError| Unavailable::Unreadable(error.to_string());
         let mut file = DebugFile::open(path).map_err(failed)?;
@@ -94,7 +95,7 @@ impl Object {
     }
 }
 
-/// What is in sections from `start` on, at most up to `end`.
+/// The contents of the sections from `start` on, at most up to `end`.
 fn from(sections: &[Loaded], start: u64, end: u64) -> Option<&[u8]> {
     let holds =
         |section: &&Loaded| start >= section.address && start - section.address < section.data.len() as u64;

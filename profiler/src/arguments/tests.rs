@@ -46,7 +46,7 @@ fn assembled(text: &str) -> Assembled {
     Assembled { code, site: symbol("site"), returns: symbol("returns") }
 }
 
-/// Where a probe finds the value that a register has at the entry.
+/// Checks where a probe finds the value that a register has at the entry.
 #[track_caller]
 fn check(text: &str, register: Register, bytes: u8, expected: Option<Place>) {
     let Assembled { code, site, .. } = assembled(text);
@@ -75,7 +75,7 @@ fn values_are_followed_through_registers_and_slots() {
     let xmm1 = Register(Register::XMM0.0 + 1);
     check("sub rsp, 24; movss [rsp + 4], xmm1; xorps xmm1, xmm1; CALL", xmm1, 4, Some(Place::Stack(4)));
     check("CALL", xmm1, 8, Some(Place::Register(xmm1)));
-    // What the stub of a probe overwrites, and what is below the stack pointer.
+    // A register that the stub of a probe overwrites, and memory below the stack pointer.
     check("CALL", RDX, 8, None);
     check("mov [rsp - 8], rdx; CALL", RDX, 8, None);
 }
@@ -142,7 +142,7 @@ fn values_are_extended_as_their_types_say() {
     assert_eq!(ScalarType::Float.extend(0xff_3f80_0000), 0x3f80_0000);
 }
 
-/// A library with a function of which the debugging information is known, and its entry.
+/// A library with a function whose debugging information is known, and its entry.
 fn library(folder: &Path, flags: &[&str]) -> (PathBuf, Site) {
     const TEXT: &str = "void __cyg_profile_func_enter(void *f, void *s);
         int f(int a, struct { long x; } *b, double c, struct pair { long x, y; } d) {
@@ -196,7 +196,7 @@ fn objects_without_parameters_say_why() {
     assert!(matches!(missing, Unavailable::Unreadable(_)), "{missing}");
 }
 
-/// It neither panics nor runs without end.
+/// Reading it neither panics nor runs forever.
 #[test]
 fn damaged_debugging_information() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! Until when a function's exit probes are on.
+//! Decides how long a function's exit probes stay on.
 //!
-//! They stay on until the calls of an observation have returned. Meanwhile, each exit of another
-//! call, a *stray* one, costs time. So their number is limited, and the calls that are open then
-//! are *cut off*. Some windows, drawn beforehand, are *patient*: they tolerate many, so that their
-//! calls can stand for those that others cut off.
+//! They stay on until the calls of an observation have returned. In this time, each exit of another
+//! call, a *stray* exit, costs time. Therefore their number is limited, and calls that are still
+//! open at the limit are *cut off*. Some windows, drawn beforehand, are *patient*: they tolerate
+//! many stray exits, so that their calls can represent those that others cut off.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
@@ -14,26 +14,26 @@ use super::{Function, Observation, ProbeSet, cut_off};
 use crate::probe_type::ProbeType;
 use crate::switching::Phase;
 
-/// The number of exits of unobserved calls after which the exit probes are switched off, even if
+/// The number of exits of unobserved calls after which the exit probes are deactivated, even if
 /// observed calls are open: waiting for the outer calls of a recursive function could be expensive.
-/// They take a few tenths of a millisecond, while a function is on.
+/// They take a few tenths of a millisecond while a function is on.
 pub(super) const STRAY_EXITS: i32 = 20_000;
 
-/// As [`STRAY_EXITS`], in a window, in which few entries are expected, unless it is a patient one.
-/// Calls that are open then are *cut off*.
+/// The same number in a window that is not patient, where few entries are expected. Calls that are
+/// open then are *cut off*.
 pub(super) const STRAY_EXITS_IN_WINDOW: i32 = 200;
 
-/// The number of stray exits that are tolerated further in a patient window when the calls of
-/// others are cut off.
+/// The number of further stray exits that a patient window tolerates after the calls of other
+/// windows would be cut off.
 const LATE: i32 = STRAY_EXITS - STRAY_EXITS_IN_WINDOW;
 
 impl Function {
-    /// At the beginning of an observation: sets the number of stray exits that are tolerated.
+    /// Sets the number of stray exits that are tolerated, at the beginning of an observation.
     pub(super) fn tolerate_strays(&self, kind: Observation) {
         if self.exit_switch.phase() != Phase::On {
             self.late_before.store(0, Relaxed);
         }
-        // Late calls of a patient window are waited for in the next one, too.
+        // Late calls of a patient window are waited for in the next window, too.
         let is_waiting = self.late_before.load(Relaxed) != 0;
         let is_patient = kind == Observation::Window { is_patient: true } && !is_waiting;
         let is_usual = kind == Observation::Window { is_patient: false } && !is_waiting;
@@ -41,7 +41,7 @@ impl Function {
         self.strays_left.store(if is_usual { STRAY_EXITS_IN_WINDOW } else { STRAY_EXITS }, Relaxed);
     }
 
-    /// Switches the exit probes off, after the end of an observation, unless a call is open.
+    /// Deactivates the exit probes after the end of an observation, unless a call is open.
     pub(super) fn end_exits_if_unused(&self, observation: u32) {
         // SeqCst: pairs with `left`.
         if self.open.load(SeqCst) == 0 {
@@ -55,14 +55,14 @@ impl Function {
         self.exit_switch.period()
     }
 
-    /// Whether the exit of a call is seen that was entered in this exit period.
+    /// Whether the exit of a call that was entered in this exit period will be seen.
     #[inline]
     pub(crate) fn is_exit_seen(&self, period: u32) -> bool {
         self.exit_switch.is_on_in(period)
     }
 
-    /// Records that an observed call has returned, or was left in another way: the last one of an
-    /// observation that is over switches the exit probes off.
+    /// Records that an observed call has returned, or was left in another way. The last such call
+    /// of an observation that is over deactivates the exit probes.
     #[inline]
     pub(crate) fn left(&self, period: u32) {
         if period != self.exit_period() {
@@ -78,7 +78,7 @@ impl Function {
         }
     }
 
-    /// Handles an exit at the time `now` whose entry was not observed, as
+    /// Handles an exit at the time `now` whose entry was not observed, in the same way as
     /// [`Function::unobserved_entry`].
     #[inline]
     pub(crate) fn unobserved_exit(&self, id: ProbeId, now: u64) {
@@ -102,7 +102,7 @@ impl Function {
                 let is_due = || self.entry_switch.now_ordered().observation == observation;
                 self.end_exits(self.exit_period(), is_due);
             }
-            // Other windows end their exit period at this one.
+            // Other windows end their exit period here.
             LATE if self.is_patient.load(Relaxed) => self.late_before.store(now, Relaxed),
             _ => {}
         }
@@ -120,15 +120,16 @@ impl Function {
         });
     }
 
-    /// Until when the exit of a call would have been seen that was entered in this exit period, if
-    /// that is over, and known: unless it was left in another way, it was open then.
+    /// The time until which the exit of a call that was entered in this exit period would have been
+    /// seen, if the period is over, and the time is known: unless the call was left in another way,
+    /// it was open then.
     pub(crate) fn exits_seen_until(&self, period: u32) -> Option<u64> {
         cut_off::noted(self, period)
     }
 
-    /// Whether a call that was entered at this time would have been cut off, had not its window
-    /// been a patient one ([`super::Window::is_patient`]). Such windows are a part of all, so it
-    /// also stands for those that were.
+    /// Whether a call that was entered at this time would have been cut off if its window had not
+    /// been patient ([`super::Window::is_patient`]). Such windows are a part of all windows, so the
+    /// call also represents calls that were cut off.
     #[inline]
     pub(crate) fn is_late(&self, entered: u64) -> bool {
         entered < self.late_before.load(Relaxed)

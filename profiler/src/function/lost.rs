@@ -1,12 +1,11 @@
-//! What a thread has lost to probes and preemption.
+//! The time that a thread has lost to probes and preemption.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use super::OwnTime;
 
-/// The time that a thread had lost at a certain moment, that is, time that is not the program's
-/// own.
+/// The time that a thread had lost at a certain moment: time that is not the program's own.
 #[derive(Default)]
 pub(super) struct Lost {
     /// [`OwnTime::number`], or 0 for none.
@@ -16,13 +15,13 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    /// For one thread at a time.
+    /// Records the time. Only for one thread at a time.
     pub(super) fn note(&self, thread: &impl OwnTime) {
         self.note_times(thread);
         self.thread.store(thread.number(), Relaxed);
     }
 
-    /// As [`Lost::note`], unless there is a note of another thread, which may be writing it.
+    /// Records the time unless there is a note of another thread, which may be writing it.
     pub(super) fn note_if_first(&self, thread: &impl OwnTime) {
         let own = thread.number();
         match self.thread.compare_exchange(0, own, Relaxed, Relaxed) {
@@ -45,8 +44,8 @@ impl Lost {
         self.thread.load(Relaxed) == 0
     }
 
-    /// The time that the thread has spent in probes since, and for which it was preempted; `None`
-    /// for any other thread.
+    /// The time that the thread has spent in probes since then, and for which it was preempted;
+    /// `None` for any other thread.
     pub(super) fn since(&self, thread: &impl OwnTime) -> Option<(u64, u64)> {
         let since = |now: u64, before: &AtomicU64| now.saturating_sub(before.load(Relaxed));
         (self.thread.load(Relaxed) == thread.number())

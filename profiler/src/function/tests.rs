@@ -11,12 +11,13 @@ use super::*;
 struct Own {
     spent: u64,
     preempted: u64,
-    /// The part of that which is in the probe that executes.
+    /// The part of it in the probe that is being executed.
     in_probe: u64,
     is_one_of_many: bool,
-    /// The window in which it has made its last entry.
+    /// The window in which the thread has made its last entry.
     window: Cell<Option<WindowNumber>>,
-    /// The time that it has spent in probes since its first entry in the window, if it made one.
+    /// The time that the thread has spent in probes since its first entry in the window, if it made
+    /// one.
     since_entry: Cell<Option<u64>>,
 }
 
@@ -26,7 +27,7 @@ fn own(spent: u64, preempted: u64) -> Own {
     Own { spent, preempted, in_probe: 0, is_one_of_many: false, window, since_entry }
 }
 
-/// One that is preempted for this time in a probe.
+/// A thread that is preempted for this time in a probe.
 fn in_probe(time: u64) -> Own {
     Own { in_probe: time, ..own(0, time) }
 }
@@ -154,7 +155,7 @@ fn a_window_that_is_over_ends_in_a_probe_that_was_preempted() {
     assert!(!function.has_on(ProbeType::Entry));
 }
 
-/// The service thread looks at a window when its stratum is over, which may be in the middle of the
+/// The service thread examines a window when its stratum is over, which may be in the middle of the
 /// window: the program is slow if it rarely has a processor.
 #[test]
 fn a_window_is_unfinished_until_an_entry_ends_it() {
@@ -194,9 +195,9 @@ fn a_window_does_not_open_while_the_caches_are_filled_after_a_preemption() {
     assert_eq!(place(60 + MIN_PREEMPTION, MIN_PREEMPTION), (false, Some(100 + MIN_PREEMPTION)));
     assert_eq!(place(60 + long, long), (false, Some(100 + long + REFILL)));
     assert_eq!(place(110 + long + REFILL, long), (true, Some(100 + long + REFILL)));
-    // It is a place in the program's own time, and does not wait for calls.
+    // The window is at a fixed position in the program's own time, and does not wait for calls.
     assert_eq!(place(150 + long + REFILL, long), (false, None));
-    // If the window ends with its limit, its calls represent nothing but themselves.
+    // If the window ends at its limit, its calls represent only themselves.
     let function = Function::default();
     function.reset();
     let window = Window { delay: 60, length: None, limit: 2, weight: 2.0, ..WINDOW };
@@ -299,7 +300,7 @@ fn counting_ends_the_window_before() {
     assert!(!function.has_on(ProbeType::Entry) && !function.has_on(ProbeType::Exit));
 }
 
-/// Of a function of nanoseconds, hundreds of calls end before its window opens.
+/// If a function takes nanoseconds, hundreds of its calls end before its window opens.
 #[test]
 fn exits_before_a_window_opens_do_not_end_the_exit_period() {
     let function = Function::default();
@@ -327,7 +328,8 @@ fn too_many_exits_of_other_calls_end_the_exit_period() {
     assert!(function.has_on(ProbeType::Exit));
 }
 
-/// One that would have ended the exit period of another window stands for the calls of those.
+/// A call that would have ended the exit period of another window represents the calls of those
+/// windows.
 #[test]
 fn a_patient_window_waits_for_calls_that_outlast_others() {
     let function = Function::default();
@@ -382,8 +384,8 @@ fn could_begin(function: &Function) -> bool {
     is_off
 }
 
-/// What a thread has that is preempted when it is about to switch probes off: here, the service
-/// thread runs in the middle of it.
+/// A thread is preempted when it is about to deactivate probes: here, the service thread runs in
+/// the middle of that.
 #[test]
 fn nothing_begins_while_a_thread_switches_probes_off() {
     let function = Function::default();

@@ -8,16 +8,16 @@ use crate::error::Error;
 /// Checks a name before the run, so that an error in it does not lose the report.
 ///
 /// # Errors
-/// [`Error::TemplateSequence`] names the unknown sequence.
+/// [`Error::TemplateSequence`] with the unknown sequence.
 pub fn check_template(template: &str) -> Result<(), Error> {
     expand_with(template, |key| "peh".contains(key).then(String::new)).map(drop)
 }
 
-/// The name with its sequences expanded: `%p` to the process id, `%e` to the base name of the
+/// Expands the sequences in a name: `%p` to the process id, `%e` to the base name of the
 /// executable, `%h` to the host name, `%%` to a percent sign. A slash in a value becomes `_`.
 ///
 /// # Errors
-/// Those of [`check_template`].
+/// As [`check_template`].
 pub fn expand(template: &str, identity: &Identity) -> Result<String, Error> {
     expand_with(template, |key| {
         let value = match key {

@@ -20,9 +20,9 @@ const CANDIDATES: usize = 10;
 /// The end of the arcs that is listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// The functions that call it.
+    /// The functions that call the chosen function.
     Callers,
-    /// The functions that it calls.
+    /// The functions that the chosen function calls.
     Callees,
 }
 
@@ -30,12 +30,12 @@ pub enum Direction {
 type Tier<'a> = dyn Fn(&FunctionReport, &str) -> bool + 'a;
 
 impl Report {
-    /// The function that a user names: by its name in tables, by its name with or without
+    /// Finds the function that a user names: by its name in tables, by its name with or without
     /// parameters, or by a pattern that only one function matches.
     ///
     /// # Errors
-    /// [`Error::UnknownFunction`] if there is none, [`Error::AmbiguousFunction`] if there are
-    /// several.
+    /// [`Error::UnknownFunction`] if there is no such function, [`Error::AmbiguousFunction`] if
+    /// there are several.
     pub fn function(&self, name: &str) -> Result<&FunctionReport, Error> {
         let functions = self.ranked();
         let shown = names(&functions);
@@ -74,7 +74,7 @@ fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     text
 }
 
-/// The callers or callees of a function, most time first; ends with a newline.
+/// The table of the callers or callees of a function, by decreasing time; ends with a newline.
 #[must_use]
 pub fn render(report: &Report, function: &FunctionReport, direction: Direction, view: &View) -> String {
     let functions = report.ranked();

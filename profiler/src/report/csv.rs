@@ -1,7 +1,7 @@
 //! The functions of a report as comma-separated values (RFC 4180, but with line feeds): a header,
-//! then a line for each.
+//! then a line for each function.
 //!
-//! An unknown figure is an empty field, as is a missing upper end of an interval.
+//! An unknown figure, or a missing upper end of an interval, is an empty field.
 
 use super::{Estimate, FunctionReport, Latency, Report, View};
 
@@ -27,7 +27,7 @@ const REST: [(&str, Field); 7] = [
 
 type Figure = fn(&FunctionReport) -> Option<Estimate>;
 
-/// The estimates: three columns each, `calls`, `calls_low`, `calls_high` and so on.
+/// The estimates, with three columns each: `calls`, `calls_low`, `calls_high` and so on.
 const ESTIMATES: [(&str, Figure); 7] = [
     ("calls", |function| Some(function.calls)),
     ("total_ns", |function| function.total_ns),
@@ -38,7 +38,7 @@ const ESTIMATES: [(&str, Figure); 7] = [
     ("p99_ns", |function| Some(function.latency_ns?.p99)),
 ];
 
-/// The functions selected by `view`.
+/// The table of the functions selected by `view`.
 #[must_use]
 pub fn render(report: &Report, view: &View) -> String {
     let mut header: Vec<String> = NAMES.map(|(name, _)| name.to_owned()).to_vec();

@@ -1,4 +1,4 @@
-//! A figure with its 95 % interval.
+//! A figure with its 95 % confidence interval.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 /// is a `high`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The best estimate. Equal to `low` if nothing better is known.
+    /// The best estimate; equal to `low` if nothing better is known.
     pub value: f64,
-    /// Lower end of the 95 % interval.
+    /// The lower end of the 95 % confidence interval.
     pub low: f64,
-    /// Upper end of the 95 % interval; `None` if the samples give no upper bound.
+    /// The upper end of the 95 % confidence interval; `None` if the samples give no upper bound.
     pub high: Option<f64>,
 }
 
@@ -31,8 +31,8 @@ impl Estimate {
         Estimate { value: low, low, high: None }
     }
 
-    /// A figure with a 95 % interval. An end that is infinite or not a number is no bound; ends on
-    /// the wrong side of `value` are set to it.
+    /// A figure with this 95 % confidence interval. An end that is infinite or not a number is no
+    /// bound; ends on the wrong side of `value` are set to it.
     #[must_use]
     pub fn within(value: f64, low: f64, high: f64) -> Estimate {
         let value = sane(value);
@@ -40,7 +40,7 @@ impl Estimate {
         Estimate { value, low: sane(low).min(value), high }
     }
 
-    /// The figure in another unit.
+    /// The figure multiplied by a factor, for another unit.
     #[must_use]
     pub fn scaled(self, factor: f64) -> Estimate {
         Estimate {

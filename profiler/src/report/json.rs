@@ -22,7 +22,7 @@ use serde_json::ser::Formatter;
 use super::{Arc, Caller, Cost, Estimate, FunctionRef, FunctionReport, Report};
 use crate::error::Error;
 
-/// The report as JSON with one line for each function and arc; ends with a newline.
+/// The report as JSON, with one line for each function and arc; ends with a newline.
 pub fn to_string(report: &Report) -> String {
     to_string_of_run(report, &report.run)
 }
@@ -124,13 +124,13 @@ impl Formatter for Lines {
 /// Reads a report from a file.
 ///
 /// # Errors
-/// [`Error::ReadReport`] if the file cannot be read, otherwise those of [`parse`].
+/// [`Error::ReadReport`] if the file cannot be read, otherwise as [`parse`].
 pub fn read(path: &Path) -> Result<Report, Error> {
     let bytes = fs::read(path).map_err(|source| Error::ReadReport { path: path.to_owned(), source })?;
     parse(&bytes, path)
 }
 
-/// Reads a report from the bytes of a file; `path` is for the error.
+/// Reads a report from the bytes of a file; `path` is for error messages.
 ///
 /// # Errors
 /// [`Error::TruncatedReport`] if the input ends too early, [`Error::ReportVersion`] if the version
@@ -268,9 +268,9 @@ fn written_arcs<'a>(arcs: &'a [Arc], functions: &[&'a FunctionReport]) -> Vec<Wr
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum ReadCaller {
-    /// With object and address.
+    /// A function with object and address.
     Function(FunctionRef),
-    /// Without.
+    /// A caller without object and address.
     Other {
         /// `[libc.so.6]`
         name: String,

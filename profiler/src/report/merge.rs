@@ -1,9 +1,9 @@
-//! Merging of reports: of the processes of a run, or of several runs.
+//! Merges reports of the processes of a run, or of several runs.
 //!
-//! Processes are measured independently of each other. So values are added, and the half-widths of
-//! their intervals are added in quadrature. A percentile of all calls is between the smallest and
-//! the largest of those of the parts; that is its interval, and its value is their mean, weighted
-//! by the calls.
+//! Processes are measured independently of each other. Therefore values are added, and the
+//! half-widths of their intervals are added in quadrature. A percentile of all calls is between the
+//! smallest and the largest percentile of the parts: that is its interval, and its value is their
+//! mean, weighted by the calls.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,8 +11,8 @@ use std::hash::Hash;
 use super::{Arc, Caller, Cost, Estimate, FunctionRef, FunctionReport, Latency, OffCpu, Report};
 
 impl Report {
-    /// Adds the measurements of other processes. Command and process id become those of the first
-    /// process of the run, if the other report has it; the run stays that of this report.
+    /// Adds the measurements of other processes. Command and process id become those of the run's
+    /// first process, if the other report has it; the run stays that of this report.
     pub fn merge(&mut self, other: Report) {
         if other.run == self.run && other.run.ends_with(&format!(".{}", other.pid)) {
             (self.pid, self.command) = (other.pid, other.command);
@@ -79,7 +79,7 @@ impl FunctionReport {
     }
 }
 
-/// The sum, of which one part may be unknown.
+/// The sum of two figures, one of which may be unknown.
 fn plus(one: Option<Estimate>, two: Option<Estimate>) -> Option<Estimate> {
     match (one, two) {
         (Some(one), Some(two)) => Some(one.plus(&two)),
@@ -88,7 +88,7 @@ fn plus(one: Option<Estimate>, two: Option<Estimate>) -> Option<Estimate> {
 }
 
 impl Latency {
-    /// The latency of the calls of both.
+    /// The latency of the calls of both reports.
     fn mixed(&self, calls: &Estimate, other: &Latency, other_calls: &Estimate) -> Latency {
         let sum = calls.value + other_calls.value;
         let weight = if sum > 0.0 { calls.value / sum } else { 0.5 };
@@ -134,7 +134,7 @@ impl Cost {
         let [one, two] = [self, other].map(|cost| cost.total_ns() as f64);
         let error = (self.error * one).hypot(other.error * two) / (one + two);
         Cost {
-            // The larger one; `None` is without limit.
+            // The larger one; `None` means no limit.
             budget: self.budget.zip(other.budget).map(|(one, two)| one.max(two)),
             cpu_ns: self.cpu_ns.saturating_add(other.cpu_ns),
             probes_ns: self.probes_ns.saturating_add(other.probes_ns),

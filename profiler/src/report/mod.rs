@@ -28,15 +28,14 @@ pub use text::View;
 /// A format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// The table, `.txt`.
+    /// The human-readable table, `.txt`.
     Text,
-    /// The data, `.json`.
+    /// The data as JSON, `.json`.
     Json,
 }
 
 impl Format {
-    /// The format selected by the extension of a file name; `None` if that is neither `.txt` nor
-    /// `.json`.
+    /// The format for the extension of a file name; `None` if it is neither `.txt` nor `.json`.
     pub fn of_file_name(name: &str) -> Option<Format> {
         if name.ends_with('/') {
             return None;
@@ -48,7 +47,7 @@ impl Format {
         }
     }
 
-    /// The report in this form, with every function; ends with a newline.
+    /// The report in this format, with every function; ends with a newline.
     pub fn render(self, report: &Report) -> String {
         match self {
             Format::Text => text::render(report, &View::default()),

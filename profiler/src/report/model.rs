@@ -1,49 +1,50 @@
 //! The contents of a report. The field names are those of the JSON format, version 2.
 //!
-//! Estimated figures are [`Estimate`]s, with their 95 % interval. The others were counted or
-//! measured.
+//! Estimated figures are [`Estimate`]s, with their 95 % confidence intervals. The others were
+//! counted or measured.
 
 use serde::{Deserialize, Serialize};
 
 use super::Estimate;
 use super::json;
 
-/// The measurements of one process, from its start to the report; or of several, merged.
+/// The measurements of one process, from its start to the report, or of several processes, merged.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Report {
-    /// Version of the format, [`Report::VERSION`].
+    /// The version of the format: [`Report::VERSION`].
     pub version: u32,
-    /// Names the run: the same for all processes that descend from one process. Empty if it is not
-    /// known.
+    /// Identifies the run: the same for all processes that descend from one process. Empty if it is
+    /// not known.
     #[serde(default)]
     pub run: String,
-    /// The settings in force when it was written, in the form of options. Of a merged report, those
-    /// of the first one; empty if they are not known.
+    /// The settings in force when the report was written, in the form of options. In a merged
+    /// report, those of the first one; empty if they are not known.
     #[serde(default)]
     pub settings: String,
-    /// The program and its arguments. Of a merged report, those of the first process of the run, or
-    /// of any.
+    /// The program and its arguments. In a merged report, those of the first process of the run, or
+    /// of any process.
     pub command: Vec<String>,
-    /// Process id. Of a merged report, that of the same process.
+    /// The process id. In a merged report, that of the process of `command`.
     pub pid: u32,
-    /// Number of processes: 1, or more if reports were merged.
+    /// The number of processes: more than 1 if reports were merged.
     pub processes: u32,
-    /// Observed wall-clock time, in nanoseconds. Of a merged report, that of the process that took
-    /// longest.
+    /// The observed wall-clock time, in nanoseconds. In a merged report, that of the
+    /// longest-running process.
     pub duration_ns: u64,
-    /// Total wall-clock lifetime of the program's threads, in nanoseconds: the reference of shares.
+    /// The total wall-clock lifetime of the program's threads, in nanoseconds: the reference for
+    /// shares.
     pub thread_time_ns: u64,
-    /// Discovered probes; entries and exits are counted separately. Of a merged report, in the
-    /// process that had most.
+    /// The number of discovered probes; entries and exits are counted separately. In a merged
+    /// report, the maximum over the processes.
     pub probes: u64,
-    /// Number of times that a probe was switched on or off.
+    /// The number of times that a probe was activated or deactivated.
     pub toggles: u64,
-    /// Timed calls of all functions.
+    /// The number of timed calls of all functions.
     pub samples: u64,
-    /// Timed calls that were dropped because a buffer was full.
+    /// The number of timed calls that were dropped because a buffer was full.
     #[serde(default)]
     pub lost_samples: u64,
-    /// Samples of stacks, from which times are estimated.
+    /// The number of stack samples from which times are estimated.
     #[serde(default)]
     pub stacks: u64,
     /// The cost of profiling.
@@ -54,7 +55,7 @@ pub struct Report {
     /// The functions that were called, in any order; JSON has them in the order of
     /// [`Report::ranked`].
     pub functions: Vec<FunctionReport>,
-    /// Which function called which, in any order; JSON sorts them.
+    /// The calls between functions, in any order; JSON sorts them.
     #[serde(default)]
     pub arcs: Vec<Arc>,
 }
@@ -65,95 +66,98 @@ pub struct Cost {
     /// The maximum cost, as a fraction of the program's processor time: 0.01 is 1 %. `None` if
     /// there was no limit.
     pub budget: Option<f64>,
-    /// Processor time of the process, user and system, profiling included.
+    /// The processor time of the process, user and system, including profiling, in nanoseconds.
     pub cpu_ns: u64,
-    /// Processor time in probes, on the program's threads.
+    /// The processor time in probes, on the program's threads, in nanoseconds.
     pub probes_ns: u64,
-    /// Processor time of the service thread, without the toggles.
+    /// The processor time of the service thread, without toggles, in nanoseconds.
     pub service_ns: u64,
-    /// Processor time for switching probes on and off, on any thread.
+    /// The processor time for toggling probes, on any thread, in nanoseconds.
     pub toggles_ns: u64,
-    /// Processor time of the program's threads for samples of their stacks.
+    /// The processor time of the program's threads for samples of their stacks, in nanoseconds.
     #[serde(default)]
     pub stacks_ns: u64,
-    /// Processor time before the program's own start: discovery of probes, calibration of the
-    /// clock.
+    /// The processor time before the program's own start, for discovering probes and calibrating
+    /// the clock, in nanoseconds.
     pub startup_ns: u64,
-    /// Half the width of the 95 % interval of the sum of the five, relative to it.
+    /// Half the width of the 95 % confidence interval of the sum of the five times above, relative
+    /// to the sum.
     #[serde(serialize_with = "json::four_decimals")]
     pub error: f64,
-    /// Memory that the profiler used, in bytes.
+    /// The memory that the profiler used, in bytes.
     pub memory_bytes: u64,
 }
 
 /// The measurements of one function.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FunctionReport {
-    /// Demangled name.
+    /// The demangled name.
     pub name: String,
-    /// Path of its executable or shared library.
+    /// The path of the executable or shared library.
     pub object: String,
-    /// Its start, relative to the lowest address of `object`, so that it is the same in every run:
-    /// for a library or a position-independent executable the address shown by `nm` and
-    /// `addr2line`. In JSON a string of hexadecimal digits, `"0x1136"`.
+    /// The start of the function, relative to the lowest address of `object`, so that it is the
+    /// same in every run: for a library or a position-independent executable, this is the address
+    /// shown by `nm` and `addr2line`. In JSON it is a string of hexadecimal digits, `"0x1136"`.
     #[serde(with = "json::hex")]
     pub address: u64,
-    /// Its definition, as `file:line`; `None` without debugging information.
+    /// The location of the definition, as `file:line`; `None` without debugging information.
     #[serde(default)]
     pub location: Option<String>,
-    /// Timed calls. May be 0 for a function that was called.
+    /// The number of timed calls. May be 0 for a function that was called.
     pub samples: u64,
-    /// The number of its calls.
+    /// The number of calls to the function.
     #[serde(serialize_with = "json::whole")]
     pub calls: Estimate,
-    /// Time spent in its calls, callees included, in nanoseconds. Nested calls of the same function
-    /// count once. `None` if nothing is known of it.
+    /// The time spent in calls to the function, including callees, in nanoseconds. Nested calls to
+    /// the same function count once. `None` if nothing is known of it.
     #[serde(default, serialize_with = "json::whole_or_null")]
     pub total_ns: Option<Estimate>,
-    /// Time spent in the function itself, without what it spent in other instrumented functions, in
-    /// nanoseconds.
+    /// The self time, in nanoseconds: the time spent in the function, except in other instrumented
+    /// functions. `None` if nothing is known of it.
     #[serde(default, serialize_with = "json::whole_or_null")]
     pub self_ns: Option<Estimate>,
-    /// Whether a call was observed inside a call of the same function.
+    /// Whether a call was observed inside a call to the same function.
     pub recursive: bool,
-    /// Calls that had not returned when the report was made. Their time so far is part of
-    /// `total_ns`.
+    /// The number of calls that had not returned when the report was made. Their time so far is
+    /// part of `total_ns`.
     #[serde(default)]
     pub open_calls: u64,
-    /// The latencies of its calls; `None` if no call was timed.
+    /// The latencies of the calls; `None` if no call was timed.
     #[serde(default)]
     pub latency_ns: Option<Latency>,
-    /// Timed calls during which the thread was preempted; `None` if that was not observed.
+    /// The timed calls during which the thread was preempted; `None` if preemption was not
+    /// observed.
     #[serde(default)]
     pub off_cpu: Option<OffCpu>,
 }
 
-/// The distribution of the latencies of one function's calls, callees included, in nanoseconds.
-/// Time that a preempted thread waited for a processor is not part of it. JSON keeps one decimal.
+/// The distribution of the latencies of one function's calls, including callees, in nanoseconds.
+/// The time for which a preempted thread waited for a processor is excluded. JSON keeps one
+/// decimal.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// The shortest timed one.
+    /// The shortest timed latency.
     #[serde(serialize_with = "json::tenths_of_number")]
     pub min: f64,
-    /// Arithmetic mean.
+    /// The arithmetic mean of the latencies.
     #[serde(serialize_with = "json::tenths")]
     pub mean: Estimate,
-    /// Median.
+    /// The median.
     #[serde(serialize_with = "json::tenths")]
     pub p50: Estimate,
-    /// 90 % are shorter.
+    /// The 90th percentile.
     #[serde(serialize_with = "json::tenths")]
     pub p90: Estimate,
-    /// 99 % are shorter.
+    /// The 99th percentile.
     #[serde(serialize_with = "json::tenths")]
     pub p99: Estimate,
-    /// The longest timed one.
+    /// The longest timed latency.
     #[serde(serialize_with = "json::tenths_of_number")]
     pub max: f64,
     /// Whether a typical call is shorter than `resolution`, so that its latency is only known to be
     /// below that.
     pub below_resolution: bool,
-    /// The shortest latency that the clock can resolve on this machine.
+    /// The shortest latency that the clock can resolve on this machine, in nanoseconds.
     #[serde(serialize_with = "json::tenths_of_number")]
     pub resolution: f64,
 }
@@ -161,35 +165,35 @@ pub struct Latency {
 /// Timed calls during which the thread was preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OffCpu {
-    /// Number of such calls.
+    /// The number of such calls.
     pub samples: u64,
-    /// Total time for which the thread waited for a processor in them, in nanoseconds: measured,
-    /// not extrapolated to other calls.
+    /// The total time for which the thread waited for a processor during these calls, in
+    /// nanoseconds: measured, not extrapolated to other calls.
     pub ns: u64,
 }
 
-/// Calls of one function by another. In JSON, callers and callees have their names too.
+/// Calls from one function to another. In JSON, callers and callees also have their names.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Arc {
     /// The calling function.
     pub caller: Caller,
     /// The called function.
     pub callee: FunctionRef,
-    /// Number of calls.
+    /// The number of calls.
     pub calls: Estimate,
-    /// Time spent in these calls, in nanoseconds, as [`FunctionReport::total_ns`]; none if nothing
-    /// is known of it.
+    /// The time spent in these calls, in nanoseconds, as in [`FunctionReport::total_ns`]; `None` if
+    /// nothing is known of it.
     #[serde(default)]
     pub total_ns: Option<Estimate>,
 }
 
-/// Names one function of a report, by its [`FunctionReport::object`] and
+/// Identifies a function of a report, by its [`FunctionReport::object`] and
 /// [`FunctionReport::address`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 pub struct FunctionRef {
-    /// Path of the executable or shared library.
+    /// The path of the executable or shared library.
     pub object: String,
-    /// The start of the function.
+    /// The start of the function, relative to the lowest address of `object`.
     #[serde(with = "json::hex")]
     pub address: u64,
 }
@@ -200,7 +204,7 @@ pub struct FunctionRef {
 pub enum Caller {
     /// A function of the report.
     Function(FunctionRef),
-    /// Code without probes, and what is known of it, in brackets: `[libc.so.6]`.
+    /// Code without probes; what is known of it, in brackets: `[libc.so.6]`.
     Other(String),
 }
 
@@ -210,7 +214,7 @@ impl Report {
 }
 
 impl Cost {
-    /// Total processor time of profiling, in nanoseconds.
+    /// The total processor time of profiling, in nanoseconds.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
         self.probes_ns + self.service_ns + self.toggles_ns + self.stacks_ns + self.startup_ns

@@ -1,9 +1,9 @@
-//! Names for tables: as short as possible while unique.
+//! Names for tables: as short as possible, but unique.
 //!
 //! 1. Without return type and parameters, template arguments as `<…>`: `std::vector<…>::push_back`.
-//! 2. If functions would have the same name, with template arguments; if that is not enough, as it
-//!    was demangled.
-//! 3. If that is the same too, with the file and line of the definition; without debugging
+//! 2. If functions would have the same name, with template arguments; if that is not sufficient,
+//!    the full demangled name.
+//! 3. If that is also the same, with the file and line of the definition or, without debugging
 //!    information, with the object or the address.
 
 use std::collections::{HashMap, HashSet};
@@ -12,7 +12,7 @@ use super::FunctionReport;
 use super::text::printable;
 use crate::symbol::{short, without_parameters};
 
-/// A name for each function, in their order.
+/// A name for each function, in the same order.
 #[must_use]
 pub fn names(functions: &[&FunctionReport]) -> Vec<String> {
     let mut groups: HashMap<String, Vec<usize>> = HashMap::new();

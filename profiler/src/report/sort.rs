@@ -11,10 +11,10 @@ use crate::error::Error;
 /// ordered by name, then address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SortKey {
-    /// Time in all calls, callees included.
+    /// Time in all calls, including callees.
     #[default]
     Total,
-    /// Time in all calls, without callees.
+    /// Time in all calls, excluding callees.
     SelfTime,
     /// Number of calls.
     Calls,
@@ -88,7 +88,7 @@ impl FromStr for SortKey {
 }
 
 impl Report {
-    /// The functions in the order of `key`.
+    /// The functions, ordered by `key`.
     #[must_use]
     pub fn sorted(&self, key: SortKey) -> Vec<&FunctionReport> {
         let mut sorted: Vec<&FunctionReport> = self.functions.iter().collect();
@@ -96,7 +96,7 @@ impl Report {
         sorted
     }
 
-    /// The functions by total time.
+    /// The functions, ordered by total time.
     #[must_use]
     pub fn ranked(&self) -> Vec<&FunctionReport> {
         self.sorted(SortKey::Total)

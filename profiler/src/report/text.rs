@@ -1,12 +1,12 @@
-//! The table for users: a heading, the notes, and a line per function.
+//! The human-readable table: a heading, the notes, and a line per function.
 //!
 //! There are no colours: the text is the same on a terminal, in a file and in a pipe, except for
 //! the number of rows that the caller requests. Numbers take the width they need, names the rest of
 //! 132 columns; a longer name is shortened in the middle.
 //!
-//! Uncertainty is shown: `12.3k ±4%` is an estimate with half the width of its 95 % interval;
-//! `>=10` is a lower and `<=10` an upper bound, used if the interval is wider than the value.
-//! Latencies below the clock's resolution are `<20ns`.
+//! Uncertainty is shown: `12.3k ±4%` is an estimate with half the width of its 95 % confidence
+//! interval; `>=10` is a lower and `<=10` an upper bound, used if the interval is wider than the
+//! value. Latencies below the clock's resolution are shown as `<20ns`.
 
 use std::fmt::Write;
 
@@ -23,24 +23,24 @@ const WIDTH: usize = 132;
 const MIN_NAME_LENGTH: usize = 28;
 /// Maximum length of a file name in the column `object`.
 const MAX_OBJECT_LENGTH: usize = 20;
-/// Spaces between two columns: one from the table's style, the rest as padding.
+/// The number of spaces between two columns: one from the table's style, the rest as padding.
 const GAP: usize = 2;
 
-/// Rows on a terminal, unless the user requests more.
+/// The maximum number of rows on a terminal, unless the user requests more.
 pub const ROWS_ON_A_TERMINAL: usize = 30;
 
 const LINE_UNDER_HEADER: TableStyle = NOTHING.header_separator(LineStyle::none().fill('─').junction('─'));
 
-/// The selection of a report to show.
+/// Selects the part of a report that is shown.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     /// The order of the functions.
     pub sort: SortKey,
-    /// Only functions that match; all if there are no patterns.
+    /// The patterns of the functions to show; all functions if there are no patterns.
     pub filter: Patterns,
-    /// Maximum number of functions; all if `None`.
+    /// The maximum number of functions; `None` for all.
     pub limit: Option<usize>,
-    /// How the reader can see the others.
+    /// How the reader can see the functions that are not shown.
     pub hint: &'static str,
 }
 
@@ -55,7 +55,7 @@ impl View {
     }
 }
 
-/// The report as text; ends with a newline.
+/// The table of a report; ends with a newline.
 #[must_use]
 pub fn render(report: &Report, view: &View) -> String {
     let mut text = heading(report);
@@ -254,7 +254,7 @@ pub(super) fn count(value: f64) -> String {
     units::count(value.round() as u64)
 }
 
-/// A figure, and its error if it has one.
+/// A figure, with its error if it has one.
 pub(super) fn with_error(estimate: Option<&Estimate>, unit: &dyn Fn(f64) -> String) -> [String; 2] {
     let Some(certainty) = estimate.map(Certainty::of) else {
         return ["-".to_owned(), String::new()];
@@ -263,8 +263,8 @@ pub(super) fn with_error(estimate: Option<&Estimate>, unit: &dyn Fn(f64) -> Stri
     [certainty.show(unit), if error.is_empty() { error } else { format!(" {error}") }]
 }
 
-/// A share. Its error is that of the time before it.
-/// A part of a whole, which it does not exceed, though its estimate may.
+/// A share. Its error is that of the time before it. A part does not exceed the whole, although its
+/// estimate may.
 pub(super) fn share(estimate: Option<&Estimate>, whole: u64) -> [String; 2] {
     let most = |value: f64| value.min(whole as f64);
     let part = estimate.filter(|_| whole > 0).map(|part| Estimate {
@@ -307,7 +307,7 @@ fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// At most `most` characters, with `…` in the middle.
+/// Shortens a text to at most `most` characters, with `…` in the middle.
 pub(super) fn shortened(text: &str, most: usize) -> String {
     let length = width(text);
     if length <= most {

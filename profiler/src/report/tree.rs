@@ -1,9 +1,9 @@
 //! The call tree computed from the arcs of a report.
 //!
-//! Arcs record callers and callees, not call paths. So the tree is *context-insensitive*: each
-//! caller of a function gets the share of its time that the arc has, and passes it on to its own
-//! callers in the same proportion, as in gprof. A function that takes long only on one call path
-//! looks the same on all of them.
+//! Arcs record callers and callees, not call paths. Therefore the tree is *context-insensitive*:
+//! each caller of a function gets the share of its time that the arc has, and passes it on to its
+//! own callers in the same proportion, as in gprof. A function that takes long on only one call
+//! path looks the same on all of them.
 //!
 //! 1. Functions that call each other in a cycle are one node (a strongly connected component of the
 //!    arcs; Tarjan 1972). Arcs inside it are omitted.
@@ -32,7 +32,7 @@ const MAX_DEPTH: usize = 40;
 /// Maximum length of a node's name.
 const MAX_NAME_LENGTH: usize = 100;
 
-/// The tree as text, longest times first; ends with a newline.
+/// The tree as text, ordered by decreasing time; ends with a newline.
 #[must_use]
 pub fn render(report: &Report, view: &View) -> String {
     let mut text = String::from(
@@ -76,13 +76,13 @@ pub fn render(report: &Report, view: &View) -> String {
     text
 }
 
-/// A function, or several that call each other in a cycle.
+/// A function, or several functions that call each other in a cycle.
 struct Node {
     name: String,
     time: f64,
     /// The share of its time in calls from code without probes, or without callers.
     as_root: f64,
-    /// Nodes that it calls, with the share of their time.
+    /// The nodes that it calls, with their shares of time.
     callees: Vec<(usize, f64)>,
 }
 

@@ -1,4 +1,4 @@
-//! Numbers for users: three significant digits and a unit.
+//! Human-readable numbers: three significant digits and a unit.
 
 use super::Estimate;
 
@@ -69,7 +69,7 @@ pub(super) enum Certainty {
 const NEGLIGIBLE: f64 = 0.05;
 
 impl Certainty {
-    /// Of an interval that is wider than the value, or begins at zero, the bounds are shown.
+    /// If the interval is wider than the value, or begins at zero, the bounds are shown.
     pub(super) fn of(estimate: &Estimate) -> Certainty {
         match (estimate.high, estimate.relative_error()) {
             _ if estimate.is_exact() => Certainty::Exact(estimate.value),

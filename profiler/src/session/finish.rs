@@ -1,4 +1,4 @@
-//! The last report: requested by a thread that ends the process, written by the service thread.
+//! The last report, requested by a thread that ends the process, and written by the service thread.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ static DONE: AtomicU32 = AtomicU32::new(0);
 /// Maximum time for which an exiting process waits for its report.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The reason why the report is written now.
+/// The reason why the report is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
     /// The process exits voluntarily.
@@ -27,9 +27,9 @@ pub enum Leaving {
     Signal,
 }
 
-/// Requests the report from the service thread, and waits for it, at most 10 s. A process
-/// that exits waits longer while the reader of its report (a pager, for example) blocks the write,
-/// as it does for its own output.
+/// Requests the report from the service thread, and waits for it for at most 10 s. A process that
+/// exits waits longer while the reader of its report (a pager, for example) blocks the write, as it
+/// would for its own output.
 ///
 /// The service thread writes it, because the caller may be a signal handler: it does not allocate,
 /// and holds no lock. The service thread in turn uses neither the program's allocator nor its
@@ -65,13 +65,13 @@ pub(super) fn requested() -> Option<u32> {
     (requested != DONE.load(Ordering::Relaxed)).then_some(requested)
 }
 
-/// All reports up to the one with this number have been written.
+/// Records that all reports up to the one with this number have been written.
 pub(super) fn done(number: u32) {
     DONE.store(number, Ordering::Release);
     futex::wake(&DONE);
 }
 
-/// In a forked child: the parent's requests are not this process's.
+/// Discards the parent's requests, in a forked child.
 pub(super) fn forget_requests() {
     DONE.store(REQUESTED.load(Ordering::Relaxed), Ordering::Relaxed);
 }

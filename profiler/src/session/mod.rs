@@ -41,18 +41,18 @@ use crate::stacks::Stacks;
 use crate::stderr::stderr;
 use crate::{fire, governor, preemption, thread};
 
-/// Probes of programs with no more functions than this are made at the start, in at most some 50
-/// ms.
+/// The probes of programs with at most this number of functions are made at the start, which takes
+/// about 50 ms at most.
 const SMALL: usize = 8000;
 
 /// Time between the start and the first tick.
 pub(crate) const FIRST_TICK: Duration = Duration::from_millis(2);
 
 struct Session {
-    /// Where the report goes.
+    /// The destination of the report.
     output: Output,
     merge: bool,
-    /// In force now.
+    /// The settings in force.
     settings: Settings,
     change: Option<Change>,
     identity: Identity,
@@ -64,14 +64,14 @@ struct Session {
     /// Source files, for filters and for functions with the same name.
     locations: Locations,
     objects: probes::Objects,
-    /// Index of a function by the number of its object and the offset in it: a library that is
+    /// Index of a function by the number of its object and its offset there: a library that is
     /// loaded again finds its functions here.
     indices: HashMap<(u32, usize), u32>,
-    /// By function address: the index under which calls are counted that were made before its
-    /// probes were ready.
+    /// By function address: the index for calls that were made before the function's probes were
+    /// ready.
     by_address: HashMap<usize, u32>,
     early_calls: HashMap<usize, probes::Early>,
-    /// The number of early calls whose functions are not known: any function may have made them.
+    /// The number of early calls whose functions are not known: they may belong to any function.
     unassigned_calls: u64,
     bodies: Bodies,
     reclaiming: Reclaiming,
@@ -129,11 +129,11 @@ pub fn start(options: Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// Begins to sample stacks, unless that was done. Not in a process without instrumented code, as
-/// most children of a program are, and not before the service thread exists, which would be sampled
-/// as well.
+/// Begins to sample stacks, unless that was done. Does nothing in a process without instrumented
+/// code, such as most children of a program, nor before the service thread exists, which would be
+/// sampled as well.
 fn sample_stacks() {
-    // Without our lock: callbacks of the provider, which holds its own, take it.
+    // Without our lock: callbacks of the provider, which holds its own lock, take it.
     if provider::has_code() {
         with_session(|session| {
             let budget = session.settings.budget.fraction().filter(|_| !session.settings.is_exact());
@@ -187,8 +187,8 @@ impl Session {
         }
     }
 
-    /// In place of a complete tick, if none is due and there are no new settings: opens windows
-    /// that have waited, and reads samples of stacks before their memory is full.
+    /// Replaces a complete tick if none is due and there are no new settings: opens windows that
+    /// have waited, and reads stack samples before their memory is full.
     fn part_of_tick(&mut self) -> Option<Duration> {
         if self.change.is_some() || governor::is_woken() {
             return None;
@@ -199,7 +199,7 @@ impl Session {
             return None;
         }
         let begin = governor::of_thread();
-        // Perhaps a thread's memory for samples is half full.
+        // A thread's memory for samples may be half full.
         self.schedule.drain();
         if are_stacks_due {
             self.drain_stacks();
@@ -235,20 +235,20 @@ impl Session {
     }
 }
 
-/// The work of the service thread: when something is due, and whenever it is woken. Returns the
-/// time to the next tick.
+/// The work of the service thread, when something is due and whenever it is woken. Returns the time
+/// to the next tick.
 fn tick(wake: Wake) -> Duration {
     if TEXT_IS_SHARED.load(Ordering::Acquire) {
         unshare_text();
     }
     let requested = finish::requested();
     if requested.is_some() || wake == Wake::Last {
-        // Code that was executed shortly before has no probes yet; with them, its functions get
+        // Code that was executed shortly before has no probes yet; once it has, its functions get
         // rows for the calls that were counted. An error means that there are no more probes.
         let _ = provider::begin(Extent::Executed);
     }
-    // In a forked child, most of which call exec before their first tick; and if instrumented code
-    // was loaded after the start.
+    // This happens in a forked child (most of them call exec before their first tick), and if
+    // instrumented code was loaded after the start.
     sample_stacks();
     let may_be_part = requested.is_none() && wake == Wake::Work;
     let next = with_session(|session| {
@@ -271,7 +271,7 @@ fn tick(wake: Wake) -> Duration {
     next.unwrap_or(FIRST_TICK)
 }
 
-/// In a forked child: gives it its own text, and starts to observe there.
+/// Gives a forked child its own text, and starts to observe there.
 fn unshare_text() {
     // SAFETY: until this succeeds, every store to the text is refused with `SharedWithParent`.
     if unsafe { wordpatch::text::unshare() }.is_ok() {
@@ -283,7 +283,7 @@ fn unshare_text() {
     }
 }
 
-/// Whether [`start`] was called, and its session exists. Takes no lock.
+/// Whether [`start`] was called and its session exists. Takes no lock.
 pub fn is_running() -> bool {
     IS_RUNNING.load(Ordering::Acquire)
 }
@@ -297,7 +297,7 @@ pub fn has_probes() -> bool {
 /// first tick, because most children call exec before it. About a millisecond.
 const COPIED_AT_ONCE: usize = 4 << 20;
 
-/// In a forked child: starts again, with the parent's functions and without its measurements.
+/// Starts again in a forked child, with the parent's functions and without its measurements.
 pub(crate) fn restart_in_child() {
     thread::after_fork_in_child();
     finish::forget_requests();

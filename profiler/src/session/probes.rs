@@ -1,5 +1,5 @@
-//! The probes of a session: which function each belongs to, and the calls that were made before it
-//! was known.
+//! The probes of a session: the function to which each belongs, and the calls that were made before
+//! that was known.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -31,18 +31,18 @@ impl Early {
     }
 }
 
-/// The objects whose functions are observed, by number.
+/// The observed objects, by number.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
-    /// Their paths and numbers. An object that was loaded again may have the same path at another
-    /// address.
+    /// The paths and numbers of the objects. An object that was loaded again may have the same path
+    /// at another address.
     known: Vec<(&'static CStr, u32)>,
 }
 
 impl Objects {
-    /// The number of the object with this path, which it gets if it is new.
+    /// The number of the object with this path; a new object gets the next number.
     fn number(&mut self, path: &'static CStr) -> u32 {
-        // Nearly always the same string, and the one that was last used.
+        // Nearly always the same string, which was last used.
         if let Some((_, number)) = self.known.iter().rev().find(|(known, _)| std::ptr::eq(*known, path)) {
             return *number;
         }
@@ -53,9 +53,8 @@ impl Objects {
     }
 }
 
-/// Called for every probe: assigns it to its function, and switches it on.
-/// Only functions whose code is never unloaded as a group are observed: a report names them when
-/// the process ends.
+/// Called for every probe: assigns it to its function, and activates it. Only functions whose code
+/// is never unloaded as a group are observed: a report names them when the process ends.
 pub(super) fn discovered(probe: &ProbeMetadata<'_>) {
     let Some(kind) = ProbeType::of(probe.kind) else { return };
     let Some(probe) = fastinst::lasting_metadata(probe.id) else { return };
@@ -68,7 +67,7 @@ pub(super) fn discovered(probe: &ProbeMetadata<'_>) {
 }
 
 impl Session {
-    /// Assigns a probe to its function, and switches it on: it has not been executed
+    /// Assigns a probe to its function, and activates it: it has not been executed
     /// ([`crate::function`]). Returns the index of the function.
     pub(super) fn adopt(&mut self, probe: &ProbeMetadata<'static>, kind: ProbeType) -> Option<u32> {
         let index = self.function_of(probe)?;
@@ -110,12 +109,12 @@ impl Session {
         self.schedule.functions.push(measured);
         self.indices.insert(key, index);
         self.by_address.insert(address, index);
-        // Its probes are switched on one by one as they are discovered.
+        // Its probes are activated one by one as they are discovered.
         self.schedule.begin(index);
         Some(index)
     }
 
-    /// Whether the user selected a function, which has this address in its object.
+    /// Whether the user selected a function with this address in its object.
     pub(super) fn wants(&mut self, name: &CStr, object: &CStr, address: usize) -> bool {
         let locations = &mut self.locations;
         let file = || {
@@ -152,8 +151,8 @@ impl Session {
         });
     }
 
-    /// Adds the early calls of functions that have no probes when the process ends: those whose
-    /// sites could not be determined, or cannot be changed. Their numbers are lower limits.
+    /// Adds the early calls of functions that have no probes when the process ends: their sites
+    /// could not be determined, or cannot be changed. The numbers of such calls are lower limits.
     pub(super) fn add_functions_without_probes(&mut self) {
         for (address, calls) in std::mem::take(&mut self.early_calls) {
             if calls.counted == 0 {

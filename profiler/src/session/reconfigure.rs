@@ -4,12 +4,12 @@
 //! 2. At the beginning of its tick, the service thread takes the pointer, and replaces the
 //!    session's settings by these. It is the only thread that does so, because its processor time
 //!    counts as cost of profiling, and a fork waits until it is between two ticks.
-//! 3. It changes the budget; ends the observations of functions that are no longer selected, with
-//!    the results so far; makes functions of probes that are selected now; and begins to observe
-//!    these.
+//! 3. It changes the budget, ends the observations of functions that are no longer selected
+//!    (keeping their results), creates functions for probes that are selected now, and begins to
+//!    observe these.
 //!
-//! Probes do not read the settings. A function that is not measured has its probes off, and how
-//! much is observed was in variables of its own before ([`crate::governor::intensity`]).
+//! Probes do not read the settings. A function that is not measured has its probes off, and the
+//! intensity was already in separate variables ([`crate::governor::intensity`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -26,7 +26,7 @@ use crate::options::Counts;
 use crate::probe_type::ProbeType;
 use crate::settings::Settings;
 
-/// Settings that the service thread has not taken yet, or null. They own their memory.
+/// Settings that the service thread has not taken yet, or null. The pointer owns them.
 static NEXT: AtomicPtr<Settings> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Numbers of settings that were passed to [`reconfigure`], and that are in force.
@@ -36,37 +36,36 @@ static APPLIED: AtomicU32 = AtomicU32::new(0);
 /// Maximum time for which [`reconfigure`] waits for the service thread.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The last change, for the report.
+/// A change of the settings, for the report.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change {
-    /// How many there were.
+    /// The number of changes so far.
     pub(super) number: u32,
-    /// The time of the last one since the start of the session.
+    /// The time of the last change since the start of the session.
     pub(super) after: Duration,
 }
 
-/// Puts new settings in force, in place of all earlier ones. They are not in the environment:
-/// programs that this process starts later have the settings of the start, forked children have
-/// the new ones.
+/// Replaces the settings in force. The environment is not changed: programs that this process
+/// starts later have the settings of the start, forked children have the new ones.
 ///
-/// * The budget applies to strata that begin from now on. With a very small budget before, the
+/// * The budget applies to strata that begin from now on. If the former budget was very small, the
 ///   strata in progress may last for many seconds. A deficit from before is compensated, a surplus
 ///   is forfeited.
-/// * With [`Counts::Exact`] every call from now on is counted; with [`Counts::Sampled`] functions
+/// * With [`Counts::Exact`], every call is counted from now on; with [`Counts::Sampled`], functions
 ///   that are called often are sampled again.
-/// * Functions that the filter excludes have their entry probes off when this function returns, and
-///   their exit probes when all observed calls have returned. The report contains what was measured
-///   of them, with a note. Functions that it includes are observed from now on; the others are not
-///   interrupted.
+/// * When this function returns, the entry probes of functions that the filter excludes are off;
+///   their exit probes are off once all observed calls have returned. The report contains the
+///   measurements of these functions, with a note. Functions that the filter newly includes are
+///   observed from now on; the others are not interrupted.
 ///
 /// Blocks until the service thread has applied the settings: usually less than a millisecond, and
 /// about 2 us for each function if the filter changes; 10 s at most. Other threads of the program
 /// are not stopped. If several threads call it at the same time, one of their settings is in force
-/// afterwards. Must not be called from signal handlers, and not on the service thread, as callbacks
-/// for probes may be.
+/// afterwards. Must not be called from signal handlers, nor on the service thread, on which
+/// callbacks for probes may run.
 ///
 /// # Errors
-/// [`Error::BadValue`] for a budget that is not above 0 and up to 1, [`Error::NotRunning`] without
+/// [`Error::BadValue`] if the budget is not above 0 and at most 1, [`Error::NotRunning`] without
 /// [`start`](super::start), [`Error::NotReconfigured`] if the service thread did not answer.
 ///
 /// # Example
@@ -85,7 +84,7 @@ pub fn reconfigure(settings: Settings) -> Result<(), Error> {
         return Err(Error::NotRunning);
     }
     drop(swap(Some(Box::new(settings))));
-    // Release: whoever sees the number also sees the settings, or newer ones.
+    // Release: a thread that sees the number also sees these settings, or newer ones.
     let wanted = REQUESTED.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
     service::notify();
     let deadline = Instant::now() + PATIENCE;
@@ -101,11 +100,11 @@ pub fn reconfigure(settings: Settings) -> Result<(), Error> {
     }
 }
 
-/// The settings in force: those of the start, or of the last [`reconfigure`] that was applied.
-/// `None` without [`start`](super::start).
+/// The settings in force: those of the start, or of the last applied [`reconfigure`]. `None`
+/// without [`start`](super::start).
 ///
-/// Blocks while the service thread works, usually less than a millisecond, or writes a report. Must
-/// not be called from signal handlers or probe functions.
+/// Blocks while the service thread is working, usually for less than a millisecond, or writing a
+/// report. Must not be called from signal handlers or probe functions.
 pub fn settings() -> Option<Settings> {
     with_session(|session| session.settings.clone())
 }
@@ -153,7 +152,7 @@ impl Session {
         }
     }
 
-    /// Applies the filter to all functions and probes that are known.
+    /// Applies the filter to all known functions and probes.
     fn select(&mut self) {
         let known = self.schedule.functions.len();
         let mut again = Vec::new();
@@ -191,7 +190,7 @@ impl Session {
         again.into_iter().for_each(|index| self.schedule.include(index));
     }
 
-    /// What the report says about changes of the settings.
+    /// The note in the report about changes of the settings.
     pub(super) fn note_of_change(&self) -> Option<String> {
         let Change { number, after } = self.change?;
         let items = self.settings.to_items();

@@ -1,4 +1,5 @@
-//! The report of a session: everything measured so far, in the format and place of the options.
+//! Writes the report of a session: everything measured so far, in the format and at the destination
+//! of the options.
 
 use std::ffi::CStr;
 use std::io::IsTerminal;
@@ -20,7 +21,8 @@ use crate::stacks::waiting::Preempted;
 use crate::stderr::stderr;
 use crate::{clock, fire, function, own_time, stacks, summary, thread};
 
-/// Set in the process that the user started: only that one reports that there is nothing to report.
+/// Set in the process that the user started: only this process reports that there is nothing to
+/// report.
 pub(super) static SPEAKS_FOR_THE_RUN: AtomicBool = AtomicBool::new(false);
 
 /// Marks this process as the first of its run.
@@ -95,7 +97,7 @@ impl Session {
         }
     }
 
-    /// How long the program's threads have waited, in nanoseconds, if they have lived for
+    /// The time for which the program's threads have waited, in nanoseconds, if they have lived for
     /// `thread_time`: they neither ran nor were preempted.
     fn waiting(&self, thread_time: f64) -> f64 {
         let seen = thread::seen();
@@ -107,8 +109,8 @@ impl Session {
         stacks::waiting::time(thread_time, own_time::processor_time(), preempted, thread::live())
     }
 
-    /// Writes the report in the format and place of the options. If that fails, it is written to
-    /// another file.
+    /// Writes the report in the format and at the destination of the options. If that fails, it is
+    /// written to another file.
     pub(super) fn write(&mut self) {
         if fastinst::probe_count() == 0 {
             self.write_why_there_is_none();
@@ -145,8 +147,8 @@ impl Session {
         }
     }
 
-    /// Writes one line, in the process that the user started, unless its children may have had
-    /// something to report.
+    /// Writes why there is no report, in one line, in the process that the user started, unless its
+    /// children may have had something to report.
     fn write_why_there_is_none(&self) {
         if !SPEAKS_FOR_THE_RUN.load(Ordering::Relaxed) || crate::children::were_made() {
             return;
@@ -173,7 +175,7 @@ impl Session {
     }
 }
 
-/// The selection for standard error: a terminal does not need thousands of rows.
+/// The selection for standard error: nobody needs thousands of rows on a terminal.
 fn on_stderr(settings: &Settings) -> View {
     let is_terminal = std::io::stderr().is_terminal();
     let limit = settings.rows.or(is_terminal.then_some(text::ROWS_ON_A_TERMINAL));

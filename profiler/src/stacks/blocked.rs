@@ -1,26 +1,26 @@
-//! Stacks of the program's threads that wait, looked at from outside.
+//! Samples the stacks of the program's waiting threads, from outside.
 //!
-//! The kernel's samples ([`super::events`]) are of threads that run. What a thread waits for is
-//! found by a companion of the service thread: at instants that do not depend on the program, it
-//! reads for each thread whether it is blocked, and where its stack is
-//! (`/proc/self/task/*/syscall`, proc_pid_syscall(5)), and copies the stack from memory. No signal
-//! is sent, so no system call is interrupted, and the thread does not notice. If it is at another
-//! place after the copy, or runs, the copy is not used.
+//! The kernel's samples ([`super::events`]) show running threads only. A companion of the service
+//! thread finds what threads wait for: at instants that do not depend on the program, it reads for
+//! each thread whether it is blocked and where its stack is (`/proc/self/task/*/syscall`,
+//! proc_pid_syscall(5)), and copies the stack from memory. No signal is sent, so no system call is
+//! interrupted, and the thread does not notice. If the thread has moved or runs after the copy, the
+//! copy is discarded.
 //!
-//! How long a thread has waited is not estimated: the kernel knows for how long it has run or was
-//! ready to run (`schedstat`, Documentation/scheduler/sched-stats.rst), and the rest of the time is
-//! what it has waited. All of this since it was last seen waiting is attributed to the stack in
-//! which it is seen now. On a busy machine the companion itself waits for a processor, which it
-//! often gets when a thread of the program begins to wait: their number alone would be too large.
+//! How long a thread has waited is not estimated: the kernel knows how long it has run or was ready
+//! to run (`schedstat`, Documentation/scheduler/sched-stats.rst), and it has waited for the rest of
+//! the time. All waiting since the thread was last seen waiting is attributed to the stack in which
+//! it is seen now. On a busy machine the companion often gets a processor just when a thread of the
+//! program begins to wait, so merely counting the snapshots would overestimate waiting.
 //!
-//! For a thread that is looked at for the first time, the time since the last snapshot counts: it
-//! is too long by as much, on average, as the time before its end is too short, at which it is not
-//! looked at.
+//! A thread that is seen for the first time is charged the time since the last snapshot. On
+//! average, this error is offset by the time between the thread's last snapshot and its end, which
+//! is never charged.
 //!
-//! The companion has descriptors of its own (close_range(2), `CLOSE_RANGE_UNSHARE`): the program
-//! cannot close them, and finds its own ones as if there were no profiler. Once the program has
-//! forbidden system calls for all of its threads (seccomp(2)), the companion opens nothing any
-//! more, and does not see threads that are created from then on.
+//! The companion has its own descriptor table (close_range(2), `CLOSE_RANGE_UNSHARE`): the program
+//! cannot close the companion's descriptors, and its own are numbered as if there were no profiler.
+//! Once the program has restricted system calls for all of its threads (seccomp(2)), the companion
+//! opens nothing any more, and does not see threads that are created later.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -38,46 +38,46 @@ use rand::{RngExt, SeedableRng};
 use super::events::{RawSample, STACK};
 use super::waiting::ran_and_queued;
 
-/// What a snapshot costs, and each thread in it, unwinding included, in nanoseconds: assumed, to
-/// choose how often it is done.
+/// The assumed cost of a snapshot, and of each thread in it, unwinding included, in nanoseconds. It
+/// determines how often snapshots are taken.
 const COST_OF_SNAPSHOT: f64 = 20_000.0;
 const COST_OF_THREAD: f64 = 15_000.0;
 
-/// The part of the budget for it.
+/// The part of the budget for snapshots.
 const SHARE: f64 = 0.15;
 
 /// Nanoseconds between two snapshots, on average.
 const PERIODS: (f64, f64) = (5e6, 5e7);
 
-/// The distance between two snapshots, relative to the average one: a program that waits in step
-/// with them does so at the same moments only for some.
+/// The distance between two snapshots, relative to the average distance, so that a program that
+/// waits in step with the snapshots does not stay in step.
 const JITTER: std::ops::Range<f64> = 0.5..1.5;
 
-/// Threads that are looked at, at most.
+/// Maximum number of threads in a snapshot.
 const MAX_THREADS: usize = 512;
 
-/// Stacks that wait to be unwound, at most: a megabyte.
+/// Maximum number of stacks that wait to be unwound: a megabyte.
 const MAX_STACKS: usize = 64;
 
-/// A thread that is blocked has no frame pointer in any file of /proc. This one belongs to no
-/// stack, so frames that need it are not found.
+/// A value for the frame pointer, which no file of /proc shows for a blocked thread. It belongs to
+/// no stack, so frames that need it are not found.
 const NO_FRAME_POINTER: u64 = 1 << 63;
 
-/// One look at the threads.
+/// One snapshot of the threads.
 #[derive(Debug)]
 pub(super) struct Snapshot {
-    /// Nanoseconds since the last one.
+    /// Nanoseconds since the last snapshot.
     pub(super) span: f64,
     pub(super) stacks: Vec<Blocked>,
-    /// What threads have waited of which there is no stack, in nanoseconds.
+    /// Waiting time for which there is no stack, in nanoseconds.
     pub(super) unknown: f64,
-    /// What they had waited in all, so far, without being seen then.
+    /// Waiting time so far that was not attributed to any stack, in nanoseconds.
     pub(super) unseen: f64,
-    /// Threads that have ended since the last one.
+    /// Threads that have ended since the last snapshot.
     pub(super) ended: Vec<u32>,
 }
 
-/// A thread that waits.
+/// A waiting thread.
 #[derive(Debug)]
 pub(super) struct Blocked {
     /// The thread's kernel id.
@@ -85,7 +85,7 @@ pub(super) struct Blocked {
     ip: u64,
     sp: u64,
     stack: Box<[u8]>,
-    /// For how long it has waited since it was last seen waiting, in nanoseconds.
+    /// How long the thread has waited since it was last seen waiting, in nanoseconds.
     pub(super) waited: f64,
 }
 
@@ -95,15 +95,15 @@ impl Blocked {
     }
 }
 
-/// What the companion and the service thread share.
+/// State shared by the companion and the service thread.
 #[derive(Debug, Default)]
 struct Shared {
     snapshots: Mutex<Vec<Snapshot>>,
-    /// Set to 1 when the companion shall end; it sleeps on it.
+    /// Set to 1 to make the companion end; a futex on which it sleeps.
     stop: AtomicU32,
 }
 
-/// The companion.
+/// The thread that takes the snapshots.
 #[derive(Debug)]
 pub(super) struct Companion {
     shared: Arc<Shared>,
@@ -111,8 +111,8 @@ pub(super) struct Companion {
 }
 
 impl Companion {
-    /// Starts to look at the threads of this process. Profiling may take this part of the processor
-    /// time.
+    /// Starts to take snapshots of the threads of this process. `budget` is the part of the
+    /// processor time that profiling may take.
     pub(super) fn start(budget: f64) -> Result<Self, fastinst::Error> {
         let shared = Arc::new(Shared::default());
         let of_companion = Arc::clone(&shared);
@@ -123,20 +123,21 @@ impl Companion {
         Ok(Self { shared, thread })
     }
 
-    /// The snapshots since the last call.
+    /// Takes the snapshots since the last call.
     pub(super) fn take(&self) -> Vec<Snapshot> {
         mem::take(&mut *self.shared.snapshots.lock().unwrap_or_else(|e| e.into_inner()))
     }
 
-    /// Ends the thread, and waits for that.
+    /// Ends the companion, and waits until it has ended.
     pub(super) fn stop(self) {
         self.shared.stop.store(1, Ordering::Release);
         futex::wake(&self.shared.stop);
-        // If it has panicked, it has ended as well.
+        // A companion that has panicked has ended as well.
         let _ = self.thread.join();
     }
 
-    /// In a forked child, which does not have the thread; it may have held the lock.
+    /// To be called in a forked child, where the companion does not exist; it may have held the
+    /// lock.
     pub(super) fn forget(self) {
         mem::forget(self);
     }
@@ -169,8 +170,8 @@ fn run(shared: &Shared, budget: f64, begun: Begun) -> io::Result<()> {
     }
 }
 
-/// Nanoseconds between two snapshots of this number of threads, and how many of them are looked at
-/// in each.
+/// The nanoseconds between two snapshots for this number of threads, and the number of threads in
+/// each snapshot.
 fn plan(threads: usize, budget: f64) -> (f64, usize) {
     let threads = threads.max(1);
     let all = (COST_OF_SNAPSHOT + threads as f64 * COST_OF_THREAD) / (SHARE * budget);
@@ -179,7 +180,7 @@ fn plan(threads: usize, budget: f64) -> (f64, usize) {
     (period, (most as usize).clamp(1, threads))
 }
 
-/// Leaves the descriptors of the process, and has none at first.
+/// Leaves the descriptor table of the process for an empty one.
 fn own_descriptors() -> io::Result<()> {
     // SAFETY: changes the descriptors of the calling thread only, which uses none.
     match unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) } {
@@ -188,25 +189,25 @@ fn own_descriptors() -> io::Result<()> {
     }
 }
 
-/// The threads of the process, and what is needed to look at them.
+/// The threads of the process, and the state needed to look at them.
 struct Threads {
     folder: File,
     memory: File,
     status: File,
-    /// The restrictions of system calls at the start, as those of a container.
+    /// The restrictions of system calls at the start, such as those of a container.
     restrictions: String,
     watched: Vec<Watched>,
-    /// The number of threads when the folder was read last.
+    /// The number of threads when the directory was last read.
     known: u64,
-    /// Threads that are not watched.
+    /// The number of threads that are not watched.
     others: usize,
-    /// Whether a watched thread has ended since: there may be a new one in its place.
+    /// Whether a watched thread has ended since then: a new one may have taken its place.
     has_ended: bool,
-    /// What threads that have ended had waited without being seen then, in nanoseconds.
+    /// Waiting time of threads that have ended, not attributed to any stack, in nanoseconds.
     unseen: f64,
     /// Threads that have ended since the last snapshot.
     ended: Vec<u32>,
-    /// For a copy of a stack.
+    /// Buffer for a copy of a stack.
     buffer: Vec<u8>,
 }
 
@@ -214,20 +215,20 @@ struct Watched {
     id: u32,
     state: File,
     times: File,
-    /// When it was last seen waiting, or looked at for the first time, and how long it had been
-    /// awake then.
+    /// When the thread was last seen waiting, or first looked at, and how long it had been awake
+    /// then.
     since: Option<(Instant, f64)>,
-    /// What it has waited since then, in nanoseconds.
+    /// The time for which the thread has waited since then, in nanoseconds.
     waited: f64,
     has_ended: bool,
 }
 
-/// The restrictions of system calls that a file says a thread has.
+/// The restrictions of system calls in a thread's status file.
 fn restrictions(status: &File) -> String {
     let mut text = [0; 4096];
     let length = status.read_at(&mut text, 0).unwrap_or(0);
     let text = String::from_utf8_lossy(&text[..length]);
-    // `Seccomp`, and from Linux 5.9 on `Seccomp_filters`, their number.
+    // `Seccomp`, and since Linux 5.9 `Seccomp_filters`, their number.
     text.lines().filter(|line| line.starts_with("Seccomp")).collect()
 }
 
@@ -253,7 +254,7 @@ impl Threads {
         Ok(threads)
     }
 
-    /// Watches new threads, and no longer those that have ended.
+    /// Starts to watch new threads, and stops watching those that have ended.
     fn follow(&mut self) {
         let number = self.folder.metadata().map_or(0, |folder| service::number_of_threads(&folder));
         if number == self.known && !mem::take(&mut self.has_ended) {
@@ -292,7 +293,7 @@ impl Threads {
         }
     }
 
-    /// Looks at `most` of the threads, and at all new ones, some time after the snapshot before.
+    /// Looks at `most` of the threads, and at all new ones, some time after the previous snapshot.
     fn look(&mut self, most: usize, last: &mut Instant, random: &mut SmallRng) -> Snapshot {
         let before = mem::replace(last, Instant::now());
         let span = last.duration_since(before).as_nanos() as f64;
@@ -330,8 +331,8 @@ impl Watched {
         Ok(Self { id, state, times, since: None, waited: 0.0, has_ended: false })
     }
 
-    /// The stack, if the thread waits, where the last snapshot was `span` nanoseconds ago. `None`
-    /// if it has ended.
+    /// The stack, if the thread waits; the last snapshot was `span` nanoseconds ago. `None` if the
+    /// thread has ended.
     fn look(&mut self, span: f64, memory: &File, buffer: &mut [u8]) -> Option<Option<Blocked>> {
         let before = State::of(&self.state);
         if before == State::Ended {
@@ -346,7 +347,7 @@ impl Watched {
             Some((since, then)) => (now.duration_since(since).as_nanos() as f64 - (awake - then)).max(0.0),
             None => span,
         };
-        // If it has run meanwhile, the copy may be of two moments.
+        // If the thread has run in between, the copy may mix two moments.
         let copied = copied.filter(|_| State::of(&self.state) == before);
         let Some((sp, ip, length)) = copied else {
             if self.since.is_none() {
@@ -360,7 +361,7 @@ impl Watched {
     }
 }
 
-/// For how long a thread has run, or was ready to run, in nanoseconds.
+/// How long a thread has run, or was ready to run, in nanoseconds.
 fn awake(times: &File) -> Option<f64> {
     let mut line = [0; 128];
     let length = times.read_at(&mut line, 0).ok()?;
@@ -368,12 +369,12 @@ fn awake(times: &File) -> Option<f64> {
     Some(ran + queued)
 }
 
-/// What a thread does.
+/// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// It runs, or is ready to run.
     Running,
-    /// It waits, with these registers.
+    /// It is blocked, with these registers.
     Blocked {
         sp: u64,
         ip: u64,
@@ -501,7 +502,8 @@ mod tests {
         waiter.end();
     }
 
-    /// What a thread has waited between two looks is attributed to the stack in which it is seen.
+    /// Time that a thread has waited between two looks is attributed to the stack in which it is
+    /// seen.
     #[test]
     fn time_that_was_waited_unseen_is_not_lost() {
         let waiter = Waiter::new();

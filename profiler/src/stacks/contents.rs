@@ -1,8 +1,8 @@
 //! The contents of loaded objects, from their files.
 //!
-//! The files are mapped, without debugging information, and their mappings are kept as long as the
-//! objects are loaded. So nothing is read from memory that the program may unmap meanwhile, and
-//! code is seen as it was compiled, whatever is patched.
+//! The files are mapped, without debugging information, and stay mapped as long as the objects are
+//! loaded. Thus no memory is read that the program may unmap at the same time, and code is seen as
+//! it was compiled, whatever has been patched.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -32,7 +32,7 @@ impl Deref for Contents {
 #[derive(Debug)]
 enum Image {
     File(Mapping),
-    /// Of the vDSO, which has no file.
+    /// The contents of the vDSO, which has no file.
     Memory(Vec<u8>),
 }
 
@@ -70,7 +70,7 @@ impl Mapping {
 
     fn bytes(&self) -> &[u8] {
         // SAFETY: mapped readable as long as `self` exists. Nobody can write to a file that is
-        // executed; one who truncates a loaded library ends every process that uses it.
+        // being executed; truncating a loaded library ends every process that uses it anyway.
         unsafe { std::slice::from_raw_parts(self.start.cast().as_ptr(), self.length) }
     }
 }
@@ -132,7 +132,7 @@ impl Image {
                 let bytes = unsafe { std::slice::from_raw_parts(start, object.range.end - object.bias) };
                 return Some(Self::Memory(bytes.to_vec()));
             }
-            // Also if the file has been moved or replaced since.
+            // This works even if the file has been moved or replaced since.
             ObjectKind::Executable => Path::new("/proc/self/exe"),
             ObjectKind::Library => &object.path,
         };

@@ -1,30 +1,30 @@
-//! Which instrumented functions a place in the code is in.
+//! Finds the instrumented functions that an instruction is in.
 //!
-//! Calls of instrumentation functions are placed before functions are inlined, so the code between
-//! an entry and an exit of a function may be anywhere: in its own symbol, inlined into others, in a
-//! part that the compiler has split off. The calls alone define it. The *context* of an instruction
-//! is the list of the functions that have been entered and not left when it is executed, outermost
-//! first, within its body (a range of code with an entry in the unwind table).
+//! Calls to instrumentation functions are placed before functions are inlined, so the code between
+//! an entry and an exit of a function may be anywhere: in its own symbol, inlined into others, or
+//! in a part that the compiler has split off. Only the calls define it. The *context* of an
+//! instruction is the list of the functions that have been entered and not left when it is
+//! executed, outermost first, within its body (a range of code with an entry in the unwind table).
 //!
 //! # How it is found
-//! An entry appends its function to the context, an exit removes it. Calls are nested as the
-//! functions are, so each instruction has one context, whichever way leads to it:
+//! An entry appends its function to the context, an exit removes it. Entries and exits are nested
+//! as the functions are, so each instruction has one context, whichever path leads to it:
 //!
 //! 1. The first instruction of the body has the empty context, unless there are exits of functions
-//!    that are not entered: then the body is a part of one that the compiler has split off.
-//! 2. What is known of an instruction is passed on to those that are executed next.
-//! 3. Targets of indirect jumps, and code after them, are not reached that way. They get the
-//!    context from which the known one of the next instruction results.
+//!    that are not entered: then the compiler has split the body off from another one.
+//! 2. What is known of an instruction is propagated to its successors.
+//! 3. Targets of indirect jumps, and code after them, are not reached that way. Their context is
+//!    derived backwards, from the known context of the next instruction.
 //! 4. A `ret` has the empty context.
-//! 5. The instruction after a call that is also the target of a jump gets nothing from the call,
-//!    which may never return, unless nothing else is known.
+//! 5. An instruction that follows a call and is also the target of a jump gets nothing from the
+//!    call, which may never return, unless nothing else is known.
 //!
 //! An instruction that gets two different contexts (the compiler has merged code), or none, has an
-//! unknown one. So have all instructions of a body in whose file the calls are not at the places
-//! that discovery has found.
+//! unknown context. The same holds for all instructions of a body if the calls in its file are not
+//! where discovery has found them.
 //!
-//! A body whose sites all belong to one function needs no such analysis for a frame that has called
-//! another: it is in that function after its first entry.
+//! A body whose sites all belong to one function needs no such analysis for a frame that is in a
+//! call: after its first entry, the frame is in that function.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -34,7 +34,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 
 use crate::probe_type::ProbeType;
 
-/// Contexts that lack a new site are made again after this time: the functions of some sites are
+/// Contexts that lack a new site are recomputed after this time: the functions of some sites are
 /// only known once they have been executed, one after the other.
 const LIFETIME: Duration = Duration::from_secs(1);
 
@@ -43,7 +43,8 @@ pub(super) type Context = u32;
 
 const EMPTY: Context = 0;
 
-/// Passes over a body, at most: one for each level of nested jumps against the order of addresses.
+/// Maximum number of passes over a body: one for each level of nested jumps against the order of
+/// addresses.
 const MAX_PASSES: usize = 16;
 
 /// A site: there may be a million of them.
@@ -67,22 +68,22 @@ impl Site {
     }
 }
 
-/// A body in which a frame has been.
+/// A body that a sampled frame was in.
 #[derive(Debug, Default)]
 struct Body {
-    /// `None` if there are sites that were added later.
+    /// `None` if sites were added since.
     shape: Option<Shape>,
     analyzed: Option<Analyzed>,
 }
 
-/// What is known of a body without its code.
+/// The facts about a body that need no analysis of its code.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
-    /// The address of its end.
+    /// The end address of the body.
     end: u64,
-    /// The address of its first site.
+    /// The address of the first site.
     first: u64,
-    /// The function of all its sites ([`only_function`]).
+    /// The function of all sites of the body ([`only_function`]).
     only_function: Option<u32>,
 }
 
@@ -91,7 +92,7 @@ struct Shape {
 struct Analyzed {
     ranges: Ranges,
     made: Instant,
-    /// Whether there are sites that were added later.
+    /// Whether sites were added since.
     is_stale: bool,
 }
 
@@ -101,10 +102,11 @@ type Ranges = Box<[(u64, Option<Context>)]>;
 /// All sites, and the contexts that were computed from them.
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
-    /// By body, then by offset; those that were added since they were last sorted are at the end.
+    /// Ordered by body, then by offset; those that were added since they were last sorted are at
+    /// the end.
     sites: Vec<Site>,
     is_sorted: bool,
-    /// By the first address of the body.
+    /// Indexed by the first address of the body.
     bodies: HashMap<u64, Body>,
     chains: Chains,
     /// Results of [`Contexts::at`] that stay valid until a site is added or removed: most frames
@@ -115,10 +117,10 @@ pub(super) struct Contexts {
 /// Maximum number of results that are kept.
 const MAX_LOOKED_UP: usize = 1 << 15;
 
-/// All contexts: each is another one and one more function.
+/// All contexts: each consists of another context and one more function.
 #[derive(Debug, Default)]
 struct Chains {
-    /// Of context `i + 1`.
+    /// The link of context `i + 1` is at index `i`.
     links: Vec<(Context, u32)>,
     numbers: HashMap<(Context, u32), Context>,
 }
@@ -131,18 +133,18 @@ impl Chains {
         })
     }
 
-    /// The context outside of its last function, and that function.
+    /// The context outside the last function, and that function.
     fn last(&self, context: Context) -> Option<(Context, u32)> {
         self.links.get((context as usize).checked_sub(1)?).copied()
     }
 
-    /// The context after the exit of a function; `None` if it is not the last one.
+    /// The context after the exit of a function; `None` if it is not the context's last function.
     fn left(&self, context: Context, function: u32) -> Option<Context> {
         self.last(context).filter(|(_, last)| *last == function).map(|(outside, _)| outside)
     }
 }
 
-/// Whether a frame executes its instruction, or waits for a call to return.
+/// Whether a frame is executing its instruction, or waits for a call to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum FrameState {
     Executing,
@@ -178,7 +180,7 @@ impl Contexts {
             return;
         }
         // Stable, and fast if most of it is sorted. A library that is loaded again has the same
-        // sites: the last one is kept.
+        // sites: the newest one is kept.
         self.sites.sort_by_key(|site| (site.body, site.offset));
         self.sites.dedup_by(|later, earlier| {
             let is_same = (later.body, later.offset) == (earlier.body, earlier.offset);
@@ -197,14 +199,14 @@ impl Contexts {
         Some((start, self.bodies.entry(start).or_default()))
     }
 
-    /// The sites of a body, of which there are some, ascending.
+    /// The sites of a body that has at least one, ascending.
     fn sites_of(&self, start: u64) -> &[Site] {
         let sites = &self.sites[self.sites.partition_point(|site| site.body < start)..];
         &sites[..sites.partition_point(|site| site.body == start)]
     }
 
-    /// The context at this address; `None` if it is unknown. `code` gives the bytes of a range, as
-    /// in the file.
+    /// The context at this address; `None` if it is unknown. `code` returns the bytes of a range,
+    /// as in the file.
     pub(super) fn at<'a>(
         &mut self,
         address: u64,
@@ -254,13 +256,13 @@ impl Contexts {
         ranges.get(next.checked_sub(1)?)?.1
     }
 
-    /// Whether the contexts at this address will be made again.
+    /// Whether the contexts at this address will be recomputed.
     fn is_stale(&mut self, address: u64) -> bool {
         let body = self.body_at(address);
         body.and_then(|(_, body)| body.analyzed.as_ref()).is_some_and(|analyzed| analyzed.is_stale)
     }
 
-    /// Looks at all sites of a body: there may be thousands.
+    /// Derives the shape of a body from its sites: there may be thousands.
     fn look_at(&mut self, start: u64) -> Option<Shape> {
         let sites = self.sites_of(start);
         let length = sites.iter().map(|site| site.length).max()?;
@@ -305,8 +307,8 @@ impl Contexts {
     }
 }
 
-/// The function of all sites of a body, ascending, if it is one, and the body is not a part that
-/// was split off: then it has an entry before all exits.
+/// The function of all sites of a body (ascending), if there is only one and the body was not split
+/// off: then it has an entry before all exits.
 fn only_function(sites: &[Site]) -> Option<u32> {
     let first = sites.first()?;
     let is_only = first.kind == ProbeType::Entry
@@ -325,11 +327,11 @@ fn of_kind(sites: &[Site], kind: ProbeType) -> impl Iterator<Item = u32> {
 enum Known {
     Nothing,
     Context(Context),
-    /// Two different ones.
+    /// It has two different contexts.
     Conflict,
 }
 
-/// Where control goes after an instruction.
+/// The successors of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Flow {
     /// The target of a jump inside the body.
@@ -342,7 +344,7 @@ struct Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FallThrough {
     Always,
-    /// If the call returns.
+    /// It is, if the call returns.
     AfterCall,
     Never,
 }
@@ -455,7 +457,7 @@ impl Analysis {
         self.changed = true;
     }
 
-    /// Passes what is known on to the instructions that are executed next.
+    /// Propagates what is known to the successors of each instruction.
     fn forward(&mut self, chains: &mut Chains, trusts_calls: bool) {
         for index in 0..self.flows.len() {
             let Known::Context(context) = self.known[index] else { continue };
@@ -465,7 +467,8 @@ impl Analysis {
                 Some((ProbeType::Exit, function)) => chains.left(context, function),
             };
             let flow = self.flows[index];
-            // Only exits that no entry precedes: this way is never executed, or not understood.
+            // Only exits without an entry before them: this path is never executed, or not
+            // understood.
             let Some(after) = after else { continue };
             if let Some(target) = flow.target {
                 self.learn(target as usize, after);
@@ -486,7 +489,7 @@ impl Analysis {
         }
     }
 
-    /// Concludes from what is known of the instructions that are executed next.
+    /// Derives contexts from what is known of the successors.
     fn backward(&mut self, chains: &mut Chains) {
         for index in (0..self.flows.len()).rev() {
             if self.known[index] != Known::Nothing {
@@ -507,7 +510,7 @@ impl Analysis {
             };
             let after = match (flow.is_return, flow.next, site) {
                 (true, ..) => Some(EMPTY),
-                // A jump to the instrumentation function, which returns for its function.
+                // A tail call to the instrumentation function: its return is that of the function.
                 (_, FallThrough::Never, Some((ProbeType::Exit, _))) => Some(EMPTY),
                 _ => context(flow.target.map(|target| target as usize)).or_else(|| context(next)),
             };

@@ -1,11 +1,12 @@
-//! Samples of the program's threads, taken by the kernel as they use processor time.
+//! Samples the program's threads as they use processor time, with the kernel's software events.
 //!
 //! One event per processor (perf_event_open(2), `PERF_COUNT_SW_CPU_CLOCK`), attached to the main
-//! thread and inherited by the threads that are created from then on. Each has a ring in memory
-//! that the kernel fills: whenever a thread has run for another period, its registers and the top
-//! of its stack. No signal is sent, and the program executes no code for it.
+//! thread and inherited by the threads that are created from then on. Each event has a ring in
+//! memory that the kernel fills: whenever a thread has run for another period, the kernel writes
+//! the thread's registers and the top of its stack. No signal is sent, and the program executes no
+//! code for it.
 //!
-//! The descriptors are closed at once: the mappings keep the events alive. So the program cannot
+//! The descriptors are closed at once: the mappings keep the events alive. Thus the program cannot
 //! close or inherit them. The kernel does not copy the mappings into forked children, and
 //! `inherit_thread` (Linux 5.13) keeps the events from following them.
 
@@ -20,7 +21,7 @@ use perf_event_open_sys::bindings::{
 };
 use perf_event_open_sys::perf_event_open;
 
-/// Bytes of the stack in each sample. Outer frames beyond it are not known.
+/// Bytes of the stack in each sample. Frames further out are not known.
 pub(super) const STACK: u32 = 16 << 10;
 
 /// The registers in each sample: BP, SP and IP (Linux, arch/x86/include/uapi/asm/perf_regs.h).
@@ -47,21 +48,21 @@ pub(super) struct RawSample<'a> {
     pub(super) stack: &'a [u8],
 }
 
-/// What a ring contained.
+/// A record of a ring.
 #[derive(Debug)]
 pub(super) enum Record<'a> {
     Sample(RawSample<'a>),
     /// A sample without registers of a 64-bit program.
     Unreadable,
-    /// The kernel has dropped this number of samples because a ring was full.
+    /// The number of samples that the kernel has dropped because a ring was full.
     Lost(u64),
 }
 
-/// The events of all processors.
+/// The sampling events of all processors.
 #[derive(Debug)]
 pub(super) struct Events {
     rings: Vec<Ring>,
-    /// A record that wraps around the end of its ring.
+    /// Buffer for a record that wraps around the end of its ring.
     wrapped: Vec<u8>,
 }
 
@@ -103,7 +104,7 @@ impl Events {
         least / (STACK as usize + 2 * HEADER + size_of::<[u64; 6]>())
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory of the rings.
     pub(super) fn memory(&self) -> usize {
         self.rings.iter().map(|ring| ring.size + PAGE).sum()
     }
@@ -115,7 +116,7 @@ impl Events {
         }
     }
 
-    /// In a forked child: the mappings are not there.
+    /// To be called in a forked child, where the mappings do not exist.
     pub(super) fn forget(self) {
         self.rings.into_iter().for_each(std::mem::forget);
     }
@@ -126,7 +127,7 @@ impl Events {
 struct Ring {
     control: NonNull<perf_event_mmap_page>,
     data: NonNull<u8>,
-    /// Of the data; a power of two.
+    /// Size of the data in bytes; a power of two.
     size: usize,
 }
 
@@ -246,7 +247,7 @@ impl Drop for Ring {
     }
 }
 
-/// The meaning of a record, if it has one here.
+/// Parses a record; `None` if it is of no interest here.
 fn read(record: &[u8]) -> Option<Record<'_>> {
     let kind = u32::from_le_bytes(record.get(..4)?.try_into().ok()?);
     let mut rest = record.get(HEADER..)?;
@@ -266,7 +267,7 @@ fn read(record: &[u8]) -> Option<Record<'_>> {
             }
             let (bp, sp, ip, size) = (word()?, word()?, word()?, word()? as usize);
             let (stack, after) = rest.split_at_checked(size)?;
-            // How much of it the kernel could copy.
+            // The number of bytes that the kernel could copy.
             let copied = after.first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word) as usize);
             Some(Record::Sample(RawSample { ip, sp, bp, stack: stack.get(..copied)? }))
         }

@@ -1,15 +1,15 @@
-//! Where the program's time goes: stacks that are sampled by the processor time of its threads, and
-//! those of threads that wait.
+//! Estimates where the program's time goes, from samples of the stacks of running and waiting
+//! threads.
 //!
 //! Windows of probes ([`crate::policy`]) measure how often a function is called and how long its
-//! calls take; in a short run, or within a small budget, those of a function that is called
-//! millions of times are too few to say how much time all of its calls took. That time is estimated
-//! from samples of stacks instead, whose error depends on their number only. They cost the same for
-//! any number of functions.
+//! calls take. In a short run, or within a small budget, a function that is called millions of
+//! times has too few windows to tell how much time all of its calls took. That time is estimated
+//! from stack samples instead: their error depends only on their number, and their cost does not
+//! depend on the number of functions.
 //!
 //! # How
 //! 1. The kernel takes the samples ([`events`]), and the service thread reads them in each tick. If
-//!    unwinding them costs more than it may, it leaves some of them out ([`thinning`]).
+//!    unwinding exceeds its budget, some samples are left out ([`thinning`]).
 //! 2. [`unwinding`] finds the frames, by the unwind tables of the objects' files ([`contents`]).
 //! 3. [`contexts`] knows which functions have been entered and not left at each address, inlined
 //!    ones included. Samples wait for [`DELAY`], until the probes of code that was executed for the
@@ -52,28 +52,29 @@ pub(crate) use tally::{FunctionTime, Times};
 use crate::probe_type::ProbeType;
 use crate::{governor, own_time};
 
-/// How long a sample waits until its functions are looked up.
+/// How long a sample is kept before its functions are looked up.
 const DELAY: Duration = Duration::from_millis(500);
 
-/// What a sample costs the program, in nanoseconds: assumed. An interrupt, and a copy of the stack.
+/// The assumed cost of a sample for the program, in nanoseconds: an interrupt, and a copy of the
+/// stack.
 const COST_OF_SAMPLE: f64 = 5_000.0;
 
-/// What unwinding a sample costs, in nanoseconds: assumed, to choose the period.
+/// The assumed cost of unwinding a sample, in nanoseconds, from which the period is chosen.
 const COST_OF_UNWINDING: f64 = 10_000.0;
 
 /// The part of the budget that samples may cost.
 const SHARE: f64 = 0.4;
 
-/// Nanoseconds between two samples of a thread.
+/// Range of the nanoseconds between two samples of a thread.
 const PERIODS: RangeInclusive<f64> = 5e5..=1e7;
 
 /// Samples are read again before a thread that runs all the time can have filled this part of its
-/// processor's memory: the larger one if the last samples have filled less than a quarter.
+/// processor's ring. The larger one is used if the last samples have filled less than a quarter.
 const ROOM: f64 = 0.5;
 const ROOM_IF_SELDOM: f64 = 0.9;
 
-/// By how much the period differs from run to run: a program that repeats itself in step with it
-/// does not do so in the next run.
+/// The range of a random factor of the period: a program that repeats itself in step with the
+/// period in one run does not do so in the next.
 const JITTER: Range<f64> = 0.9..1.1;
 
 /// The frames of a sample.
@@ -83,32 +84,33 @@ struct Sample {
     of: Of,
 }
 
-/// What a sample is of.
+/// The kind of a sample.
 #[derive(Debug)]
 enum Of {
-    /// A thread that ran, and how many samples it represents.
+    /// A thread that ran, and the number of samples that this one represents.
     Running(Frames, f64),
-    /// A snapshot of the threads that wait; each with its number, and what it has waited.
+    /// A snapshot of the waiting threads; for each, its thread id, its stack, and how long it has
+    /// waited.
     Waiting { span: f64, stacks: Vec<(u32, Frames, f64)>, unknown: f64, unseen: f64, ended: Vec<u32> },
 }
 
 #[derive(Debug)]
 struct Frames {
-    /// Innermost first.
+    /// Code addresses, innermost first.
     frames: Box<[u64]>,
     end: End,
 }
 
-/// The samples of a session.
+/// The stack samples of a session.
 pub(crate) struct Stacks {
     /// Whether the user wants samples.
     is_wanted: bool,
     events: Option<Events>,
     /// Whether [`Stacks::start`] was called in this process.
     has_started: bool,
-    /// Why there are no events.
+    /// Why there are no samples by processor time.
     refusal: Option<String>,
-    /// Nanoseconds.
+    /// Nanoseconds between two samples of a thread.
     period: f64,
     /// When the samples were last read, and the time from then until they are read again.
     drained: Instant,
@@ -116,7 +118,7 @@ pub(crate) struct Stacks {
     thinning: Thinning,
     unwinder: Unwinder,
     contexts: Contexts,
-    /// Samples whose functions were not looked up yet.
+    /// Samples whose functions have not been looked up yet.
     delayed: VecDeque<Sample>,
     tally: Tally,
     companion: Option<Companion>,
@@ -128,7 +130,7 @@ pub(crate) struct Stacks {
     has_new_sites: bool,
 }
 
-/// What a report without samples says.
+/// The note in a report without samples.
 fn without_samples(reason: &str) -> String {
     format!(
         "processor time is not sampled, so the total times of many functions have no upper limit ({reason})"
@@ -136,7 +138,7 @@ fn without_samples(reason: &str) -> String {
 }
 
 impl Stacks {
-    /// No samples yet; never any unless they are wanted.
+    /// Has no samples yet, and never gets any unless they are wanted.
     pub(crate) fn new(is_wanted: bool) -> Self {
         Self {
             is_wanted,
@@ -159,9 +161,9 @@ impl Stacks {
         }
     }
 
-    /// Begins to sample the main thread, and those that are created from now on, unless that was
-    /// done in this process. Profiling may take this part of the processor time; `None` if every
-    /// call is timed, and samples would add nothing.
+    /// Begins to sample the main thread and the threads created from now on, unless that was done
+    /// in this process. `budget` is the part of the processor time that profiling may take; `None`
+    /// means that every call is timed, so samples would add nothing.
     pub(crate) fn start(&mut self, budget: Option<f64>) {
         if std::mem::replace(&mut self.has_started, true) {
             return;
@@ -179,7 +181,7 @@ impl Stacks {
             Ok(events) => {
                 self.events = Some(events);
                 self.thinning.begin(SHARE * budget * self.period - COST_OF_SAMPLE, COST_OF_UNWINDING);
-                // Without it, all that is waited may belong to any function.
+                // Without snapshots, all waiting time may belong to any function.
                 self.companion = Companion::start(budget).ok();
             }
             Err(error) => {
@@ -190,13 +192,13 @@ impl Stacks {
         }
     }
 
-    /// Adds a site: of this function, in the body with these addresses.
+    /// Adds a site of this function, in the body with these addresses.
     pub(crate) fn add_site(&mut self, site: usize, kind: ProbeType, function: u32, body: Range<usize>) {
         self.has_new_sites = true;
         self.contexts.add(site as u64, kind, function, body.start as u64..body.end as u64);
     }
 
-    /// Reads the samples that have been taken.
+    /// Reads the samples taken since the last call.
     pub(crate) fn drain(&mut self) {
         let Some(events) = &mut self.events else { return };
         let (unwinder, contexts, frames, tally, delayed) =
@@ -208,7 +210,8 @@ impl Stacks {
         let mut refresh = |unwinder: &mut Unwinder| {
             unwinder.refresh().iter().for_each(|range| contexts.remove(range));
         };
-        // Before an object with known sites is unloaded, and another one loaded in its place.
+        // Must be done before an object with known sites is unloaded and another one loaded in its
+        // place.
         let mut is_current = std::mem::take(&mut self.has_new_sites);
         if is_current {
             refresh(unwinder);
@@ -235,7 +238,7 @@ impl Stacks {
         });
         for snapshot in self.companion.iter().flat_map(Companion::take) {
             let Snapshot { span, stacks, unknown, unseen, ended } = snapshot;
-            // A thread in the profiler's code waits because of that.
+            // A thread that waits in the profiler's code does so because of the profiler.
             let stacks = stacks
                 .iter()
                 .inspect(|_| unwound += 1)
@@ -258,7 +261,7 @@ impl Stacks {
                 self.tally.add(&functions, *weight);
             }
             Of::Waiting { span, stacks, unknown, unseen, ended } => {
-                // Before another thread has the same number.
+                // Must be done before another thread gets the same id.
                 ended.iter().for_each(|thread| self.waits.ended(*thread));
                 self.waits.begin(*span);
                 for (thread, frames, waited) in stacks {
@@ -291,7 +294,7 @@ impl Stacks {
         functions
     }
 
-    /// The time until the next call of [`Stacks::drain`], so that no sample is lost.
+    /// The time within which [`Stacks::drain`] must be called again, so that no sample is lost.
     pub(crate) fn until_drain(&self) -> Option<Duration> {
         self.events.as_ref()?;
         Some(self.pause.saturating_sub(self.drained.elapsed()))
@@ -312,30 +315,30 @@ impl Stacks {
         }
     }
 
-    /// The times of all functions, if there are enough samples. The program's threads have waited
-    /// for `waiting` nanoseconds.
+    /// The times of all functions, if there are enough samples. `waiting` is the time for which the
+    /// program's threads have waited, in nanoseconds.
     pub(crate) fn times(&self, waiting: f64) -> Option<Times<'_>> {
         let running = own_time::processor_time() - self.running_before;
         Times::new(&self.tally, Some(&self.waits), self.period, running, waiting)
     }
 
-    /// The number of samples of threads that ran.
+    /// The number of samples of running threads.
     pub(crate) fn taken(&self) -> u64 {
         let delayed = self.delayed.iter().filter(|sample| matches!(sample.of, Of::Running(..)));
         self.tally.taken() + delayed.count() as u64
     }
 
-    /// What they have cost the program's threads, in nanoseconds.
+    /// The cost of the samples for the program's threads, in nanoseconds.
     pub(crate) fn cost(&self) -> f64 {
         (self.taken() + self.thinning.left_out()) as f64 * COST_OF_SAMPLE
     }
 
-    /// Why no samples are taken, if they are not.
+    /// The reason, if no samples are taken.
     pub(crate) fn note(&self) -> Option<&str> {
         self.refusal.as_deref()
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory of the samples and what they need.
     pub(crate) fn memory(&self) -> usize {
         let events = self.events.as_ref().map_or(0, Events::memory);
         events
@@ -345,7 +348,7 @@ impl Stacks {
             + self.delayed.capacity() * size_of::<Sample>()
     }
 
-    /// In a forked child, which has no events: begins again, with the parent's sites.
+    /// Begins again with the parent's sites, in a forked child, which has no events.
     pub(crate) fn restart(&mut self) {
         if let Some(events) = self.events.take() {
             events.forget();

@@ -1,46 +1,48 @@
-//! Counts of samples, and the times that are estimated from them.
+//! Counts samples, and estimates times from the counts.
 //!
-//! A thread's samples are a fixed amount of its processor time apart, so the number of samples in
-//! which a function has been entered and not left, times the period, estimates the processor time
-//! of its calls; recursive ones count once. The number in which no other instrumented function was
-//! entered after it estimates its own time.
+//! A thread's samples are a fixed amount of processor time apart. Therefore the number of samples
+//! in which a function has been entered and not left, times the period, estimates the processor
+//! time of its calls; a recursive function counts once. The number of samples in which it is the
+//! innermost instrumented function estimates its self time.
 //!
 //! # Limits
 //! 1. **Sampling.** The interval is Wilson's for a binomial share (1927), with [`Z`]. Samples at
 //!    equal distances have a smaller variance than independent ones, unless the program repeats
 //!    itself in step with the period.
-//! 2. **Samples of which only the inner frames are known**, or not all contexts, may contain any
-//!    other function: they are part of the upper limit of all that were not seen in them.
-//! 3. **Time without samples** is part of every upper limit: that of threads which ended before
-//!    their first period was over; that in the kernel, if the process may not observe it.
-//! 4. **Thinning.** While unwinding costs too much, a part of the samples is left out at random,
-//!    and each of the others weighs more ([`super::thinning`]). The interval is then that of as
-//!    many equal samples as would have the same variance, which is that of a ratio of weighted sums
+//! 2. **Incomplete samples**, in which only the inner frames or not all contexts are known, may
+//!    contain any other function: they are part of the upper limit of all functions that were not
+//!    seen in them.
+//! 3. **Time without samples** is part of every upper limit: the time of threads that ended within
+//!    their first period, and the time in the kernel if the process may not observe it.
+//! 4. **Thinning.** While unwinding costs too much, a random part of the samples is left out, and
+//!    each of the others weighs more ([`super::thinning`]). The interval is then that of the number
+//!    of equal samples with the same variance, which is the variance of a ratio of weighted sums
 //!    (Särndal, Swensson and Wretman 1992, section 5.6).
-//! 5. **Waits** belong to the latency of whatever waits, and are estimated from snapshots of their
-//!    own ([`super::waits`]). Without these, the time of all threads that waited is part of every
+//! 5. **Waits** belong to the latency of the function that waits, and are estimated from separate
+//!    snapshots ([`super::waits`]). Without these, the time of all waiting threads is part of every
 //!    upper limit.
 //!
-//! Samples in the profiler's own code are left out: the program would not have executed it.
+//! Samples in the profiler's own code are left out: without the profiler, the program would not
+//! have executed it.
 
 use std::collections::HashMap;
 
 use super::waits::Waits;
 use crate::report::Estimate;
 
-/// Quantile of the normal distribution for the intervals: somewhat more than the 1.96 of 95 %.
+/// Quantile of the normal distribution for the intervals: slightly more than the 1.96 of 95 %.
 const Z: f64 = 2.1;
 
-/// A smaller part of the samples is an error of rounding.
+/// Parts of the samples below this are rounding errors.
 const ROUNDING: f64 = 1e-9;
 
-/// With fewer samples than this, nothing is estimated.
+/// Minimum number of samples for an estimate.
 const FEW: u64 = 20;
 
-/// Samples, each of which represents several.
+/// A number of samples, each of which represents several.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Weight {
-    /// The sum of their weights, and that of the squares.
+    /// The sum of the weights, and the sum of their squares.
     sum: f64,
     squares: f64,
 }
@@ -59,9 +61,9 @@ impl Weight {
         Self { sum: self.sum - other.sum, squares: self.squares - other.squares }
     }
 
-    /// Limits of the sum that was to be expected, of `all`.
+    /// Limits of the expected sum, out of the weight `all`.
     fn limits(self, all: Self) -> (f64, f64) {
-        // Sums of different orders may differ in their last digits.
+        // Sums in different orders may differ in their last digits.
         let share = match self.sum / all.sum {
             none if none < ROUNDING => 0.0,
             whole if whole > 1.0 - ROUNDING => 1.0,
@@ -85,22 +87,22 @@ impl Weight {
 struct Count {
     total: Weight,
     own: Weight,
-    /// Of `total`, those whose other functions are not all known.
+    /// The part of `total` whose other functions are not all known.
     partial: Weight,
 }
 
-/// The samples so far.
+/// The counts of all samples so far.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     functions: HashMap<u32, Count>,
     arcs: HashMap<(Option<u32>, u32), Weight>,
-    /// All samples, and their number.
+    /// The weight of all samples, and their number.
     all: Weight,
     number: u64,
-    /// The weight of those in the profiler's own code, and their number.
+    /// The weight of the samples in the profiler's own code, and their number.
     profiler: f64,
     of_profiler: u64,
-    /// Dropped by the kernel.
+    /// The number of samples that the kernel has dropped.
     pub(super) lost: u64,
     /// Samples whose functions are not all known.
     partial: Weight,
@@ -111,22 +113,22 @@ pub(crate) struct Tally {
 /// The functions of a sample.
 #[derive(Debug, Default)]
 pub(super) struct Functions {
-    /// Innermost first; `None` between two that are separated by code without probes.
+    /// Innermost first; `None` between two functions that are separated by code without probes.
     pub(super) chain: Vec<Option<u32>>,
-    /// Whether there may be others further out.
+    /// Whether there may be other functions further out.
     pub(super) is_partial: bool,
-    /// Whether there may be others further in.
+    /// Whether there may be other functions further in.
     pub(super) is_headless: bool,
 }
 
 impl Functions {
-    /// Whether some are not known.
+    /// Whether some functions are not known.
     pub(super) fn are_incomplete(&self) -> bool {
         self.is_partial || self.is_headless
     }
 
-    /// Calls these for each function, and whether it is the innermost one, and for each arc: once
-    /// in a recursion.
+    /// Calls `function` for each function, with whether it is the innermost one, and `arc` for each
+    /// arc; once for recursive calls.
     pub(super) fn each(&self, mut function: impl FnMut(u32, bool), mut arc: impl FnMut((Option<u32>, u32))) {
         let is_partial = self.are_incomplete();
         let caller_of = |at: usize| self.chain.get(at).copied().or((!is_partial).then_some(None));
@@ -147,7 +149,7 @@ impl Functions {
 }
 
 impl Tally {
-    /// Adds a sample that represents this number.
+    /// Adds a sample with this weight.
     pub(super) fn add(&mut self, functions: &Functions, weight: f64) {
         let Self { partial, headless, functions: by_function, arcs, .. } = self;
         let is_partial = functions.are_incomplete();
@@ -183,38 +185,38 @@ impl Tally {
         self.number + self.of_profiler
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory of the counts.
     pub(super) fn memory(&self) -> usize {
         self.functions.capacity() * size_of::<(u32, Count)>()
             + self.arcs.capacity() * size_of::<((Option<u32>, u32), Weight)>()
     }
 }
 
-/// The times of all functions.
+/// The estimated times of all functions.
 #[derive(Debug)]
 pub(crate) struct Times<'a> {
     tally: &'a Tally,
-    /// Where threads waited, if that is known.
+    /// The waits, if they are known.
     waits: Option<&'a Waits>,
-    /// Nanoseconds that a sample stands for.
+    /// Nanoseconds that a sample represents.
     period: f64,
     /// Nanoseconds of the program's threads that have no samples.
     unsampled: f64,
 }
 
-/// What is known of the time of one function, in nanoseconds: processor time, and waits.
+/// The estimated time of one function, in nanoseconds: processor time, and waits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FunctionTime {
-    /// The time of its calls.
+    /// The time of the function's calls.
     pub(crate) total: Estimate,
-    /// The part of it that was spent in no other instrumented function.
+    /// The self time: the part that was spent in no other instrumented function.
     pub(crate) own: Estimate,
 }
 
 impl<'a> Times<'a> {
-    /// From samples that are `period` nanoseconds apart. The program's threads, without the
-    /// profiler's, have run for `running` nanoseconds and waited for `waiting`. `None` if there are
-    /// too few samples.
+    /// Estimates times from samples that are `period` nanoseconds apart. The program's threads,
+    /// without the profiler's, have run for `running` nanoseconds and waited for `waiting`. `None`
+    /// if there are too few samples.
     pub(crate) fn new(
         tally: &'a Tally,
         waits: Option<&'a Waits>,
@@ -242,19 +244,19 @@ impl<'a> Times<'a> {
         }
     }
 
-    /// The time of the calls of `callee` that `caller` made; `None` stands for code without probes.
+    /// The time of calls from `caller` to `callee`; `None` stands for code without probes.
     pub(crate) fn of_arc(&self, caller: Option<u32>, callee: u32) -> Estimate {
         let seen = self.tally.arcs.get(&(caller, callee)).copied().unwrap_or_default();
         self.estimate(seen, self.tally.partial, |waits| waits.of_arc((caller, callee)))
     }
 
-    /// The arcs that samples have shown, some of them twice.
+    /// The arcs in the samples, some of them twice.
     pub(crate) fn arcs(&self) -> impl Iterator<Item = (Option<u32>, u32)> {
         self.tally.arcs.keys().copied().chain(self.waits.into_iter().flat_map(Waits::arcs))
     }
 
-    /// The time of what was seen in the samples `seen`, and may have been in others, `unknown`, and
-    /// that has waited for a time.
+    /// The time of a function or arc that is in the samples `seen`, may be in the samples
+    /// `unknown`, and has waited for the time that `waited` returns.
     fn estimate(&self, seen: Weight, unknown: Weight, waited: impl FnOnce(&Waits) -> Estimate) -> Estimate {
         let (low, _) = seen.limits(self.tally.all);
         let (_, high) = seen.plus(unknown).limits(self.tally.all);
@@ -326,7 +328,7 @@ pub(super) mod tests {
         assert!(one.own.high.unwrap() >= 1000.0 && two.own.high.unwrap() < 300.0, "{one:?} {two:?}");
     }
 
-    /// Half of the time was spent waiting, and the kernel has dropped a fifth of the samples.
+    /// Half of the time is waiting, and the kernel has dropped a fifth of the samples.
     #[test]
     fn time_without_samples_may_belong_to_any_function() {
         let mut tally = added(&[(chain(&[1]), 400), (chain(&[2]), 400)]);

@@ -1,33 +1,32 @@
-//! Leaves out samples while unwinding them costs more than it may.
+//! Leaves out samples when unwinding them exceeds its budget.
 //!
-//! The kernel's period cannot be changed for threads that exist. On a busy machine, where the
-//! caches hold other data, unwinding takes twice as long as otherwise; and if the budget was
-//! exceeded, for other reasons too, less may be spent. Which samples are left out is drawn at
-//! random, with a probability that is decided from what earlier ones have cost, so what the program
-//! does has no influence on it. Each of the others represents as many as it was probable to be
-//! kept.
+//! The kernel's period cannot be changed for threads that exist. On a busy machine, where other
+//! data is in the caches, unwinding takes twice as long as otherwise; and once the budget is
+//! exceeded, for whatever reason, unwinding may cost less. The samples that are left out are drawn
+//! at random, with a probability that depends only on the cost of earlier ones, so the program has
+//! no influence on it. A sample that is kept with probability p has the weight 1/p.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::governor;
 
-/// The smallest part of its share that unwinding may cost while the budget is exceeded: times of
-/// functions are worth more than the windows that it is exceeded for.
+/// The minimum part of its share that unwinding may cost while the budget is exceeded: the times of
+/// functions are worth more than the windows, which cause the excess.
 const MIN_PART: f64 = 0.5;
 
-/// The smallest part of the samples that is kept.
+/// The minimum part of the samples that is kept.
 const MIN_KEPT: f64 = 0.1;
 
-/// What counts is the cost of about this number of samples.
+/// The cost is an average over about this number of recent samples.
 const RECENT: f64 = 100.0;
 
 /// Decides which samples are kept.
 pub(super) struct Thinning {
     random: SmallRng,
-    /// What unwinding may cost for each sample that is taken, in nanoseconds.
+    /// The affordable cost of unwinding for each sample that is taken, in nanoseconds.
     affordable: f64,
-    /// What it costs for one that is kept.
+    /// The cost of unwinding for each sample that is kept, in nanoseconds.
     cost: f64,
     kept: f64,
     left_out: u64,
@@ -40,13 +39,13 @@ impl Thinning {
         Self { random, affordable: f64::INFINITY, cost: 0.0, kept: 1.0, left_out: 0 }
     }
 
-    /// From now on, unwinding may cost `affordable` nanoseconds for each sample that is taken; one
-    /// that is kept is assumed to cost `cost` at first.
+    /// Sets the affordable cost of unwinding for each sample that is taken, and the assumed initial
+    /// cost for each one that is kept, in nanoseconds.
     pub(super) fn begin(&mut self, affordable: f64, cost: f64) {
         (self.affordable, self.cost) = (affordable.max(0.0), cost);
     }
 
-    /// The number of samples that the next one represents; `None` if it is left out.
+    /// The weight of the next sample; `None` if it is left out.
     pub(super) fn weight(&mut self) -> Option<f64> {
         if self.random.random_bool(self.kept) {
             return Some(1.0 / self.kept);
@@ -55,7 +54,7 @@ impl Thinning {
         None
     }
 
-    /// The last `samples` that were kept have cost this, in nanoseconds of processor time.
+    /// Records the cost of the last `samples` that were kept, in nanoseconds of processor time.
     pub(super) fn has_cost(&mut self, cost: f64, samples: u32) {
         if samples > 0 {
             let (cost, samples) = (cost.max(0.0), f64::from(samples));
@@ -65,7 +64,7 @@ impl Thinning {
             (governor::part().max(MIN_PART) * self.affordable / self.cost.max(1.0)).clamp(MIN_KEPT, 1.0);
     }
 
-    /// The number of samples that were left out.
+    /// The number of samples left out.
     pub(super) fn left_out(&self) -> u64 {
         self.left_out
     }

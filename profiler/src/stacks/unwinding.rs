@@ -1,4 +1,4 @@
-//! The frames of a sampled stack, by the unwind tables of the loaded objects.
+//! Finds the frames of a sampled stack, with the unwind tables of the loaded objects.
 
 use std::ops::Range;
 
@@ -10,18 +10,18 @@ use framehop::{FrameAddress, Module, ModuleSectionInfo, Unwinder as _};
 use super::contents::{Contents, Sections};
 use super::events::RawSample;
 
-/// Frames of a stack that are looked at, at most: a deeper recursion has the same functions in all
-/// of them.
+/// Maximum number of frames of a stack: a deeper recursion has the same functions in all of them.
 const MAX_FRAMES: usize = 512;
 
-/// Where the frames of a sample end.
+/// How the unwinding of a sample ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// At the thread's first function.
+    /// It reached the thread's first function.
     Outermost,
-    /// Before it: the sample has too little of the stack, or the unwind table does not describe it.
+    /// It ended before that: the sample has too little of the stack, or the unwind table does not
+    /// describe the frame.
     Unknown,
-    /// In the profiler's own code, which the program would not have executed.
+    /// It reached the profiler's own code, which the program would not have executed.
     Profiler,
 }
 
@@ -58,29 +58,29 @@ impl ModuleSectionInfo<Contents> for UnwindTables {
     }
 }
 
-/// A loaded object.
+/// A loaded object, and what is known of it.
 struct Known {
     object: LoadedObject,
     contents: State,
 }
 
-/// What is known of an object's contents.
+/// The state of an object's contents.
 enum State {
-    /// No frame has been in it.
+    /// No sampled frame has been in the object.
     Unread,
-    /// Its segments, by their addresses in memory; the unwinder has its table.
+    /// The segments, by their addresses in memory; the unwinder has its table.
     Read(Vec<(Range<u64>, Contents)>),
-    /// They cannot be read, or have no unwind table.
+    /// The contents cannot be read, or have no unwind table.
     Unusable,
 }
 
-/// The unwinder, with the objects that it knows.
+/// Unwinds stacks through the objects that it knows.
 pub(super) struct Unwinder {
     unwinder: UnwinderX86_64<Contents>,
     cache: CacheX86_64,
     counters: Option<Counters>,
     objects: Vec<Known>,
-    /// An address in the profiler's object.
+    /// An address inside the profiler's object.
     own: usize,
 }
 
@@ -95,7 +95,7 @@ impl Unwinder {
         }
     }
 
-    /// Brings the objects up to date. Returns the ranges of those that were unloaded.
+    /// Updates the list of objects. Returns the ranges of those that were unloaded.
     pub(super) fn refresh(&mut self) -> Vec<Range<u64>> {
         let counters = loaded::counters();
         if self.counters.replace(counters) == Some(counters) {
@@ -129,7 +129,7 @@ impl Unwinder {
         self.objects.iter().position(|known| known.object.range.contains(&address))
     }
 
-    /// Reads the contents of an object unless that was done. Returns whether it has an unwind
+    /// Reads the contents of an object unless they have been read. Returns whether it has an unwind
     /// table.
     fn read(&mut self, at: usize) -> bool {
         let known = &mut self.objects[at];
@@ -150,7 +150,8 @@ impl Unwinder {
         matches!(known.contents, State::Read(_))
     }
 
-    /// The code at these addresses, as in the file of the object. Only code of frames is known.
+    /// The code at these addresses, as in the file of the object. Known only in objects that a
+    /// frame has been in.
     pub(super) fn code(&self, range: &Range<u64>) -> Option<&[u8]> {
         let State::Read(segments) = &self.objects[self.object_at(range.start)?].contents else { return None };
         let (memory, bytes) =
@@ -158,8 +159,8 @@ impl Unwinder {
         bytes.get((range.start - memory.start) as usize..(range.end - memory.start) as usize)
     }
 
-    /// Replaces `frames` by those of the sample, innermost first: addresses in the instruction that
-    /// each of them executes.
+    /// Replaces `frames` by those of the sample, innermost first: each is an address inside the
+    /// instruction that the frame executes.
     pub(super) fn frames(&mut self, sample: &RawSample<'_>, frames: &mut Vec<u64>) -> End {
         frames.clear();
         let own = self.objects.iter().position(|known| known.object.range.contains(&self.own));
@@ -177,7 +178,7 @@ impl Unwinder {
                 return End::Profiler;
             }
             frames.push(executed);
-            // Beyond code without a table, frames are guesses.
+            // Beyond code without an unwind table, frames are guesses.
             if !object.is_some_and(|object| self.read(object)) || frames.len() == MAX_FRAMES {
                 return End::Unknown;
             }
@@ -195,7 +196,7 @@ impl Unwinder {
     }
 }
 
-/// The addresses of an object.
+/// The address range of an object.
 fn addresses(object: &LoadedObject) -> Range<u64> {
     object.range.start as u64..object.range.end as u64
 }

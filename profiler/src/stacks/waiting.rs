@@ -1,27 +1,27 @@
-//! For how long the program's threads have waited: the time in which they neither ran nor were
-//! ready to run.
+//! Estimates how long the program's threads have waited: the time in which they neither ran nor
+//! were ready to run.
 //!
-//! How long a thread was ready without a processor is known to the kernel as long as the thread
-//! exists (Documentation/scheduler/sched-stats.rst, `schedstat` of /proc). Of threads that have
-//! ended, and without /proc, only what probes have seen of it is known
-//! ([`crate::preemption`]); the rest counts as waiting.
+//! The kernel knows how long a thread was ready without a processor, as long as the thread exists
+//! (Documentation/scheduler/sched-stats.rst, `schedstat` of /proc). For threads that have ended,
+//! and without /proc, only the preemption that probes have seen is known ([`crate::preemption`]);
+//! the rest counts as waiting.
 
 use std::fs;
 
-/// Threads whose statistics are read, at most: some microseconds each.
+/// Maximum number of threads whose statistics are read; each takes a few microseconds.
 const MAX_THREADS: usize = 1000;
 
 /// The preemption that probes have seen, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Preempted {
-    /// Of threads that have ended.
+    /// The preemption of threads that have ended.
     pub(crate) ended: f64,
-    /// Of the others.
+    /// The preemption of the other threads.
     pub(crate) live: f64,
 }
 
-/// The time for which threads have waited that lived for `lived` nanoseconds and ran for `running`.
-/// `live` are the kernel ids of those that still exist.
+/// The waiting time of threads that existed for `lived` nanoseconds in total and ran for `running`.
+/// `live` has the kernel ids of those that still exist.
 pub(crate) fn time(lived: f64, running: f64, preempted: Preempted, live: impl Iterator<Item = u32>) -> f64 {
     let queued: f64 = live.take(MAX_THREADS).filter_map(queued).sum();
     (lived - running - preempted.ended - preempted.live.max(queued)).max(0.0)
@@ -34,8 +34,8 @@ pub(crate) fn queued(thread: u32) -> Option<f64> {
     Some(queued)
 }
 
-/// For how long a thread has run, and was ready without a processor, in nanoseconds, from its
-/// `schedstat`.
+/// How long a thread has run, and how long it was ready without a processor, in nanoseconds, from
+/// its `schedstat`.
 pub(super) fn ran_and_queued(statistics: &str) -> Option<(f64, f64)> {
     let mut figures = statistics.split_ascii_whitespace().map(|figure| figure.parse().ok());
     Some((figures.next()??, figures.next()??))

@@ -1,18 +1,17 @@
-//! For how long threads wait in which functions, from snapshots of the threads that are blocked
+//! Estimates how long threads wait in each function, from snapshots of blocked threads
 //! ([`super::blocked`]).
 //!
-//! The instants do not depend on what the program does, so waits are found as often as their share
-//! of the time, short ones as well as long ones. What a thread has waited since it was last seen
-//! waiting is known exactly, and attributed to where it is seen now: the sum over all functions is
-//! right, and its parts are estimated.
+//! The instants do not depend on what the program does, so waits, short or long, are found in
+//! proportion to their share of the time. The time for which a thread has waited since it was last
+//! seen waiting is known exactly, and attributed to where it is seen now: the sum over all
+//! functions is correct, and its parts are estimated.
 //!
-//! The variance is estimated from successive differences, as that of strata ([`crate::strata`]): if
-//! a thread is seen in a function and was not when it was last seen, or the other way round, when
-//! in the time between that changed is not known. A thread that always waits in the same place has
-//! no variance. Threads may wait in step with each other: their differences in one snapshot are
-//! added up before they are squared. With few snapshots in which a function waits, the interval is
-//! at least Wilson's for their share; a function in which none did may have been missed by as many
-//! threads as usually wait.
+//! The variance is estimated from successive differences, as for strata ([`crate::strata`]): if a
+//! thread was in a function in only one of two successive snapshots, the moment of the change in
+//! between is unknown. A thread that always waits in the same function has no variance. Threads may
+//! wait in step with each other, so their differences in one snapshot are added up before they are
+//! squared. With few snapshots in which a function waits, the interval is at least Wilson's for
+//! their share; a function without any may have been missed by as many threads as usually wait.
 
 use std::collections::HashMap;
 
@@ -20,38 +19,39 @@ use super::tally::{Functions, limits};
 use crate::interval::{most_for, student};
 use crate::report::Estimate;
 
-/// With fewer snapshots than this, nothing is estimated.
+/// Minimum number of snapshots for an estimate.
 const FEW: u64 = 20;
 
-/// With fewer snapshots in which a function waits, their number is not normally distributed.
+/// With fewer snapshots in which a function waits, their number is not taken to be normally
+/// distributed.
 const FEW_SEEN: u64 = 10;
 
-/// What a stack says.
+/// A statement about a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Place {
     /// It is in a function; this is the innermost one; and this one has called that one.
     In(u32),
     Innermost(u32),
     Arc(Option<u32>, u32),
-    /// It is in a function, and others of its functions are not known.
+    /// It is in this function, and not all of its other functions are known.
     InPartial(u32),
-    /// Some of its functions are not known; the innermost one is not.
+    /// Some of its functions are not known; or its innermost one is not.
     Partial,
     Headless,
 }
 
-/// The waits in one place, over all snapshots.
+/// The waits that belong to one `Place`, over all snapshots.
 #[derive(Clone, Copy, Debug, Default)]
 struct Series {
-    /// Nanoseconds.
+    /// The waiting time, in nanoseconds.
     time: f64,
-    /// The number of snapshots in which there were any, and the last of these.
+    /// The number of snapshots with such waits, and the last of them.
     seen: u64,
     last: u64,
     /// The sum of the differences in a snapshot, in nanoseconds.
     difference: f64,
     differs_in: u64,
-    /// Sums of the squares, and fourth powers, of such sums.
+    /// Sums of the squares and of the fourth powers of such sums.
     squares: f64,
     fourth: f64,
 }
@@ -80,32 +80,32 @@ impl Series {
     }
 }
 
-/// What was last seen of a thread.
+/// The last observation of a thread.
 #[derive(Debug)]
 struct Seen {
-    /// In order.
+    /// In ascending order.
     places: Vec<Place>,
-    /// What it had waited before, in nanoseconds, if that was the first time.
+    /// If it was the first observation: how long the thread had waited before, in nanoseconds.
     first: Option<f64>,
 }
 
 /// The snapshots so far.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    /// Their number, and the time for which they stand, in nanoseconds.
+    /// The number of snapshots, and the time that they represent, in nanoseconds.
     snapshots: u64,
     time: f64,
-    /// The number of stacks, and what their threads have waited.
+    /// The number of stacks, and the waiting time of their threads.
     stacks: f64,
     waited: f64,
     unseen: f64,
     places: HashMap<Place, Series>,
-    /// By kernel id.
+    /// Indexed by kernel thread id.
     threads: HashMap<u32, Seen>,
 }
 
 impl Waits {
-    /// Begins the next snapshot, which stands for `span` nanoseconds.
+    /// Begins the next snapshot, which represents `span` nanoseconds.
     pub(super) fn begin(&mut self, span: f64) {
         self.snapshots += 1;
         self.time += span;
@@ -131,9 +131,9 @@ impl Waits {
         self.threads.insert(thread, Seen { places, first });
     }
 
-    /// A thread has ended.
+    /// Records that a thread has ended.
     pub(super) fn ended(&mut self, thread: u32) {
-        // Of those that were seen once, others may not have been seen at all.
+        // For each thread that was seen once, others may not have been seen at all.
         if let Some(Seen { places, first: Some(waited) }) = self.threads.remove(&thread) {
             for place in places {
                 self.places.entry(place).or_default().differs(self.snapshots, waited);
@@ -149,8 +149,8 @@ impl Waits {
         }
     }
 
-    /// Adds time for which threads have waited of which there is no stack; `unseen` is the time so
-    /// far that was not attributed to any snapshot.
+    /// Adds waiting time without a stack; `unseen` is the total so far that was not attributed to
+    /// any snapshot.
     pub(super) fn add_unknown(&mut self, unknown: f64, unseen: f64) {
         self.unseen = unseen;
         if unknown > 0.0 {
@@ -158,28 +158,28 @@ impl Waits {
         }
     }
 
-    /// For how long threads have waited without being seen then, in nanoseconds.
+    /// The waiting time that was not attributed to any snapshot, in nanoseconds.
     pub(super) fn unseen(&self) -> f64 {
         self.unseen
     }
 
-    /// Whether there is enough for an estimate.
+    /// Whether there are enough snapshots for an estimate.
     pub(super) fn are_known(&self) -> bool {
         self.snapshots >= FEW
     }
 
-    /// How long calls of a function have waited, in nanoseconds.
+    /// The waiting time of calls to a function, in nanoseconds.
     pub(super) fn of(&self, function: u32) -> Estimate {
         let partial = self.series(Place::Partial).time - self.series(Place::InPartial(function)).time;
         self.estimate(Place::In(function), partial)
     }
 
-    /// The same without its callees.
+    /// The waiting time of a function without its callees, in nanoseconds.
     pub(super) fn of_own(&self, function: u32) -> Estimate {
         self.estimate(Place::Innermost(function), self.series(Place::Headless).time)
     }
 
-    /// The same for the calls of one function by another.
+    /// The waiting time of calls along an arc, in nanoseconds.
     pub(super) fn of_arc(&self, (caller, callee): (Option<u32>, u32)) -> Estimate {
         self.estimate(Place::Arc(caller, callee), self.series(Place::Partial).time)
     }
@@ -192,7 +192,7 @@ impl Waits {
         })
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory of the waits.
     pub(super) fn memory(&self) -> usize {
         let of_threads = self.threads.values().map(|seen| seen.places.capacity() * size_of::<Place>());
         self.places.capacity() * size_of::<(Place, Series)>()
@@ -204,7 +204,7 @@ impl Waits {
         self.places.get(&place).copied().unwrap_or_default()
     }
 
-    /// The time in a place, where `unknown` nanoseconds may be in it as well.
+    /// The waiting time of a place, to which `unknown` nanoseconds may belong as well.
     fn estimate(&self, place: Place, unknown: f64) -> Estimate {
         let series = self.series(place);
         let (low, high) = self.limits(series);
@@ -232,7 +232,7 @@ impl Waits {
     }
 }
 
-/// What a stack with these functions says, in order.
+/// The statements about a stack with these functions, in ascending order.
 fn places(functions: &Functions) -> Vec<Place> {
     let is_partial = functions.are_incomplete();
     let mut places = Vec::new();

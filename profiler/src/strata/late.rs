@@ -3,32 +3,33 @@
 //! After a window, its exit probes stay on until its calls have returned, but not for more than a
 //! number of exits of calls that it does not contain ([`crate::function`]). Calls that are open
 //! then are *cut off*: each has a lower limit, and an upper one when its thread is found to have
-//! left it, perhaps much later. They are not like the others, but the longest. So one window in
-//! [`PATIENT`](crate::function::PATIENT), drawn beforehand, is *patient*: it tolerates a hundred
+//! left it, perhaps much later. They are not like the others, but the longest. Therefore one window
+//! in [`PATIENT`](crate::function::PATIENT), drawn beforehand, is *patient*: it tolerates a hundred
 //! times as many exits. Its calls that return after they would have been cut off in another window
 //! are a random part of all such *late* calls, and are timed.
 //!
-//! The number of late calls is estimated from all windows, their mean from patient ones: two-phase
-//! sampling (Neyman 1938; Cochran, "Sampling Techniques", 1977, chapter 12). The variance is that
-//! of the number, in which each call is its own window because they are rare, and that of the mean.
+//! The number of late calls is estimated from all windows, and their mean from patient ones:
+//! two-phase sampling (Neyman 1938; Cochran, "Sampling Techniques", 1977, chapter 12). The variance
+//! consists of that of the number, where each call counts as a separate window because late calls
+//! are rare, and that of the mean.
 
 use crate::interval::student;
 
-/// The number of timed late calls from which the mean is estimated. With fewer, that of the others
-/// is taken to be half-way between their limits.
+/// The minimum number of timed late calls from which the mean is estimated. With fewer, the mean of
+/// the others is taken to be half-way between their limits.
 const ENOUGH: f64 = 3.0;
 
 /// Late calls of one function. Times in ticks.
 #[derive(Clone, Debug)]
 pub(super) struct Late {
-    /// All of them, weighted, and the sum of the squares of the weights.
+    /// All late calls, weighted, and the sum of the squares of the weights.
     calls: f64,
     squares: f64,
-    /// Those that were timed, unweighted; their time, and its square.
+    /// The timed late calls, unweighted; their time, and its square.
     timed: f64,
     ticks: f64,
     squared_ticks: f64,
-    /// Limits of the time of all, weighted.
+    /// The limits of the time of all late calls, weighted.
     least: f64,
     most: f64,
 }
@@ -38,7 +39,7 @@ pub(super) struct Late {
 pub(super) struct LateTime {
     pub(super) calls: f64,
     pub(super) ticks: f64,
-    /// Half the length of the 95 % interval.
+    /// Half the length of the 95 % confidence interval.
     pub(super) error: f64,
 }
 
@@ -60,7 +61,7 @@ impl Late {
         self.most += weight * most;
     }
 
-    /// The time of all of them.
+    /// The time of all late calls.
     pub(super) fn all_ticks(&self) -> f64 {
         if self.timed < ENOUGH {
             self.least.midpoint(self.most)
@@ -69,7 +70,7 @@ impl Late {
         }
     }
 
-    /// The same with its error.
+    /// The time of all late calls, with its error.
     pub(super) fn time(&self) -> LateTime {
         let Self { calls, squares, timed, .. } = *self;
         let ticks = self.all_ticks();

@@ -7,31 +7,31 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::Sample;
 use crate::waking;
 
-/// Number of samples in a ring: more than a thread should make between two ticks of the service
+/// The number of samples in a ring: more than a thread should make between two ticks of the service
 /// thread. Unused pages are never allocated.
 const RING: usize = 8192;
 
-/// The service thread is woken when a ring is this full.
+/// The service thread is woken when a ring has this many samples.
 const HALF: usize = RING / 2;
 
-/// How many slots after the last written one get their memory ahead of time: those of several
-/// windows.
+/// The number of slots after the last written one that get their memory in advance: those of
+/// several windows.
 const AHEAD: usize = 256;
 
-/// While samples are read, their slots are given back to the thread in groups of this size.
+/// While samples are read, their slots are returned to the thread in groups of this size.
 const BETWEEN: usize = 64;
 
 const PAGE: usize = 4096;
 
 /// A ring with one writer, the thread, and one reader, the service thread. All zero is an empty
-/// one.
+/// ring.
 pub(super) struct Ring {
     samples: [UnsafeCell<Sample>; RING],
     /// Written by the thread.
     written: AtomicUsize,
     /// Written by the service thread.
     read: AtomicUsize,
-    /// The slots before this one have memory. For the service thread.
+    /// The slots before this one have memory. Used by the service thread.
     populated: AtomicUsize,
 }
 
@@ -54,7 +54,7 @@ impl Ring {
         true
     }
 
-    /// Calls `take` with every sample, and provides memory for the next ones. For the service
+    /// Calls `take` with every sample, and provides memory for the next ones. Called by the service
     /// thread.
     pub(super) fn drain(&self, take: &mut impl FnMut(Sample)) {
         let (from, to) = (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Acquire));
@@ -79,9 +79,10 @@ impl Ring {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// A probe that is the first one to write to a page waits for it, some microseconds, and tens
-    /// in a virtual machine. That is part of the time of probes, which programs that wait for a
-    /// point in time make up for: the calls of a window would be too many.
+    /// Allocates the memory of the next slots: a probe that is the first to write to a page waits
+    /// for it, a few microseconds, and tens of microseconds in a virtual machine. That counts as
+    /// time of probes, which programs that wait for a point in time make up for: the calls of a
+    /// window would be too many.
     fn populate(&self, written: usize) {
         let from = self.populated.load(Ordering::Relaxed);
         let until = written.saturating_add(AHEAD).min(RING);
@@ -91,8 +92,8 @@ impl Ring {
         let page = |slot: usize| (self.samples.as_ptr().addr() + slot * size_of::<Sample>()) & !(PAGE - 1);
         let (begin, end) = (page(from), page(until - 1) + PAGE);
         let pages = ptr::with_exposed_provenance_mut(begin);
-        // SAFETY: pages of this ring, and of what is next to it in its block, whose contents stay
-        // as they are. Before Linux 5.14 this fails, and has no effect.
+        // SAFETY: pages of this ring, and of its neighbours in the block, whose contents do not
+        // change. Before Linux 5.14 this fails, and has no effect.
         unsafe { libc::madvise(pages, end - begin, libc::MADV_POPULATE_WRITE) };
         self.populated.store(until, Ordering::Relaxed);
     }

@@ -66,7 +66,7 @@ enum Verb {
     },
 }
 
-/// Exit codes besides 0 and 2.
+/// Exit codes other than 0 and 2.
 mod code {
     pub(super) const FAILED: u8 = 1;
     pub(super) const UNDECIDED: u8 = 3;
@@ -74,7 +74,7 @@ mod code {
     pub(super) const INTERRUPTED: u8 = 130;
 }
 
-/// A subcommand failed: exit code and one line.
+/// The failure of a subcommand: exit code and one line.
 #[derive(Debug)]
 struct Failure {
     code: u8,
@@ -106,7 +106,7 @@ fn generate(what: &Generate) -> Result<u8, Failure> {
         .map_err(|error| Failure { code: code::FAILED, message: error.to_string() })
 }
 
-/// This program, to run trials in separate processes.
+/// The path of this program, for running trials in separate processes.
 fn program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
 }

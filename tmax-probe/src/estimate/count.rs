@@ -1,4 +1,4 @@
-//! Sums over trials of one kind, and bounds on the share that tears.
+//! Sums over trials of one kind, and bounds on the share of trials that tear.
 //!
 //! The unit is the trial, see [`crate::trial`]. Bounds are those of Clopper and Pearson: exact for
 //! independent trials, one-sided, at the level [`CONFIDENCE`]. With no torn trial of n, the bound
@@ -9,22 +9,22 @@ use statrs::distribution::{Beta, ContinuousCDF};
 
 use crate::trial::Trial;
 
-/// Level of every bound.
+/// The confidence level of every bound.
 pub const CONFIDENCE: f64 = 0.99;
 
 /// Sums over trials of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Count {
-    /// Number of trials.
+    /// The number of trials.
     pub trials: u64,
-    /// Number of trials with a tear.
+    /// The number of trials with a tear.
     pub torn_trials: u64,
-    /// Total number of toggles.
+    /// The total number of toggles.
     pub toggles: u64,
-    /// Total number of executions.
+    /// The total number of executions.
     pub executions: u64,
-    /// Total number of torn executions. They come in clusters: nothing is inferred from their
-    /// number.
+    /// The total number of torn executions. They come in clusters, so nothing is inferred from
+    /// their number.
     pub tears: u64,
 }
 
@@ -42,7 +42,7 @@ impl Count {
         })
     }
 
-    /// The sum of both.
+    /// The sum of both counts.
     pub fn plus(&self, other: &Self) -> Self {
         Self {
             trials: self.trials + other.trials,
@@ -53,25 +53,26 @@ impl Count {
         }
     }
 
-    /// The share of trials that tore: 0 to 1.
+    /// The share of trials that tore, from 0 to 1.
     pub fn torn_share(&self) -> f64 {
         self.torn_trials as f64 / self.trials.max(1) as f64
     }
 
-    /// Upper bound on the share of such trials that tear, with [`CONFIDENCE`]. 1 without a trial.
+    /// The upper bound on the share of such trials that tear, with [`CONFIDENCE`]; 1 without a
+    /// trial.
     pub fn share_at_most(&self) -> f64 {
         let (torn, clean) = (self.torn_trials as f64, (self.trials - self.torn_trials) as f64);
         if clean == 0.0 { 1.0 } else { quantile(torn + 1.0, clean, CONFIDENCE) }
     }
 
-    /// Lower bound on the share of such trials that tear, with [`CONFIDENCE`]. 0 without a torn
+    /// The lower bound on the share of such trials that tear, with [`CONFIDENCE`]; 0 without a torn
     /// trial.
     pub fn share_at_least(&self) -> f64 {
         let (torn, clean) = (self.torn_trials as f64, (self.trials - self.torn_trials) as f64);
         if torn == 0.0 { 0.0 } else { quantile(torn, clean + 1.0, 1.0 - CONFIDENCE) }
     }
 
-    /// The probability that at least one of these trials would have torn if each did with
+    /// The probability that at least one of these trials would have torn if each tore with
     /// probability `share`.
     pub fn power(&self, share: f64) -> f64 {
         1.0 - (1.0 - share).powf(self.trials as f64)

@@ -21,15 +21,15 @@ use crate::trial::Trial;
 /// The findings of all trials.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
-    /// By one store, by what the site crosses, in ascending order.
+    /// Trials by one store, by the class of the boundary, in ascending order.
     pub classes: Vec<AtClass>,
-    /// By one store, by boundary, in ascending order.
+    /// Trials by one store, by boundary, in ascending order.
     pub boundaries: Vec<AtBoundary>,
-    /// The window.
+    /// The fetch window in bytes, or the reason why it is not known.
     pub window: WindowVerdict,
-    /// By wait, in ascending order.
+    /// Trials by the protocol, by wait, in ascending order.
     pub waits: Vec<AtWait>,
-    /// T_max.
+    /// T_max in TSC ticks, or the reason why it cannot be claimed.
     pub t_max: TMaxVerdict,
 }
 
@@ -47,7 +47,7 @@ pub fn findings(trials: &[Trial]) -> Findings {
 }
 
 impl Findings {
-    /// The window in bytes, if it is known.
+    /// The fetch window in bytes, if it is known.
     pub fn window_bytes(&self) -> Option<u32> {
         match self.window {
             WindowVerdict::Known { bytes } => Some(bytes),
@@ -55,7 +55,7 @@ impl Findings {
         }
     }
 
-    /// T_max in ticks, if it is known.
+    /// T_max in TSC ticks, if it is known.
     pub fn t_max_ticks(&self) -> Option<u32> {
         match self.t_max {
             TMaxVerdict::Known { t_max, .. } => Some(t_max),
@@ -68,18 +68,18 @@ impl Findings {
         self.classes.iter().any(|at| at.class < bytes && at.tore())
     }
 
-    /// The mixtures of one class.
+    /// The count of the mixtures of one class.
     pub fn class(&self, class: u32) -> Count {
         self.classes.iter().find(|at| at.class == class).map_or(Count::default(), |at| at.mixtures)
     }
 
-    /// Of the classes inside a window of `bytes`, the count of the one with the fewest trials.
+    /// The smallest count of the classes inside a window of `bytes`.
     pub fn weakest_inside(&self, bytes: u32) -> Count {
         let inside = self.classes.iter().filter(|at| at.class < bytes && at.class > CLASSES[0]);
         inside.map(|at| at.mixtures).min_by_key(|count| count.trials).unwrap_or_default()
     }
 
-    /// The count at waits of `ticks` and more.
+    /// The count at waits of at least `ticks`.
     pub fn from_wait(&self, ticks: u32) -> Count {
         let longer = self.waits.iter().filter(|at| at.wait >= ticks);
         longer.fold(Count::default(), |sum, at| sum.plus(&at.count))

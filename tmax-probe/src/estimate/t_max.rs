@@ -1,4 +1,4 @@
-//! The T_max that the trials permit to claim.
+//! The T_max that can be claimed from the trials.
 //!
 //! The *clean wait* is the smallest wait of the grid with no torn trial at it and at any longer
 //! one, over all splits, boundaries and executors. T_max is [`SAFETY_FACTOR`] times that, rounded
@@ -19,14 +19,14 @@ use crate::trial::{Method, Trial};
 
 /// T_max divided by the smallest clean wait. The paper's factor was 5 (600 ticks observed, 3,000
 /// used), without trials that delay the fetch of the second part. A larger factor makes patches of
-/// straddlers slower, a smaller one may crash a program.
+/// straddlers slower; a smaller one may crash a program.
 pub const SAFETY_FACTOR: f64 = 3.0;
 
-/// Minimum number of torn trials for a T_max. With this and [`MARGIN`], none of 5,000 simulated
-/// machines got a T_max that was too short; with 20 and 4, 13 did.
+/// Minimum number of torn trials for a T_max. With this number and [`MARGIN`], none of 5,000
+/// simulated machines got a T_max that was too short; with 20 and 4, 13 did.
 pub const MIN_TORN_TRIALS: u64 = 60;
 
-/// Torn trials from which the share just below the clean wait is taken.
+/// The number of torn trials from which the share just below the clean wait is computed.
 const JUST_BELOW: u64 = 12;
 
 /// Minimum ratio of the share just below the clean wait to the bound at it.
@@ -38,9 +38,9 @@ const ROUND: u32 = 100;
 /// The trials at one wait, by the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AtWait {
-    /// Ticks.
+    /// The wait, in ticks.
     pub wait: u32,
-    /// Over all splits, boundaries and executors.
+    /// The count over all splits, boundaries and executors.
     pub count: Count,
 }
 
@@ -48,22 +48,23 @@ pub struct AtWait {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TMaxVerdict {
-    /// It can be claimed.
+    /// T_max can be claimed.
     Known {
         /// The longest wait that tore, in ticks.
         last_torn: u32,
-        /// The smallest clean one, in ticks.
+        /// The smallest clean wait, in ticks.
         clean: u32,
-        /// With the safety factor, in ticks.
+        /// T_max, including the safety factor, in ticks.
         t_max: u32,
-        /// The share of trials that tore just below the clean wait.
+        /// The share of trials that tore just below the clean wait, from 0 to 1.
         share_below: f64,
-        /// The share of trials that may tear at the clean wait and beyond.
+        /// The upper bound on the share of trials that tear at the clean wait and beyond, from 0
+        /// to 1.
         at_most: f64,
     },
     /// Too few trials tore to determine where tears end.
     FewTears {
-        /// Number of torn trials.
+        /// The number of torn trials.
         torn_trials: u64,
         /// The smallest clean wait so far, in ticks; `None` if the longest wait tore.
         clean: Option<u32>,
@@ -72,9 +73,10 @@ pub enum TMaxVerdict {
     TooWeak {
         /// The smallest clean wait so far, in ticks.
         clean: u32,
-        /// The share of trials that tore just below it.
+        /// The share of trials that tore just below the clean wait, from 0 to 1.
         share_below: f64,
-        /// The share of trials that may tear at the clean wait and beyond.
+        /// The upper bound on the share of trials that tear at the clean wait and beyond, from 0
+        /// to 1.
         at_most: f64,
     },
     /// The longest waits tore too.
@@ -84,7 +86,7 @@ pub enum TMaxVerdict {
 }
 
 impl TMaxVerdict {
-    /// The smallest clean wait, whether T_max is known or not.
+    /// The smallest clean wait in ticks, whether T_max is known or not.
     pub fn clean(&self) -> Option<u32> {
         match *self {
             Self::Known { clean, .. } | Self::TooWeak { clean, .. } => Some(clean),
@@ -94,7 +96,7 @@ impl TMaxVerdict {
     }
 }
 
-/// By wait, in ascending order.
+/// The trials by wait, in ascending order.
 pub(super) fn by_wait(trials: &[Trial]) -> Vec<AtWait> {
     let wait_of = |trial: &Trial| match trial.spec.method {
         Method::Protocol { wait } => Some(wait),

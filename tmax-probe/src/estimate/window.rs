@@ -1,4 +1,4 @@
-//! The fetch window that the trials permit to claim.
+//! The fetch window that can be claimed from the trials.
 //!
 //! 1. A tear inside an aligned quadword: no store is safe on this machine.
 //! 2. The smallest class inside a cache line that tore is the *control*. Each smaller class must
@@ -18,28 +18,28 @@ use super::count::Count;
 use crate::boundary::{CACHE_LINE, CLASSES, INSIDE_LINE, boundaries, class};
 use crate::trial::{Kernel, Method, Trial};
 
-/// A class counts as safe if it tears less than the control's share divided by this.
+/// A class counts as safe if its share of torn trials is below the control's share divided by this.
 pub const MARGIN: f64 = 4.0;
 
 /// The trials of one class of boundaries, by one store.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AtClass {
-    /// Bytes that a site with this split crosses; 4 for none.
+    /// The class in bytes: the alignment that a site with this split crosses; 4 for none.
     pub class: u32,
-    /// By mixtures that show in registers.
+    /// Trials with mixtures that show in registers.
     pub mixtures: Count,
-    /// By calls that crash.
+    /// Trials with calls, whose mixtures crash.
     pub calls: Count,
 }
 
 /// The trials at one boundary, by one store.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AtBoundary {
-    /// Bytes from the start of the cache line.
+    /// The boundary, in bytes from the start of the cache line.
     pub boundary: u32,
-    /// By mixtures that show in registers.
+    /// Trials with mixtures that show in registers.
     pub mixtures: Count,
-    /// By calls that crash.
+    /// Trials with calls, whose mixtures crash.
     pub calls: Count,
 }
 
@@ -47,25 +47,25 @@ pub struct AtBoundary {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowVerdict {
-    /// It has this number of bytes.
+    /// The window has this number of bytes.
     Known {
-        /// 8, 16 or 32.
+        /// The window in bytes: 8, 16 or 32.
         bytes: u32,
     },
     /// No tear was observed, not even across cache lines.
     Blind,
-    /// Tears were observed across cache lines only: no control shows whether one inside a line
+    /// Tears were observed only across cache lines: no control shows whether a tear inside a line
     /// would have been detected.
     NoControl,
-    /// A class tore, but a smaller one had too few trials to rule out the same there.
+    /// A class tore, but a smaller class had too few trials to rule out tears.
     TooWeak {
-        /// The class that tore.
+        /// The class that tore, in bytes.
         control: u32,
-        /// The lower bound on the share of its trials that tear.
+        /// The lower bound on the share of its trials that tear, from 0 to 1.
         control_at_least: f64,
-        /// The smaller class.
+        /// The smaller class, in bytes.
         class: u32,
-        /// The upper bound on the share of its trials that tear.
+        /// The upper bound on the share of its trials that tear, from 0 to 1.
         class_at_most: f64,
     },
     /// A tear was observed inside an aligned quadword, where AMD guarantees that there is none and
@@ -91,7 +91,7 @@ fn count(trials: &[Trial], at: impl Fn(u32) -> bool) -> (Count, Count) {
     (Count::of(mixtures), Count::of(calls))
 }
 
-/// By class, in ascending order.
+/// The trials by class, in ascending order.
 pub(super) fn by_class(trials: &[Trial]) -> Vec<AtClass> {
     let at = |wanted| {
         let (mixtures, calls) = count(trials, |boundary| class(boundary) == wanted);
@@ -100,7 +100,7 @@ pub(super) fn by_class(trials: &[Trial]) -> Vec<AtClass> {
     CLASSES.into_iter().map(at).filter(|at| at.mixtures.trials + at.calls.trials > 0).collect()
 }
 
-/// By boundary, in ascending order.
+/// The trials by boundary, in ascending order.
 pub(super) fn by_boundary(trials: &[Trial]) -> Vec<AtBoundary> {
     let at = |wanted| {
         let (mixtures, calls) = count(trials, |boundary| boundary == wanted);

@@ -22,11 +22,11 @@ use super::ThisMachine;
 use crate::error::Error;
 use crate::trial::{Kernel, Spec, Trial};
 
-/// The child's subcommand.
+/// The hidden subcommand that runs one trial.
 pub const VERB: &str = "trial";
 
-/// A child that has not ended this long after its time got no processor time, or has jumped to a
-/// random address: SIGALRM ends it.
+/// A child that has not ended by this time after its limit got no processor time, or has jumped to
+/// a random address: SIGALRM ends it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Toggles between two progress lines.
@@ -90,7 +90,7 @@ pub(super) fn run_in_child(program: &Path, spec: &Spec, model: Option<Model>) ->
     }
 }
 
-/// In the child: runs the trial that `request` describes, and prints its progress.
+/// Runs, in the child, the trial that `request` describes, and prints its progress.
 ///
 /// # Errors
 /// `request` is invalid, or the trial cannot be run.

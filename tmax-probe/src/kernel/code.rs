@@ -47,21 +47,21 @@ pub(super) struct Seen {
 
 /// A function that executes the site, and the two forms of it.
 pub(super) struct Code {
-    /// From the start of the function.
+    /// The machine code, from the start of the function.
     pub(super) bytes: Vec<u8>,
-    /// The site's forms.
+    /// The two forms of the site.
     pub(super) old: [u8; LENGTH as usize],
     pub(super) new: [u8; LENGTH as usize],
-    /// The form in place of INT3: only the first byte matters.
+    /// The byte that is used instead of INT3: only the first byte matters.
     pub(super) lock: u8,
 }
 
 /// Lengths of the loop's padding in bytes, so that loops differ in shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Padding {
-    /// Before the site.
+    /// The padding before the site.
     pub(super) before: usize,
-    /// After it.
+    /// The padding after the site.
     pub(super) after: usize,
 }
 
@@ -166,7 +166,7 @@ pub(super) fn assemble(
 }
 
 /// Continues at the next instruction through a return that no processor predicts (a *retpoline*).
-/// Otherwise the processor would have fetched the code there long before the instructions above are
+/// Otherwise the processor would fetch the code there long before the instructions above are
 /// complete: it fetches hundreds of instructions ahead.
 fn fetch_again(asm: &mut CodeAssembler) -> Result<(), IcedError> {
     let (mut inner, mut predicted, mut next) = (asm.create_label(), asm.create_label(), asm.create_label());

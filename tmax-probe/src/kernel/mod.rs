@@ -43,17 +43,19 @@ const MAX_PADDING: usize = 24;
 /// Size of the memory that the interfering thread works on: more than a core's private caches.
 const LOAD: usize = 16 << 20;
 
-/// This machine.
+/// This machine, as a [`Machine`] that runs trials.
 pub struct ThisMachine {
     processors: Vec<usize>,
-    /// This program, to run trials in separate processes; without it, trials run in this process.
+    /// The path of this program, for running trials in separate processes; without it, trials run
+    /// in this process.
     program: Option<PathBuf>,
     /// The model that patches of trials rely on; without it, the one in force.
     model: Option<Model>,
 }
 
 impl ThisMachine {
-    /// This machine; each trial is run by a process of `program`, which must be `tmax-probe`.
+    /// This machine; each trial is run by a process of the program at this path, which must be
+    /// `tmax-probe`.
     ///
     /// # Errors
     /// The processors available to this process cannot be determined.
@@ -61,8 +63,8 @@ impl ThisMachine {
         Ok(Self { program: Some(program), ..Self::in_this_process()? })
     }
 
-    /// The same, with trials through `wordpatch::patch` that rely on `model`, whether or not it
-    /// holds.
+    /// The same machine, with trials through `wordpatch::patch` that rely on `model`, whether or
+    /// not it holds.
     #[must_use]
     pub fn assuming(self, model: &FetchModel) -> Self {
         let FetchModel { window, t_max, wait, .. } = *model;
@@ -70,7 +72,7 @@ impl ThisMachine {
         Self { model: Some(Model { window_bytes: window.bytes(), t_max_ticks, wait }), ..self }
     }
 
-    /// This machine; trials run in the calling process, which those of [`Kernel::Call`] crash.
+    /// This machine, with trials in the calling process; trials of [`Kernel::Call`] crash it.
     pub(crate) fn in_this_process() -> Result<Self, Error> {
         Ok(Self { processors: usable_processors()?, program: None, model: None })
     }
@@ -179,14 +181,14 @@ fn processor_of_executor(processors: &[usize], placement: Placement, number: usi
     }
 }
 
-/// Pins the calling thread to a processor. If that is refused, the kernel places it.
+/// Pins the calling thread to a processor. If that is refused, the kernel chooses one.
 pub(crate) fn pin(processor: Option<usize>) {
     let Some(processor) = processor else { return };
     let mut set = CpuSet::new();
     let _ = set.set(processor).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
 }
 
-/// Writes through memory, so that cache lines, including those of code, are evicted.
+/// Writes to much memory, so that cache lines, including those of code, are evicted.
 fn interfere(over: &AtomicBool) {
     let mut memory = vec![0_u64; LOAD / size_of::<u64>()];
     let mut sum = 0_u64;

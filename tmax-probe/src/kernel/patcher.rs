@@ -24,7 +24,7 @@ use crate::trial::{LENGTH, Method, Spacing, Spec};
 const WORD: usize = 8;
 const CACHE_LINE: usize = 64;
 
-/// Toggles between two readings of the clock.
+/// The number of toggles between two readings of the clock.
 const BATCH: u64 = 256;
 
 /// Log2 of the longest pause, in ticks.
@@ -113,7 +113,7 @@ impl Patcher {
     /// number. `progress` is called periodically.
     ///
     /// # Errors
-    /// Those of `wordpatch::patch`.
+    /// As `wordpatch::patch`.
     ///
     /// # Safety
     /// The site's memory must stay mapped, and only executors of it and this thread may use it.

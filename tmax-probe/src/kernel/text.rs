@@ -18,7 +18,7 @@ pub(super) const CODE: usize = 2 * PAGE;
 /// same offset.
 const CALL_DISTANCE: usize = 0x1122_3344;
 
-/// Address space that contains both; all but three pages of it stay inaccessible.
+/// The address space that contains both; all but three of its pages stay inaccessible.
 const RESERVED: usize = (CODE + CALL_DISTANCE).next_multiple_of(PAGE) + PAGE;
 
 /// Code memory of one kind. Its owner may write it.
@@ -70,7 +70,7 @@ impl Text {
         self.memory.as_ptr::<u8>() as usize
     }
 
-    /// The address at which it is written.
+    /// The address at which the code is written.
     pub(super) fn view(&mut self) -> *mut u8 {
         self.view
     }

@@ -22,7 +22,7 @@ fn points<'a>(trials: impl Iterator<Item = &'a Trial>, place: impl Fn(&Trial) ->
     at.into_iter().map(|(place, trials)| (place, 100.0 * Count::of(trials).torn_share())).collect()
 }
 
-/// By wait, one line each, as in the paper's Figure 9.
+/// The points by wait, one line per executors and split, as in the paper's Figure 9.
 fn lines_by_wait(trials: &[Trial]) -> Vec<(Line, Vec<(u32, f64)>)> {
     let mut lines: BTreeMap<Line, Vec<&Trial>> = BTreeMap::new();
     for trial in trials {
@@ -37,7 +37,7 @@ fn lines_by_wait(trials: &[Trial]) -> Vec<(Line, Vec<(u32, f64)>)> {
     lines.into_iter().map(|(line, trials)| (line, points(trials.into_iter(), wait))).collect()
 }
 
-/// By offset of the boundary, for each kernel. A call's tear is a crash.
+/// The points by offset of the boundary, for each kernel. A tear of a call is a crash.
 fn lines_by_boundary(trials: &[Trial]) -> Vec<(Kernel, Vec<(u32, f64)>)> {
     let one_store = |trial: &&Trial| matches!(trial.spec.method, Method::Store | Method::LockedStore);
     let line = |kernel| {

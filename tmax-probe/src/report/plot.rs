@@ -1,4 +1,4 @@
-//! The results as two figures in one picture: the share of trials that tore against the wait
+//! The results as an image with two figures: the share of trials that tore against the wait
 //! (compare the paper's Figure 9), and against the offset of the split.
 
 use std::path::Path;
@@ -100,8 +100,8 @@ enum Points {
     Single,
 }
 
-/// Points on a logarithmic axis, joined by lines. A share of zero is drawn on the axis' lowest
-/// line.
+/// Points on a logarithmic axis, joined by lines. A share of zero is drawn on the lowest line of
+/// the axis.
 fn chart<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     caption: &str,

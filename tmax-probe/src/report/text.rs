@@ -15,7 +15,7 @@ use crate::results::{Advice, Results};
 /// Width of the longest bar.
 const BAR: usize = 40;
 
-/// The complete report.
+/// Renders the complete report.
 pub fn render(results: &Results) -> String {
     let mut text = String::new();
     write(&mut text, results).expect("a string takes all");

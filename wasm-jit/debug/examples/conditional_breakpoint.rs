@@ -25,7 +25,7 @@ const PROGRAM: &str = r#"(module
             (then (call $gcd (local.get $b) (i32.rem_u (local.get $a) (local.get $b))))
             (else (local.get $a)))))"#;
 
-/// A line for each frame, the innermost first. Executed by the thread that has stopped.
+/// A line for each frame, the innermost first. Executed by the thread that is stopped.
 fn stack(stopped: &mut Stopped<'_, '_>) -> Result<String, wasm_jit_debug::Error> {
     let mut text = String::new();
     for level in 0..stopped.locations().len() {
@@ -44,10 +44,10 @@ fn stack(stopped: &mut Stopped<'_, '_>) -> Result<String, wasm_jit_debug::Error>
 fn main() -> Result<(), Box<dyn Error>> {
     let module = Module::new(&Engine::default(), PROGRAM)?;
     let debugger = Debugger::new(&module);
-    // For one stop: the last call would be another one.
+    // For one stop only: a later call would be another one.
     debugger.add_breakpoint("gcd", Some(Expression::parse("$b < 10")?), true)?;
 
-    // The program runs in a thread of its own, which waits where it stops.
+    // The program runs in a separate thread, which waits where it stops.
     let run = || -> Result<i32, wasm_jit::Error> {
         let mut store = Store::new(module.engine(), ());
         let instance = Instance::new(&mut store, &module, &[])?;

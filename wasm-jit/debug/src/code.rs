@@ -1,4 +1,4 @@
-//! [`Code`]: what is known of the module: its functions, instructions, names and lines.
+//! [`Code`]: the module's functions, instructions, names and lines.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -11,12 +11,12 @@ use wasm_jit_hooks::{CallForm, Flow};
 use crate::Error;
 use crate::dwarf::Dwarf;
 
-/// A module that is debugged.
+/// The code and the names of a module that is debugged.
 #[derive(Debug)]
 pub struct Code {
     module: Module,
     imported: u32,
-    /// By function; read when they are first requested.
+    /// Indexed by function; read when first requested.
     bodies: Mutex<HashMap<u32, Arc<Body>>>,
     names: OnceLock<Names>,
     listing: OnceLock<HashMap<u64, String>>,
@@ -26,11 +26,11 @@ pub struct Code {
 /// The instructions of a function.
 #[derive(Debug)]
 pub(crate) struct Body {
-    /// Their offsets from the start of the body, in order.
+    /// The instructions' offsets from the start of the body, in ascending order.
     pub offsets: Vec<u32>,
     /// The successors of each instruction, as indices; the exit is the number of instructions.
     pub successors: Vec<Vec<usize>>,
-    /// The places at which exceptions are caught, as indices.
+    /// The instructions at which exceptions are caught, as indices.
     pub handlers: Vec<usize>,
     /// The callees of the instructions that call.
     pub calls: HashMap<usize, CallForm>,
@@ -59,28 +59,28 @@ impl Code {
         }
     }
 
-    /// The module.
+    /// The module that is debugged.
     pub fn module(&self) -> &Module {
         &self.module
     }
 
-    /// A function's name, as backtraces show it.
+    /// The name of a function, as in backtraces.
     pub fn name(&self, function: u32) -> String {
         self.module.symbols().function(function)
     }
 
-    /// Whether the module contains the function, as opposed to importing it.
+    /// Whether the module defines the function, as opposed to importing it.
     pub(crate) fn has_body(&self, function: u32) -> bool {
         function >= self.imported && self.module.function(function).is_some()
     }
 
-    /// The functions that the module contains.
+    /// The functions that the module defines.
     pub(crate) fn own_functions(&self) -> std::ops::Range<u32> {
         self.imported..self.module.functions().len() as u32
     }
 
     /// # Errors
-    /// The module does not contain the function.
+    /// The module does not define the function.
     pub(crate) fn body(&self, function: u32) -> Result<Arc<Body>, Error> {
         let unknown = || Error::Unknown { what: "function with code", name: function.to_string() };
         let body = self.module.function(function).and_then(|found| found.body()).ok_or_else(unknown)?;
@@ -94,8 +94,8 @@ impl Code {
         body.map_or(0, |body| body.range().start as u64)
     }
 
-    /// The offset of an instruction in the module, as backtraces show it. The entry of a function
-    /// has that of its first instruction.
+    /// The offset of an instruction in the module, as in backtraces. A function's entry has the
+    /// offset of its first instruction.
     pub fn module_offset(&self, location: Location) -> u64 {
         let Ok(body) = self.body(location.function) else { return 0 };
         let offset = match location.place {
@@ -106,7 +106,7 @@ impl Code {
         self.start(location.function) + u64::from(offset)
     }
 
-    /// The instruction at an offset in the module.
+    /// The instruction at this offset in the module.
     ///
     /// # Errors
     /// [`Error::NoInstruction`].
@@ -124,11 +124,11 @@ impl Code {
         }
     }
 
-    /// The place at which calls of a function stop: after its prologue, if DWARF has the place at
-    /// which that ends; otherwise at its first instruction.
+    /// The location at which calls to a function stop: after its prologue, if DWARF has the end of
+    /// the prologue; otherwise at its first instruction.
     ///
     /// # Errors
-    /// The module does not contain the function.
+    /// The module does not define the function.
     pub fn first(&self, function: u32) -> Result<Location, Error> {
         let body = self.body(function)?;
         let start = self.start(function);
@@ -150,10 +150,10 @@ impl Code {
         self.listing().get(&offset).map_or("", String::as_str)
     }
 
-    /// The instructions of a function, with their offsets in the module.
+    /// The text of a function's instructions, with their offsets in the module.
     ///
     /// # Errors
-    /// The module does not contain the function.
+    /// The module does not define the function.
     pub fn instructions(&self, function: u32) -> Result<Vec<(u64, &str)>, Error> {
         let (body, start) = (self.body(function)?, self.start(function));
         let text = |offset: u64| self.listing().get(&offset).map_or("", String::as_str);
@@ -208,13 +208,13 @@ impl Code {
         }) as u32
     }
 
-    /// The source line of an instruction: file and line, without DWARF `None`.
+    /// The file and line of an instruction in the source; `None` without DWARF.
     pub fn line(&self, location: Location) -> Option<(String, u32)> {
         self.dwarf()?.line(self.module_offset(location))
     }
 
-    /// The function of this name, index or exported name that the module contains. A name is that
-    /// of the name section, or the demangled one, with or without parameters.
+    /// The function with this name, index or exported name that the module defines. A name is the
+    /// one in the name section, or the demangled one, with or without parameters.
     ///
     /// # Errors
     /// [`Error::Unknown`], [`Error::Ambiguous`].
@@ -250,8 +250,8 @@ impl Code {
         }
     }
 
-    /// The places that a text means: `FUNCTION`, `FUNCTION:+OFFSET` (from the start of its body),
-    /// `*OFFSET` (in the module, as backtraces show it), or `FILE:LINE`.
+    /// The locations that a text denotes: `FUNCTION`, `FUNCTION:+OFFSET` (from the start of its
+    /// body), `*OFFSET` (in the module, as in backtraces), or `FILE:LINE`.
     ///
     /// # Errors
     /// [`Error::Unknown`], [`Error::Ambiguous`], [`Error::NoInstruction`].
@@ -273,7 +273,7 @@ impl Code {
         Ok(vec![self.first(self.function(text)?)?])
     }
 
-    /// The size of the first memory when an instance is made, in bytes; `None` if it is imported.
+    /// The initial size of the first memory in bytes; `None` if it is imported.
     pub(crate) fn memory_at_start(&self) -> Option<u64> {
         if self.module().imports().any(|import| matches!(import.ty(), ExternType::Memory(_))) {
             return None;
@@ -294,9 +294,9 @@ impl Code {
         let mut places: Vec<Location> = Vec::new();
         for offset in offsets {
             let Ok(location) = self.at(offset) else { continue };
-            // The first one in each function.
+            // The first location in each function.
             if places.iter().all(|place| place.function != location.function) {
-                // In the line of its declaration, a function begins after its prologue.
+                // If the line is that of its declaration, a function begins after its prologue.
                 let is_start = self
                     .body(location.function)?
                     .offsets
@@ -309,7 +309,7 @@ impl Code {
     }
 }
 
-/// A number in decimal, or after `0x` in hexadecimal.
+/// Parses a number in decimal, or in hexadecimal after `0x`.
 pub(crate) fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -334,7 +334,7 @@ impl Body {
         }
     }
 
-    /// The number of the instruction at a place.
+    /// The index of the instruction at a place.
     pub(crate) fn index(&self, place: Place) -> usize {
         match place {
             Place::Instruction { offset } => self.offsets.partition_point(|of| *of < offset),
@@ -343,7 +343,7 @@ impl Body {
         }
     }
 
-    /// The place of an instruction; that of the exit is none at which frames are seen.
+    /// The place of an instruction. The exit has none, because no frame is seen there.
     pub(crate) fn place(&self, index: usize) -> Option<Place> {
         self.offsets.get(index).map(|offset| Place::Instruction { offset: *offset })
     }

@@ -1,4 +1,4 @@
-//! [`Debugger`].
+//! [`Debugger`]: breakpoints, watchpoints, and control of the program's threads.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, Weak};
@@ -21,11 +21,11 @@ use crate::watch::{Watch, WatchedFrame};
 
 /// Maximum time of one attempt to find a thread in compiled code.
 const LOOK: Duration = Duration::from_millis(5);
-/// The longest time between two looks.
+/// Maximum time between two attempts.
 const MAX_PAUSE: Duration = Duration::from_millis(50);
 
-/// Debugs the instances of a module, on all threads. When it is dropped, its probes are removed and
-/// a stopped thread continues.
+/// Debugs the instances of a module, on all threads. Dropping it removes its probes, and lets a
+/// stopped thread continue.
 #[derive(Debug)]
 pub struct Debugger {
     shared: Arc<Shared>,
@@ -33,25 +33,24 @@ pub struct Debugger {
 }
 
 impl Debugger {
-    /// A debugger of a module. Nothing changes for the module's programs before there is a
-    /// breakpoint.
+    /// A debugger for a module. The module's programs are not affected until there is a breakpoint.
     pub fn new(module: &Module) -> Self {
         let (reports, received) = channel();
         let shared = Shared::new(Code::of(module), reports);
         Self { shared, reports: Mutex::new(received) }
     }
 
-    /// The module.
+    /// The code and the names of the module.
     pub fn code(&self) -> &Code {
         &self.shared.code
     }
 
-    /// Adds a breakpoint at the [places](Code::places) that a text means. It stops threads in front
-    /// of the instruction if the condition, evaluated in the frame, is not 0, or has no value; if
-    /// `once`, it is deleted then. Returns its number.
+    /// Adds a breakpoint at the [locations](Code::places) that a text denotes. It stops threads
+    /// before the instruction if the condition, evaluated in the frame, is not 0, or has no value;
+    /// if `once`, it is then deleted. Returns its number.
     ///
     /// # Errors
-    /// The errors of [`Code::places`]; [`Error::Probe`].
+    /// As [`Code::places`]; [`Error::Probe`].
     pub fn add_breakpoint(
         &self,
         text: &str,
@@ -62,10 +61,10 @@ impl Debugger {
         self.add_breakpoint_at(text, locations, condition, once)
     }
 
-    /// As [`Debugger::add_breakpoint`], at known places.
+    /// As [`Debugger::add_breakpoint`], at given locations.
     ///
     /// # Errors
-    /// [`Error::Probe`], [`Error::NoInstruction`] if none of them can be reached.
+    /// [`Error::Probe`], [`Error::NoInstruction`] if no location can be reached.
     pub fn add_breakpoint_at(
         &self,
         text: &str,
@@ -106,13 +105,15 @@ impl Debugger {
         Ok(number)
     }
 
-    /// Watches an expression: threads stop when an instruction has changed its value. If it names
-    /// locals, operands or variables of a function, it belongs to a frame of the thread that is
-    /// stopped, counted from the innermost one, and ends with it. Returns its number.
+    /// Watches an expression: threads stop when an instruction has changed its value. If the
+    /// expression names locals, operands or variables of a function, it belongs to the frame at
+    /// this `level` of the stopped thread (0 is the innermost), and the watchpoint ends with the
+    /// frame. Returns the number of the watchpoint.
     ///
     /// # Errors
-    /// [`Error::Constant`]; [`Error::Running`] if it belongs to a frame; [`Error::Outside`] if no
-    /// thread is stopped, and the errors of [`Expression::evaluate`] otherwise; [`Error::Probe`].
+    /// [`Error::Constant`]; [`Error::Running`] if the expression belongs to a frame;
+    /// [`Error::Outside`] if no thread is stopped, otherwise as [`Expression::evaluate`];
+    /// [`Error::Probe`].
     pub fn add_watch(&self, expression: Expression, level: usize) -> Result<u32, Error> {
         if !expression.may_change() {
             return Err(Error::Constant { text: expression.text().to_owned() });
@@ -128,7 +129,7 @@ impl Debugger {
         let number = self.shared.state().number();
         let shared = self.shared.clone();
         let watched = expression.clone();
-        // Frames that exist get code with probes when their callee returns.
+        // Existing frames get code with probes when their callee returns.
         let begun = self.inspect(move |stopped| -> Result<Watch, Error> {
             shared.prepare(stopped.locations())?;
             let mut scope = stopped.frame(level)?;
@@ -175,18 +176,18 @@ impl Debugger {
         Ok(number)
     }
 
-    /// What the watchpoints do not observe, as far as it is known: functions are found to be such
-    /// when they are called. Stops and ends [report](crate::Stop::unwatched) it, too.
+    /// The functions that the watchpoints do not observe, as far as known: this is found out when a
+    /// function is called. Stops and ends [report](crate::Stop::unwatched) them, too.
     pub fn unwatched(&self) -> Option<Unwatched> {
         self.shared.state().unseen()
     }
 
-    /// Number of threads of this run that have stopped until now, which have the numbers from 1 on.
+    /// The number of threads of this run that have stopped so far. They are numbered from 1.
     pub fn threads(&self) -> u32 {
         self.shared.state().threads.len() as u32
     }
 
-    /// All breakpoints and watchpoints, by their numbers.
+    /// All breakpoints and watchpoints, in the order of their numbers.
     pub fn breakpoints(&self) -> Vec<Breakpoint> {
         self.shared.state().breakpoints.values().cloned().collect()
     }
@@ -204,7 +205,7 @@ impl Debugger {
         Ok(())
     }
 
-    /// Switches a breakpoint or watchpoint on or off.
+    /// Enables or disables a breakpoint or watchpoint.
     ///
     /// # Errors
     /// [`Error::NoBreakpoint`], [`Error::Probe`].
@@ -231,7 +232,7 @@ impl Debugger {
         Ok(())
     }
 
-    /// Ignores the next hits of a breakpoint.
+    /// Ignores the next `hits` hits of a breakpoint.
     ///
     /// # Errors
     /// [`Error::NoBreakpoint`].
@@ -242,8 +243,9 @@ impl Debugger {
         Ok(())
     }
 
-    /// Changes the condition of a breakpoint, or of a watchpoint: that is evaluated where the
-    /// watched expression is, after the instruction that has changed its value.
+    /// Changes the condition of a breakpoint or watchpoint. The condition of a watchpoint is
+    /// evaluated in the frame of the watched expression, after the instruction that has changed its
+    /// value.
     ///
     /// # Errors
     /// [`Error::NoBreakpoint`].
@@ -254,7 +256,7 @@ impl Debugger {
         Ok(())
     }
 
-    /// Makes a store's thread known, so that [`Debugger::pause`] can stop it.
+    /// Registers the thread of a store, so that [`Debugger::pause`] can stop it.
     pub fn add_thread(&self, handle: InterruptHandle) {
         let mut state = self.shared.state();
         if state.is_killed {
@@ -263,10 +265,10 @@ impl Debugger {
         state.handles.push(handle);
     }
 
-    /// Stops a thread that runs, at the next place where it enters a function, repeats a loop or
-    /// returns from a call. A thread that waits in a host function stops afterwards; one that is
-    /// stopped, after it has been resumed. A program that [goes back](Debugger::reverse) stops
-    /// where it was. Returns at once; the stop is an [`Event`].
+    /// Stops a running thread at the next point where it enters a function, repeats a loop or
+    /// returns from a call. A thread that waits in a host function stops after the wait; a stopped
+    /// thread stops again after it has been resumed. A program that [goes back](Debugger::reverse)
+    /// stops where it was. Returns at once; the stop is an [`Event`].
     pub fn pause(&self) {
         let mut state = self.shared.state();
         if state.back.is_some() {
@@ -279,12 +281,12 @@ impl Debugger {
         state.pause = Some(Vec::new());
         drop(state);
         let weak = Arc::downgrade(&self.shared);
-        // Without the thread, it stops at the next place where something else stops it.
+        // Without the thread, it stops when something else stops it.
         let _ = std::thread::Builder::new().name("debugger".to_owned()).spawn(move || pause(&weak));
     }
 
-    /// Waits until something happens. A stop that the thread was resumed from before anybody waited
-    /// for it is no event any more.
+    /// Waits for an event. A stop whose thread was resumed before anything waited for it is no
+    /// longer an event.
     pub fn wait(&self) -> Event {
         let reports = self.reports.lock().unwrap_or_else(|e| e.into_inner());
         loop {
@@ -338,19 +340,19 @@ impl Debugger {
         result.recv().map_err(|_| Error::Running)
     }
 
-    /// Lets the stopped thread continue.
+    /// Resumes the stopped thread.
     ///
     /// # Errors
-    /// [`Error::Running`]; [`Error::NoFrame`], [`Error::OtherModule`], [`Error::Probe`]: the thread
-    /// is still stopped.
+    /// [`Error::Running`]; [`Error::NoFrame`], [`Error::OtherModule`], [`Error::Probe`], in which
+    /// cases the thread is still stopped.
     pub fn resume(&self, resume: Resume) -> Result<(), Error> {
         let (sender, result) = channel();
         self.send(Command::Resume(resume, sender))?;
         result.recv().map_err(|_| Error::Running)?
     }
 
-    /// Ends the calls of the program's threads with the error [`Killed`](crate::Killed): at once of
-    /// the one that is stopped, of others where they come to a probe of the debugger.
+    /// Ends the calls of the program's threads with the error [`Killed`](crate::Killed):
+    /// immediately for the stopped thread, for the others when they reach a probe of the debugger.
     pub fn kill(&self) {
         let stopped = {
             let mut state = self.shared.state();
@@ -364,20 +366,20 @@ impl Debugger {
         }
     }
 
-    /// A new run of the program begins, after one that has ended.
+    /// Begins a new run of the program, after one that has ended.
     pub fn begin(&self) {
         let mut state = self.shared.state();
-        // A pause that was wanted while nothing ran.
+        // A pause that was requested while nothing was running.
         state.end_plans();
-        // That of a run that has ended.
+        // The state of a run that has ended.
         let watches = state.watches.iter().filter(|(_, of)| of.frame.is_some());
         let of_frames: Vec<u32> = watches.map(|(number, _)| *number).collect();
         of_frames.into_iter().for_each(|number| state.delete(number));
         state.begin();
     }
 
-    /// The program has ended: whoever runs it says so. If its run repeats, the outcome has the
-    /// [fuel](Outcome::with_fuel) that is left.
+    /// Reports that the program has ended; called by the code that runs it. If its run is
+    /// repeatable, the outcome has the [fuel](Outcome::with_fuel) that is left.
     pub fn ended(&self, outcome: Outcome) {
         let mut outcome = outcome;
         {
@@ -385,7 +387,7 @@ impl Debugger {
             state.end_plans();
             outcome.unwatched = state.unseen();
             if let Some(back) = &state.back {
-                // Nobody waits for it if the debugger ends.
+                // Nothing waits for it if the debugger ends.
                 let _ = back.ends.send(outcome);
                 return;
             }
@@ -393,7 +395,7 @@ impl Debugger {
                 let problem = Error::NotRepeated { outcome: outcome.text.clone() };
                 outcome = Outcome { text: problem.to_string(), has_failed: true, code: 1, ..outcome };
             }
-            // A breakpoint whose probe cannot be switched on does not stop the next run.
+            // A breakpoint whose probe cannot be activated does not stop the next run.
             let _ = state.end_pass(&self.shared.code, self.shared.hit());
             state.places.settle();
             match self.can_reverse() {
@@ -413,15 +415,15 @@ impl Debugger {
         let _ = self.shared.reports.send(Report::Ended(outcome));
     }
 
-    /// The program's run repeats: every run executes the same instructions on the same values, as
-    /// those of a recorded run do. From now on the program can [go back](Debugger::reverse), and
-    /// its values cannot be changed.
+    /// Declares that the program's run is repeatable: every run executes the same instructions on
+    /// the same values, as runs of a recorded program do. From now on the program can [go
+    /// back](Debugger::reverse), and its values cannot be changed.
     ///
-    /// `start` starts the program again, on a new thread, as the [`Repetition`] says; the program's
-    /// engine must [count fuel](wasm_jit::Config::consume_fuel). A thread that does so calls
-    /// [`Debugger::add_thread`] first, and [`Debugger::ended`] at last. `fuel` is that of a
-    /// complete run. More than [`i64::MAX`] is more than code counts: going back is then slower.
-    /// Without effect if it was called before.
+    /// `start` starts the program again on a new thread, as the [`Repetition`] says; the program's
+    /// engine must [count fuel](wasm_jit::Config::consume_fuel). The thread first calls
+    /// [`Debugger::add_thread`], and finally [`Debugger::ended`]. `fuel` is that of a complete run.
+    /// Code cannot count more than [`i64::MAX`]: going back is then slower. Has no effect if it was
+    /// called before.
     pub fn allow_reverse(
         &self,
         fuel: u64,
@@ -435,18 +437,18 @@ impl Debugger {
         self.shared.repeats.get().is_some()
     }
 
-    /// Lets the program go back, that many times: the program is stopped, or has ended. It stops in
-    /// front of an instruction that was executed before, with the values that it had then; where
-    /// its run began, because of [`Reason::HistoryStart`](crate::Reason::HistoryStart). Breakpoints
-    /// and watchpoints stop it on the way; ignored hits are not counted.
+    /// Goes back `times` times; the program must be stopped or have ended. It then stops before an
+    /// instruction that was executed earlier, with the values that it had at that time, or where
+    /// its run began ([`Reason::HistoryStart`](crate::Reason::HistoryStart)). Breakpoints and
+    /// watchpoints stop it on the way; ignored hits are not counted.
     ///
-    /// Returns at once; the stop is an [`Event`]. The program is run again for that, usually two to
-    /// four times.
+    /// Returns at once; the stop is an [`Event`]. The program is run again, usually two to four
+    /// times.
     ///
     /// # Errors
     /// [`Error::NotRepeatable`] before [`Debugger::allow_reverse`]; [`Error::Running`];
-    /// [`Error::NoFrame`] and [`Error::OtherModule`] if the frame has no caller to go to: the
-    /// program is where it was.
+    /// [`Error::NoFrame`] and [`Error::OtherModule`] if the frame has no caller to go to; the
+    /// program is then still where it was.
     pub fn reverse(&self, how: Reverse, times: u64) -> Result<(), Error> {
         self.shared.reverse(how, times)
     }
@@ -464,7 +466,7 @@ impl Drop for Debugger {
     }
 }
 
-/// Ends what goes back.
+/// Ends going back.
 fn request(state: &mut State, request: Request) {
     if let Some(back) = &mut state.back {
         back.request = Some(request);
@@ -473,7 +475,7 @@ fn request(state: &mut State, request: Request) {
     }
 }
 
-/// Places probes in the functions that threads are found in, until one has stopped.
+/// Places probes in the functions in which threads are found, until one has stopped.
 fn pause(shared: &Weak<Shared>) {
     let mut time = Duration::from_millis(1);
     let mut seen = Vec::new();
@@ -503,8 +505,8 @@ fn pause(shared: &Weak<Shared>) {
     }
 }
 
-/// Places that a thread soon reaches that executes a function: its start, its loops, and the places
-/// its calls return to. Its frames get the code with probes at the latter two.
+/// Places that a thread executing a function soon reaches: its start, its loops, and the places to
+/// which its calls return. Its frames get the code with probes at the latter two.
 fn pause_places(code: &Code, function: u32) -> Vec<Location> {
     let (Ok(body), Ok(first)) = (code.body(function), code.first(function)) else { return Vec::new() };
     let calls = body.calls.keys().map(|index| index + 1);

@@ -1,33 +1,33 @@
-//! [`Error`].
+//! [`Error`]: the reasons why a request or an expression fails.
 
 use wasm_jit::probes::{AccessError, ProbeError};
 
-/// The reason why something cannot be done, or a value cannot be shown.
+/// The reason why a request fails, or a value cannot be shown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No thread of the program is stopped.
     #[error("the program is not stopped")]
     Running,
-    /// Only the run of a program that repeats can go back.
+    /// The program cannot go back, because its run is not repeatable.
     #[error("the program does not go back: only a recorded run can")]
     NotRepeatable,
-    /// A run was different from the one before.
+    /// A repeated run differed from the one before.
     #[error("the run does not repeat; it has ended: {outcome}")]
     NotRepeated {
-        /// How it has ended.
+        /// The outcome of the repeated run.
         outcome: String,
     },
-    /// The program's run is a recorded one.
+    /// Values cannot be changed, because the program's run is a recorded one.
     #[error("a recorded run cannot be changed")]
     Recorded,
-    /// There is no such breakpoint or watchpoint.
+    /// No breakpoint or watchpoint has this number.
     #[error("there is no breakpoint {number}")]
     NoBreakpoint {
-        /// Its number.
+        /// The requested number.
         number: u32,
     },
-    /// The module has nothing of this name.
+    /// The module has no object with this name.
     #[error("there is no {what} `{name}`")]
     Unknown {
         /// The kind of object.
@@ -40,16 +40,16 @@ pub enum Error {
     Ambiguous {
         /// The requested name.
         name: String,
-        /// Some of what it may mean.
+        /// Some of the objects that the name may denote.
         found: String,
     },
-    /// No instruction is there.
+    /// No instruction is at this offset.
     #[error("there is no instruction at {offset:#x} of the module")]
     NoInstruction {
         /// The offset in the module.
         offset: u64,
     },
-    /// A place or an expression cannot be read.
+    /// A location or an expression cannot be parsed.
     #[error("`{text}`: expected {expected}")]
     Syntax {
         /// The unexpected part, or the full text.
@@ -57,10 +57,10 @@ pub enum Error {
         /// The expected form.
         expected: &'static str,
     },
-    /// A value cannot be computed.
+    /// A value cannot be computed, for this reason.
     #[error("{0}")]
     Value(String),
-    /// The value of an expression that is to be watched is always the same.
+    /// The watched expression always has the same value.
     #[error("the value of `{text}` never changes")]
     Constant {
         /// The expression.
@@ -71,25 +71,25 @@ pub enum Error {
     Outside {
         /// The address.
         address: u64,
-        /// The size of the memory, before the program makes it larger.
+        /// The initial size of the memory in bytes, before the program grows it.
         size: u64,
     },
     /// The stack has fewer frames.
     #[error("there is no frame {level}")]
     NoFrame {
-        /// Counted from the innermost one.
+        /// The requested frame, counted from the innermost one.
         level: usize,
     },
-    /// The frame's function belongs to another module, or its place is unknown.
+    /// The frame's function belongs to another module, or its location is unknown.
     #[error("frame {level} is in another module")]
     OtherModule {
-        /// Counted from the innermost one.
+        /// The requested frame, counted from the innermost one.
         level: usize,
     },
     /// A value of a frame cannot be accessed.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// A probe cannot be made or switched.
+    /// A probe cannot be made or toggled.
     #[error(transparent)]
     Probe(#[from] ProbeError),
     /// A memory or global cannot be accessed.

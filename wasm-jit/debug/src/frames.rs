@@ -1,4 +1,4 @@
-//! [`Stopped`], a thread that is stopped, and [`Scope`], one of its frames.
+//! [`Stopped`]: a stopped thread, and [`Scope`]: one of its frames.
 
 use wasm_jit::Val;
 use wasm_jit::probes::{Frame, FrameAccessor, Location};
@@ -7,7 +7,7 @@ use crate::Error;
 use crate::code::Code;
 use crate::value::Value;
 
-/// A thread that is stopped: what [`Debugger::inspect`](crate::Debugger::inspect) gives access to.
+/// A stopped thread, to which [`Debugger::inspect`](crate::Debugger::inspect) gives access.
 pub struct Stopped<'a, 'f> {
     pub(crate) frame: &'a mut Frame<'f>,
     pub(crate) code: &'a Code,
@@ -22,24 +22,24 @@ impl std::fmt::Debug for Stopped<'_, '_> {
 }
 
 impl<'f> Stopped<'_, 'f> {
-    /// The module.
+    /// The code and the names of the module.
     pub fn code(&self) -> &Code {
         self.code
     }
 
-    /// The locations of the frames, the innermost first; `None` for those of other modules. Frames
-    /// that wait are at their call.
+    /// The locations of the frames, the innermost first; `None` for frames of other modules.
+    /// Waiting frames are at their call.
     pub fn locations(&self) -> &[Option<Location>] {
         self.locations
     }
 
-    /// The frame of the probe that has stopped the thread. Nothing refuses changes by it: a
-    /// recorded run that is changed does not repeat.
+    /// The frame of the probe that stopped the thread. Changes made through it are not refused,
+    /// although a recorded run that is changed no longer replays.
     pub fn probe_frame(&mut self) -> &mut Frame<'f> {
         self.frame
     }
 
-    /// A frame, counted from the innermost one.
+    /// A frame of the thread; `level` is counted from the innermost one, which is 0.
     ///
     /// # Errors
     /// [`Error::NoFrame`], [`Error::OtherModule`], [`Error::Access`].
@@ -55,14 +55,14 @@ impl<'f> Stopped<'_, 'f> {
     }
 }
 
-/// A frame in which expressions have values.
+/// A frame in which expressions can be evaluated.
 pub struct Scope<'a, 'f> {
     frame: &'a mut Frame<'f>,
     code: &'a Code,
     /// `None` for the innermost frame.
     accessor: Option<FrameAccessor>,
     location: Location,
-    /// Whether nothing can be changed.
+    /// Whether changes are refused.
     is_recorded: bool,
 }
 
@@ -102,17 +102,17 @@ impl<'a, 'f> Scope<'a, 'f> {
         }
     }
 
-    /// The module.
+    /// The code and the names of the module.
     pub fn code(&self) -> &'a Code {
         self.code
     }
 
-    /// The location of the frame.
+    /// The location of the frame; a waiting frame is at its call.
     pub fn location(&self) -> Location {
         self.location
     }
 
-    /// Number of frames outside of this one. They are counted each time.
+    /// The number of frames outside of this one, counted on each call.
     ///
     /// # Errors
     /// [`Error::Access`].
@@ -123,7 +123,7 @@ impl<'a, 'f> Scope<'a, 'f> {
         })
     }
 
-    /// Number of operands on its stack.
+    /// The number of operands on the frame's stack.
     ///
     /// # Errors
     /// [`Error::Access`].
@@ -134,7 +134,7 @@ impl<'a, 'f> Scope<'a, 'f> {
         })
     }
 
-    /// A parameter or local.
+    /// The value of a parameter or local.
     ///
     /// # Errors
     /// [`Error::Access`].
@@ -145,7 +145,7 @@ impl<'a, 'f> Scope<'a, 'f> {
         })
     }
 
-    /// An operand, counted from the top of the stack.
+    /// The value of an operand; `depth` is counted from the top of the stack.
     ///
     /// # Errors
     /// [`Error::Access`].
@@ -169,7 +169,7 @@ impl<'a, 'f> Scope<'a, 'f> {
         done.map_err(Error::from)
     }
 
-    /// Changes an operand, counted from the top of the stack.
+    /// Changes an operand; `depth` is counted from the top of the stack.
     ///
     /// # Errors
     /// [`Error::Access`], [`Error::Recorded`].
@@ -182,7 +182,7 @@ impl<'a, 'f> Scope<'a, 'f> {
         done.map_err(Error::from)
     }
 
-    /// A global of the instance that runs.
+    /// The value of a global of the running instance.
     ///
     /// # Errors
     /// [`Error::Unknown`].
@@ -190,7 +190,7 @@ impl<'a, 'f> Scope<'a, 'f> {
         self.frame.global(index).ok_or_else(|| no_global(index))
     }
 
-    /// Changes a global of the instance that runs.
+    /// Changes a global of the running instance.
     ///
     /// # Errors
     /// [`Error::Unknown`], [`Error::Engine`], [`Error::Recorded`].
@@ -199,12 +199,12 @@ impl<'a, 'f> Scope<'a, 'f> {
         Ok(self.frame.set_global(index, value).ok_or_else(|| no_global(index))??)
     }
 
-    /// The size of a memory of the instance that runs, in bytes.
+    /// The size of a memory of the running instance, in bytes.
     pub fn memory_size(&self, memory: u32) -> Option<u64> {
         self.frame.memory_size(memory)
     }
 
-    /// Copies bytes from a memory of the instance that runs.
+    /// Copies bytes from a memory of the running instance.
     ///
     /// # Errors
     /// [`Error::Engine`].
@@ -212,7 +212,7 @@ impl<'a, 'f> Scope<'a, 'f> {
         Ok(self.frame.read_memory(memory, address, buffer)?)
     }
 
-    /// Copies bytes into a memory of the instance that runs.
+    /// Copies bytes into a memory of the running instance.
     ///
     /// # Errors
     /// [`Error::Engine`], [`Error::Recorded`].

@@ -1,15 +1,15 @@
 //! A server for the GDB remote protocol, with LLDB's extensions for WebAssembly: LLDB 22 or later
 //! connects by `process connect --plugin wasm connect://HOST:PORT`.
 //!
-//! The protocol has addresses of 64 bits: a kind, the number of a module or memory, and an offset
-//! in it (`gdbstub_arch::wasm::addr`). There is one module, with the number 0, whose code is at its
+//! The protocol has 64-bit addresses: a kind, the number of a module or memory, and an offset in it
+//! (`gdbstub_arch::wasm::addr`). There is one module, with the number 0, whose code is at its
 //! offsets in the binary module, and memory 0. LLDB reads the module with its DWARF through the
-//! connection. There is one register, `pc`; frames, locals, operands and globals have packets of
-//! their own. The client sees one thread at a time: the one that is stopped.
+//! connection. There is one register, `pc`; frames, locals, operands and globals have separate
+//! packets. The client sees one thread at a time: the stopped one.
 //!
-//! A run that repeats also goes back (`bs`, `bc`). Where it ends, the client sees the program in
-//! front of its last instruction, at the end of the replay log; a client for which it continues
-//! from there sees the same again.
+//! A repeatable run also goes back (`bs`, `bc`). At the end of the run, the client sees the program
+//! before its last instruction, at the end of the replay log; a client that continues from there
+//! sees the same again.
 
 mod packets;
 
@@ -51,7 +51,7 @@ use wasm_jit::probes::{Location, Place};
 use self::packets::{Packets, Sent, Wire};
 use crate::{Debugger, Error, Event, Expression, Reason, Resume, Reverse, Stop};
 
-/// Maximum time of a wait for an event of the program, after which the connection is read.
+/// Maximum time to wait for an event of the program before the connection is read again.
 const POLL: Duration = Duration::from_millis(5);
 
 const TRIPLE: &str = "wasm32-unknown-unknown-wasm";
@@ -60,21 +60,21 @@ const TRIPLE: &str = "wasm32-unknown-unknown-wasm";
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum GdbEnd {
-    /// The client has gone, by its will or because the connection broke. The program continues,
-    /// without the client's breakpoints.
+    /// The client has detached, or the connection broke. The program continues, without the
+    /// client's breakpoints.
     Detached,
     /// The client has killed the program.
     Killed,
-    /// The program has ended.
+    /// The program has ended, with this outcome.
     Ended(crate::Outcome),
 }
 
-/// Serves a client until it has gone. A thread of the program is stopped, or will be because of a
-/// pause or breakpoint that was made.
+/// Serves a client until it detaches. A thread of the program must be stopped, or about to be
+/// stopped by an earlier pause or breakpoint.
 ///
 /// # Errors
-/// The connection fails, or the client breaks the protocol: the program continues, as if the client
-/// had gone.
+/// The connection fails, or the client breaks the protocol; the program continues, as if the client
+/// had detached.
 pub fn serve(debugger: &Debugger, connection: impl ConnectionExt<Error = io::Error>) -> io::Result<GdbEnd> {
     let mut client = Client {
         debugger,
@@ -107,14 +107,14 @@ pub fn serve(debugger: &Debugger, connection: impl ConnectionExt<Error = io::Err
 
 struct Client<'d> {
     debugger: &'d Debugger,
-    /// By address.
+    /// Breakpoint numbers, by address.
     breakpoints: HashMap<u64, u32>,
-    /// By address and length.
+    /// Watchpoint numbers, by address and length.
     watches: HashMap<(u64, u64), u32>,
     pc: u64,
     outcome: Option<crate::Outcome>,
     is_killed: bool,
-    /// Whether a run that repeats has come to its end, and goes back to its last instruction.
+    /// Whether a repeatable run has reached its end, and goes back to its last instruction.
     is_at_end: bool,
     /// Whether a new stub gets the client's settings: it must not resume the program then.
     is_told: bool,
@@ -126,7 +126,7 @@ type Stub<'a, T, C> = GdbStubStateMachine<'a, T, Wire<'a, C>>;
 
 type StubError = GdbStubError<&'static str, io::Error>;
 
-/// Whether the packet that has caused an error is not what is wrong.
+/// Whether an error is not due to the packet during which it occurred.
 fn is_fatal(error: &StubError) -> bool {
     error.is_connection_error() || error.is_target_error()
 }
@@ -146,7 +146,7 @@ fn broken(error: impl std::fmt::Display) -> io::Error {
 
 impl Client<'_> {
     fn serve(&mut self, mut connection: impl ConnectionExt<Error = io::Error>) -> io::Result<()> {
-        // The client asks why the program has stopped: so it must have.
+        // The client asks why the program has stopped, so it must have stopped.
         if !self.debugger.is_stopped() {
             self.wait_first()?;
         }
@@ -159,8 +159,8 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Serves the client by one stub. Returns whether the client has gone; otherwise the last
-    /// packet was a wrong one, and has no answer yet.
+    /// Serves the client with one stub. Returns whether the client has detached; otherwise the last
+    /// packet was malformed, and has no answer yet.
     fn converse<C: ConnectionExt<Error = io::Error>>(
         &mut self,
         connection: &mut C,
@@ -225,7 +225,7 @@ impl Client<'_> {
         }
     }
 
-    /// Gives the stub a byte of the client.
+    /// Passes a byte of the client to the stub.
     fn receive<'a, C: ConnectionExt<Error = io::Error>>(
         &mut self,
         gdb: Stub<'a, Self, C>,
@@ -256,7 +256,7 @@ impl Client<'_> {
         }
     }
 
-    /// What is reported; nothing if another event will follow.
+    /// The stop reason that is reported; `None` if another event will follow.
     fn reason(&mut self, event: Event) -> Option<Reported> {
         match event {
             Event::Stopped(stop) => Some(self.stopped(&stop)),
@@ -303,7 +303,7 @@ impl Client<'_> {
         self.debugger.code().at(u64::from(address.offset())).ok().filter(|_| is_code)
     }
 
-    /// Copies a value of a frame; 0 if there is none.
+    /// Copies a value of a frame; copies 0 if there is none.
     fn value(
         &self,
         buffer: &mut [u8],
@@ -316,7 +316,7 @@ impl Client<'_> {
             Val::F32(bits) => (bits.into(), 4),
             Val::F64(bits) => (bits.into(), 8),
             Val::V128(bits) => (bits, 16),
-            // Whether it is null.
+            // Whether the reference is null.
             reference => (u128::from(!reference.is_null()), 4),
         };
         let length = length.min(buffer.len());
@@ -325,8 +325,8 @@ impl Client<'_> {
     }
 }
 
-/// A report with the thread, which registers go with: without them, LLDB believes that the program
-/// counter is the one before.
+/// A report that includes the thread, and therefore its registers: without them, LLDB assumes that
+/// the program counter is unchanged.
 fn signal(signal: Signal) -> Reported {
     Reported::SignalWithThread { tid: (), signal }
 }
@@ -519,7 +519,7 @@ impl HwWatchpoint for Client<'_> {
         let (Some(at), WatchKind::Write) = (is_memory, kind) else { return Ok(false) };
         let Ok(expression) = Expression::parse(&format!("{load}[{}]", at.offset())) else { return Ok(false) };
         match self.debugger.add_watch(expression, 0) {
-            // The client cannot be told that it may miss changes.
+            // There is no way to tell the client that it may miss changes.
             Ok(number) if self.debugger.unwatched().is_some() => {
                 let _ = self.debugger.delete(number);
                 Ok(false)
@@ -550,7 +550,7 @@ impl HostInfo for Client<'_> {
 
 impl ProcessInfo for Client<'_> {
     fn process_info(&self, write: &mut dyn FnMut(&ProcessInfoResponse<'_>)) -> Result<(), &'static str> {
-        // The process id that the stub's packets use for threads.
+        // The process id of threads in the stub's packets.
         write(&ProcessInfoResponse::Pid(Pid::MIN));
         write(&ProcessInfoResponse::Triple(TRIPLE));
         write(&ProcessInfoResponse::Endianness(Endianness::Little));
@@ -587,7 +587,7 @@ impl LldbRegisterInfoOverride for Client<'_> {
 
 impl Libraries for Client<'_> {
     fn get_libraries(&self, offset: u64, length: usize, buffer: &mut [u8]) -> TargetResult<usize, Self> {
-        // The address is that of the binary module's first byte.
+        // The address of the binary module's first byte.
         let address = code_address(0);
         let text = format!(
             "<library-list><library name=\"module.wasm\"><section address=\"{address:#x}\"/></library></library-list>"
@@ -606,7 +606,7 @@ impl Wasm for Client<'_> {
         for (level, location) in locations.unwrap_or_default().into_iter().enumerate() {
             let offset = location.map_or(0, |location| match level {
                 0 => code.module_offset(location),
-                // Callers are where they continue.
+                // Callers are at the instruction at which they continue.
                 _ => code.module_offset(after(code, location)),
             });
             next(code_address(offset));

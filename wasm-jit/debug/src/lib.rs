@@ -1,41 +1,42 @@
 //! A debugger for programs that run in [`wasm_jit`]: breakpoints, steps, watchpoints, values.
 //!
-//! It is built on [probes](wasm_jit::probes) only, which are switched while the program runs. A
-//! program needs no preparation, and code without breakpoints runs at full speed. There is no
-//! terminal in this crate: the command `wasm-jit debug` is one user, a server for another protocol
-//! can be a second.
+//! It is built on [probes](wasm_jit::probes) only, which are toggled while the program runs. A
+//! program needs no preparation, and code without breakpoints runs at full speed. This crate has no
+//! terminal interface; the command `wasm-jit debug` provides one. [`serve`] serves clients of the
+//! GDB remote protocol.
 //!
 //! # Stopping a program
-//! A probe's closure runs on the program's thread, with its [`Frame`](wasm_jit::probes::Frame).
-//! When it decides to stop, it reports an [`Event::Stopped`] and waits for commands.
-//! [`Debugger::inspect`] sends it closures, which read and change the program there;
-//! [`Debugger::resume`] lets it return. Other threads of the program continue until they come to a
-//! place where they would stop, and wait for their turn there.
+//! A probe's closure runs on the program's thread, with its [`Frame`](wasm_jit::probes::Frame). To
+//! stop the thread, it reports an [`Event::Stopped`] and waits for commands. [`Debugger::inspect`]
+//! sends it closures, which read and change the program there; [`Debugger::resume`] lets it return.
+//! Other threads of the program continue until they would stop as well, and then wait for their
+//! turn.
 //!
 //! # Places
-//! A function in which there may be a stop first gets a probe at every instruction, off. So its
-//! code has sites everywhere, and the frame that stops is in that code: every probe that is
-//! switched on meanwhile takes effect when it continues. Frames further up the stack get there when
-//! their callee returns.
+//! Before a thread can stop in a function, the function gets a probe at every instruction, all off.
+//! Thus its code has sites everywhere, and the frame that stops executes that code: every probe
+//! that is activated during the stop takes effect when the frame continues. Frames further up the
+//! stack switch to that code when their callee returns.
 //!
 //! # Steps
-//! A step switches on probes where control may go next: the successors in this frame, the first
-//! instructions of callees (which an indirect call names when it is executed), where the callers
-//! continue, and where exceptions are caught in any frame. Which of them is the step's is decided
-//! by the depth of the stack. So steps are exact under recursion, tail calls, indirect calls and
-//! exceptions, and other code runs at full speed meanwhile.
+//! A step activates probes wherever control may go next: the successors in this frame, the first
+//! instructions of callees (which an indirect call determines when it is executed), the points
+//! where the callers continue, and those where exceptions are caught in any frame. The depth of the
+//! stack decides which of them belongs to the step. Therefore steps are exact under recursion, tail
+//! calls, indirect calls and exceptions, and other code runs at full speed.
 //!
 //! # Watchpoints
 //! A [global probe](wasm_jit::probes::GlobalProbe) evaluates the expressions before each
-//! instruction: of all stores, calls of the host, and other threads' writes that this thread meets.
-//! This is slow, and it ends with the watchpoint. Functions of tens of thousands of instructions
-//! may need more memory for that than [probes get](wasm_jit::probes::ProbeError::StubMemory): they
-//! are not watched, and each stop and the end [say so](Stop::unwatched).
+//! instruction, so that it sees the effects of all stores, of calls to the host, and of other
+//! threads' writes that this thread meets. This is slow, and ends with the watchpoint. Functions of
+//! tens of thousands of instructions may need more memory for it than [probes
+//! get](wasm_jit::probes::ProbeError::StubMemory): they are not watched, and each stop and the end
+//! [say so](Stop::unwatched).
 //!
 //! # Going back
-//! If every run of the program executes the same instructions, as one that was recorded does, the
-//! program can go back ([`Debugger::allow_reverse`], [`Debugger::reverse`]): it is run again, and
-//! stops at an earlier moment.
+//! If every run of the program executes the same instructions, as runs of a recorded program do,
+//! the program can go back ([`Debugger::allow_reverse`], [`Debugger::reverse`]): it is run again,
+//! and stops at an earlier moment.
 //!
 //! # Example
 //! ```

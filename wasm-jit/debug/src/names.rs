@@ -7,15 +7,14 @@ use crate::frames::Scope;
 use crate::value::Value;
 
 impl Scope<'_, '_> {
-    /// The variables of the source that are in scope, the innermost first, with their values as
-    /// they are shown.
+    /// The source variables in scope, the innermost first, with their values as text.
     pub fn variables(&mut self) -> Vec<(String, Result<Value, Error>)> {
         let Some(dwarf) = self.code().dwarf() else { return Vec::new() };
         let variables = dwarf.variables(self.code().module_offset(self.location()));
         self.values(variables)
     }
 
-    /// The parameters that the function has in the source, with their values as they are shown.
+    /// The parameters of the function in the source, with their values as text.
     pub fn parameters(&mut self) -> Vec<(String, Result<Value, Error>)> {
         let Some(dwarf) = self.code().dwarf() else { return Vec::new() };
         let parameters = dwarf.parameters(self.code().module_offset(self.location()));
@@ -30,7 +29,7 @@ impl Scope<'_, '_> {
         variables.into_iter().map(value).collect()
     }
 
-    /// The meaning of a name here.
+    /// Resolves a name in this frame.
     pub(crate) fn named(&mut self, name: &str) -> Result<Term, Error> {
         let function = self.location().function;
         let plain = name.strip_prefix('$');

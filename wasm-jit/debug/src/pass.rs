@@ -1,4 +1,4 @@
-//! [`Pass`]: a repetition of the run, and what it is to find out.
+//! [`Pass`]: a re-execution of the run up to some moment, and its purpose.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,33 +9,33 @@ use crate::position::Position;
 use crate::stop::Reason;
 use crate::trail::Steps;
 
-/// A run that the debugger asks for.
+/// A re-execution of the program that the debugger requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Repetition {
-    /// The fuel of its store; the run ends where that is consumed.
+    /// The fuel of the store; the run ends when it is consumed.
     pub fuel: u64,
-    /// The run may begin at any moment at which less than this much fuel was consumed, with the
-    /// rest of the fuel, if the state is the one that the run from the beginning has there and no
-    /// call of the program is active: what happened before is not observed.
+    /// The run may begin at any moment at which less than this amount of fuel was consumed, with
+    /// the rest of the fuel, if the state equals that of the run from the beginning and no call to
+    /// the program is active: earlier events are not observed.
     pub unobserved: u64,
 }
 
-/// A repetition of the run.
+/// A re-execution of the run.
 #[derive(Debug)]
 pub(crate) struct Pass {
     pub from: From,
-    /// Where it ends; `None`: with the run.
+    /// Where the pass ends; `None` if it ends with the run.
     pub until: Option<Position>,
     pub purpose: Purpose,
     progress: Mutex<Progress>,
 }
 
-/// Where a pass begins to look.
+/// Where a pass begins to observe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum From {
     Start,
-    /// Where the thread first comes to this location with less than this much fuel.
+    /// Where the thread first reaches this location with less than this amount of fuel.
     Fuel {
         location: Location,
         less_than: u64,
@@ -44,47 +44,47 @@ pub(crate) enum From {
     Position(Position),
 }
 
-/// What a pass is for.
+/// The purpose of a pass.
 #[derive(Debug)]
 pub(crate) enum Purpose {
     /// Stops the thread at the end, for these reasons.
     Stop(Vec<Reason>),
     /// Stops the thread at the first instruction, for these reasons.
     StopAtStart(Vec<Reason>),
-    /// Has too little fuel: where it ends is of interest.
+    /// Runs with too little fuel, to find out where it ends.
     Exhaust,
-    /// Follows all instructions.
+    /// Records all instructions.
     Trail,
     /// Finds the last breakpoint or watchpoint that stops the thread.
     Search {
-        /// Whether something is watched.
+        /// Whether there are watchpoints.
         watches: bool,
     },
-    /// Finds the last passage of one of these places, at this depth.
+    /// Finds the last time that the thread reached one of these locations, at this depth.
     Passage {
         places: BTreeSet<Location>,
         depth: usize,
-        /// Those with more fuel than this are not of interest.
+        /// Moments with more fuel than this are ignored.
         fuel: u64,
     },
 }
 
-/// What a pass has found so far.
+/// The findings of a pass so far.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     pub has_begun: bool,
-    /// Where, if that was not at the start.
+    /// Where the pass has begun to observe, if that was not at the start.
     pub begun_at: Option<Position>,
-    /// Whether the thread has come to the end.
+    /// Whether the thread has reached the end.
     pub is_complete: bool,
-    /// The last instruction, while something is watched.
+    /// The last instruction, if there are watchpoints.
     pub last: Option<Position>,
     pub steps: Steps,
     pub found: Option<Stopping>,
 }
 
 impl Progress {
-    /// The thread would stop here.
+    /// Records a moment at which the thread would stop.
     pub(crate) fn find(&mut self, position: Position, reasons: Vec<Reason>) {
         match &mut self.found {
             Some(found) if found.position == position => found.reasons.extend(reasons),
@@ -100,7 +100,7 @@ pub(crate) struct Stopping {
     pub reasons: Vec<Reason>,
 }
 
-/// Why a pass ends before it is complete.
+/// The reason why a pass ends before it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     Pause,
@@ -117,7 +117,7 @@ impl Pass {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it needs to see all instructions, once it has begun.
+    /// Whether the pass needs to see all instructions, once it has begun to observe.
     pub(crate) fn sees_all(&self) -> bool {
         match self.purpose {
             Purpose::Trail | Purpose::StopAtStart(_) => true,
@@ -126,9 +126,9 @@ impl Pass {
         }
     }
 
-    /// The most fuel with which the thread can come to something that the pass is interested in;
-    /// `entries` is that of the watched frames' entries. Fuel is never added, so nothing is missed
-    /// that comes later.
+    /// The maximum fuel with which the thread can reach a moment that the pass observes; `entries`
+    /// has that of the watched frames' entries. Fuel never increases, so nothing after that is
+    /// missed.
     pub(crate) fn fuel(&self, entries: impl IntoIterator<Item = u64>) -> u64 {
         let begin = match self.from {
             From::Fuel { less_than, .. } => less_than.saturating_sub(1),
@@ -144,12 +144,12 @@ impl Pass {
         until.into_iter().chain(entries).fold(begin, u64::max)
     }
 
-    /// Whether it looks for breakpoints.
+    /// Whether the pass looks for breakpoints.
     pub(crate) fn is_search(&self) -> bool {
         matches!(self.purpose, Purpose::Search { .. })
     }
 
-    /// The places that it needs probes at.
+    /// The locations at which the pass needs probes.
     pub(crate) fn places(&self) -> Vec<Location> {
         let from = match self.from {
             From::Start => None,
@@ -189,7 +189,7 @@ mod tests {
         let passage = |fuel| Purpose::Passage { places: BTreeSet::new(), depth: 0, fuel };
         check(From::Start, Some(at(7)), passage(u64::MAX), &[], u64::MAX);
         check(From::Start, Some(at(7)), passage(100), &[], 100);
-        // Its fuel is not that of other passes.
+        // Its fuel differs from that of other passes.
         check(From::Start, None, Purpose::Exhaust, &[500], 0);
     }
 }

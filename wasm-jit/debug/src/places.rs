@@ -1,4 +1,4 @@
-//! The debugger's probes: one for each place of the functions in which it may stop.
+//! The debugger's probes: one for each instruction of the functions in which it may stop.
 
 use std::collections::HashMap;
 
@@ -15,16 +15,16 @@ pub(crate) struct Places {
 
 #[derive(Debug)]
 struct OfFunction {
-    /// With the number of requests to have it on. Instructions that cannot be reached have none.
+    /// Each with the number of requests for it to be active. Unreachable instructions have none.
     probes: HashMap<Place, (Probe, usize)>,
-    /// Number of active places.
+    /// The number of active places.
     active: usize,
-    /// Whether its calls may be in its probed code.
+    /// Whether calls to the function may be in its probed code.
     is_probed: bool,
 }
 
 impl Places {
-    /// Makes the probes of a function, off.
+    /// Makes the probes of a function, all off.
     ///
     /// # Errors
     /// The function has no code, or there can be no probes.
@@ -49,7 +49,7 @@ impl Places {
         Ok(())
     }
 
-    /// Wants stops at a place, where there is code. Returns whether there is.
+    /// Requests stops at a location. Returns whether there is code at it.
     ///
     /// # Errors
     /// As [`Places::prepare`].
@@ -66,7 +66,7 @@ impl Places {
         Ok(true)
     }
 
-    /// Takes back one [`Places::want`] that has returned true.
+    /// Withdraws one [`Places::want`] that has returned true.
     pub(crate) fn unwant(&mut self, location: Location) {
         let Some(of) = self.functions.get_mut(&location.function) else { return };
         let Some((probe, wanted)) = of.probes.get_mut(&location.place) else { return };

@@ -1,56 +1,57 @@
-//! Reverse execution: a run that repeats is run again, to an earlier moment.
+//! Reverse execution: a repeatable run is executed again, up to an earlier moment.
 //!
-//! A thread cannot go back. But if every run of the program executes the same instructions, it is
-//! as good to end the run, to find out which moment was meant, and to run the program again until
-//! then. Each repetition is a [`Pass`]:
+//! A thread cannot go back. But if every run of the program executes the same instructions, the
+//! debugger can end the run, find out which moment was meant, and run the program again up to that
+//! moment. Each re-execution is a [`Pass`]:
 //!
 //! 1. **To a position** ([`Purpose::Stop`]): the program runs at full speed, with a probe at the
-//!    location. The thread comes there more often; the position tells which time is meant.
-//! 2. **The last breakpoint or changed value** before a position ([`Purpose::Search`]): each one
-//!    that would stop the thread is remembered, until the thread comes to the position. The last
-//!    part of the run is searched first, then longer ones before it.
+//!    location. The thread may reach the location several times; the position identifies the one
+//!    that is meant.
+//! 2. **The last breakpoint or changed value** before a position ([`Purpose::Search`]): each moment
+//!    that would stop the thread is recorded, until the thread reaches the position. The last part
+//!    of the run is searched first, then longer parts before it.
 //! 3. **The last instruction** before a position: all instructions of the last part of the run are
-//!    followed ([`Purpose::Trail`]). This part begins where the run comes to if it has that much
-//!    less fuel ([`Purpose::Exhaust`]), and runs at full speed: where it traps, the next pass has a
-//!    probe. The trail is kept for further steps.
+//!    recorded ([`Purpose::Trail`]). To find where this part begins, the run gets that much less
+//!    fuel and runs at full speed ([`Purpose::Exhaust`]): the next pass has a probe where it
+//!    trapped. The trail is kept for further steps.
 //!
-//! Steps over calls and to the beginning of lines are found in the trail; if a call is longer than
-//! that, a pass looks for its instruction ([`Purpose::Passage`]), in the last part of the run
-//! first.
+//! Steps over calls, and to the beginning of lines, are found in the trail; if a call is longer
+//! than the trail, a pass looks for its instruction ([`Purpose::Passage`]), in the last part of the
+//! run first.
 //!
-//! A place in a hot loop is passed millions of times before the moment that matters. Fuel is never
-//! added, so no moment before is of interest while more of it is left ([`Pass::fuel`]): the stubs
-//! of the probes compare it, and call the debugger only from there on ([`FuelThreshold`]). What is
-//! looked for in the complete run has no such limit: each moment may be the one that it finds.
+//! A location in a hot loop may be reached millions of times before the moment of interest. Fuel
+//! only decreases, so the pass ([`Pass::fuel`]) gives the probes' stubs a threshold
+//! ([`FuelThreshold`]): while more fuel is left, they do not call the debugger. A search of the
+//! complete run has no such limit, because any moment may be the one it looks for.
 //!
 //! # Snapshots
-//! The host may begin a pass at a later moment that is still before what the pass observes
-//! ([`Repetition`]): where no call of the program is active, the state is what memories, tables and
-//! globals have. A replay does so (`Snapshots` in `wasm-jit-replay`).
+//! The host may begin a pass at a later moment that is still before everything that the pass
+//! observes ([`Repetition`]): where no call to the program is active, the state consists of
+//! memories, tables and globals. Replays do so (`Snapshots` in `wasm-jit-replay`).
 //!
-//! Most commands are one call of `_start` from the first moment to the last, so that a snapshot
-//! would include frames. It does not, because:
-//! - **Forked processes**, as those of ocamldebug and gdb, have everything. But a child has none of
-//!   the debugger's threads, of which one stops the program and another one talks to the user, who
-//!   sends closures to a thread; and it shares the text with its parent, so that it can switch no
-//!   probes before it has its own (`wordpatch::text::unshare`), a copy for each child.
-//! - **A copy of the stack** has frames of the host between those of WebAssembly: of each host
-//!   function that has called the program, of the call of `_start`, and of the engine at each
+//! Most commands are a single call to `_start` from the first moment to the last, so that a
+//! snapshot would have to include frames. Snapshots do not include frames, because:
+//! - **Forked processes**, as in ocamldebug and gdb, have the entire state. But a child has none of
+//!   the debugger's threads, one of which stops the program while another one talks to the user,
+//!   who sends closures to a thread; and it shares the text with its parent, so it cannot toggle
+//!   probes before it has its own text (`wordpatch::text::unshare`), a copy for each child.
+//! - **A copy of the stack** has frames of the host between those of WebAssembly: those of each
+//!   host function that has called the program, of the call to `_start`, and of the engine at each
 //!   (`runtime/activation.rs`, with the stack limit, the links of activations and the end of what
-//!   it lends). They own memory and hold references: after the run has gone on, the values to which
-//!   the copied bytes refer are changed or freed, so that to restore the bytes is undefined
+//!   it lends). They own memory and hold references: after the run has continued, the values to
+//!   which the copied bytes refer are changed or freed, so restoring the bytes is undefined
 //!   behaviour, whatever is done for the program. Frames of WebAssembly have return addresses in
 //!   versions of code that are freed when no thread is in them, and conservative roots of the
 //!   collector.
 //! - **Values of frames** can be read at calls
-//!   ([`Frame::caller`](wasm_jit::probes::Frame::caller)), and plain versions have each in its
-//!   slot. But nothing enters a function in its middle, and the functions of the host between two
-//!   activations would have to be entered in theirs. It would take a version of each function with
-//!   an entry at each call, values from a buffer, and hosts that are state machines; a replay's
-//!   host could be one.
+//!   ([`Frame::caller`](wasm_jit::probes::Frame::caller)), and plain versions have each value in
+//!   its slot. But nothing can enter a function in its middle, and the host functions between two
+//!   activations would also have to be entered in their middle. It would take a version of each
+//!   function with an entry at each call, values from a buffer, and hosts that are state machines;
+//!   a replay's host could be one.
 //!
 //! All passes run on threads that the program's host starts; one thread of the debugger controls
-//! them. Its last pass stops the program where it comes to.
+//! them. The last pass stops the program at its destination.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, channel};
@@ -67,42 +68,43 @@ use crate::shared::{Back, Command, Present, Repeats, Report, Shared};
 use crate::stop::{Outcome, Reason};
 use crate::trail::{Before, Trail};
 
-/// The first length of a trail, in units of fuel.
+/// The initial length of a trail, in units of fuel.
 const TRAIL: u64 = 1 << 14;
-/// The length of the last part of the run, in which breakpoints and changed values are looked for
-/// first.
+/// The length of the last part of the run, in which breakpoints and changed values are searched
+/// first, in units of fuel.
 const SEARCHED: u64 = 1 << 16;
-/// The length of the last part of the run, in which the call of a frame is looked for first.
+/// The length of the last part of the run, in which the call of a frame is searched first, in units
+/// of fuel.
 const NEAR: u64 = 1 << 22;
-/// How much longer the next part is, if the first one is not long enough.
+/// The factor by which the next part is longer, if the first one is not long enough.
 const LONGER: u64 = 16;
-/// The same if all instructions of the part are seen: a part that is too long takes more time than
-/// the passes that find it.
+/// The same factor if all instructions of the part are seen: a part that is too long takes more
+/// time than the passes that find it.
 const LONGER_WATCHED: u64 = 4;
 
-/// The way in which a program goes back whose run repeats.
+/// The way in which a program with a repeatable run goes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reverse {
-    /// To the last moment at which something would have stopped it.
+    /// To the last moment at which something would have stopped the program.
     Continue,
     /// To the instruction that was executed last.
     StepInstruction,
-    /// To the last instruction of this frame, or of a caller if there is none.
+    /// To the last instruction of this frame, or of a caller if this frame has none.
     NextInstruction,
-    /// To the beginning of the source line that was executed last, also in a function that was
-    /// called; to the last instruction, where lines are unknown.
+    /// To the beginning of the source line that was executed last, even in a function that was
+    /// called; where lines are unknown, to the last instruction.
     Step,
     /// To the beginning of the line that was executed last in this frame, or in a caller.
     Next,
-    /// To the call of a frame's function, counted from the innermost one.
+    /// To the call of a frame's function.
     Finish {
-        /// 0: the innermost one.
+        /// The frame, counted from the innermost one, which is 0.
         level: usize,
     },
 }
 
-/// Why there is no result.
+/// The reason why there is no result.
 enum Halt {
     Error(Error),
     Requested(Request),
@@ -114,17 +116,17 @@ impl std::convert::From<Error> for Halt {
     }
 }
 
-/// The call of a frame, to which the program goes back.
+/// The call of the frame to which the program goes back.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     location: Location,
     depth: usize,
 }
 
-/// The moment that the program goes back to.
+/// The moment to which the program goes back.
 enum Target {
     Position(Stopping),
-    /// There is no earlier one.
+    /// The start of the run: there is no earlier moment.
     Start,
 }
 
@@ -171,11 +173,11 @@ fn call_of(present: &Present, level: usize) -> Result<Call, Error> {
     Ok(Call { location, depth })
 }
 
-/// The way back.
+/// The state of going back.
 struct Journey<'s> {
     shared: &'s Arc<Shared>,
     repeats: &'s Repeats,
-    /// The outcomes of passes.
+    /// Receives the outcomes of passes.
     ended: Receiver<Outcome>,
 }
 
@@ -204,7 +206,7 @@ impl Journey<'_> {
             (None, None) => Outcome::returned("stopped"),
         };
         match last {
-            // The program ended before, and still has.
+            // The program had ended before, and is still in that state.
             None => self.end(outcome(problem)),
             Some(pass) => match self.start(&Arc::new(pass), self.repeats.fuel, true) {
                 Ok(()) => {}
@@ -214,13 +216,14 @@ impl Journey<'_> {
         }
     }
 
-    /// There is no run any more.
+    /// Records that nothing runs any more.
     fn end(&self, outcome: Outcome) {
         let (point, of) = (Point::End { fuel: outcome.fuel }, outcome.clone());
         self.report(outcome, Some(Present { point, locations: Vec::new(), outcome: Some(of) }));
     }
 
-    /// There is no run any more, and no end that it could go back from.
+    /// Records that nothing runs any more, and that there is no end from which the program could go
+    /// back.
     fn killed(&self) {
         self.report(Outcome::returned("killed"), None);
     }
@@ -229,14 +232,14 @@ impl Journey<'_> {
         {
             let state = &mut *self.shared.state();
             state.back = None;
-            // A breakpoint whose probe cannot be switched on does not stop the next run.
+            // A breakpoint whose probe cannot be activated does not stop the next run.
             let _ = state.end_pass(&self.shared.code, self.shared.hit());
             state.present = present;
         }
         let _ = self.shared.reports.send(Report::Ended(outcome));
     }
 
-    /// Starts a pass; the last one is that of which users learn.
+    /// Starts a pass. Users see the outcome of the last one only.
     fn start(&self, pass: &Arc<Pass>, fuel: u64, is_last: bool) -> Result<(), Halt> {
         let observed = {
             let state = &mut *self.shared.state();
@@ -244,7 +247,7 @@ impl Journey<'_> {
                 return Err(Error::Running.into());
             }
             match state.back.as_ref().and_then(|back| back.request) {
-                // It is there soon.
+                // The thread will be there soon.
                 Some(Request::Pause) if is_last => {}
                 Some(request) => return Err(Halt::Requested(request)),
                 None => {}
@@ -253,7 +256,7 @@ impl Journey<'_> {
                 state.back = None;
             }
             let observed = state.begin_pass(pass, &self.shared.code, self.shared.hit())?;
-            // Also those of watchpoints.
+            // This includes the probes of watchpoints.
             state.see_none();
             state.watches.values().for_each(|watch| watch.forget());
             if pass.from == From::Start && pass.sees_all() {
@@ -289,7 +292,7 @@ impl Journey<'_> {
         Ok(outcome)
     }
 
-    /// Where the program goes, and why it stops there.
+    /// The moment to which the program goes, and the reasons why it stops there.
     fn target(&self, from: Point, how: Reverse, call: Option<Call>, times: u64) -> Result<Target, Halt> {
         self.find_entries()?;
         let mut point = from;
@@ -309,7 +312,7 @@ impl Journey<'_> {
             };
             let after = wanted.map_or(From::Start, From::Position);
             match (self.search(after, point)?, wanted) {
-                // At the same instruction, it is a step as well.
+                // If it is the same instruction, the stop also completes a step.
                 (Some(mut found), wanted) => {
                     let is_wanted = wanted == Some(found.position);
                     found.reasons.extend(reason.filter(|_| is_wanted));
@@ -329,7 +332,7 @@ impl Journey<'_> {
         Ok(target)
     }
 
-    /// Finds out when the frames of watched expressions were entered.
+    /// Finds the moments at which the frames of watched expressions were entered.
     fn find_entries(&self) -> Result<(), Halt> {
         let watches: Vec<_> = self.shared.state().watches.values().cloned().collect();
         for watch in watches {
@@ -378,15 +381,15 @@ impl Journey<'_> {
         }
     }
 
-    /// Whether the trail has all instructions from one to another, and the condition holds for the
-    /// locations between.
+    /// Whether the trail has all instructions from one position to another, and the condition holds
+    /// for the locations between.
     fn are_all_seen(&self, from: Position, to: Point, holds: impl Fn(&Location) -> bool) -> bool {
         let state = self.shared.state();
         let between = state.trail.as_ref().and_then(|trail| trail.between(Point::At(from), to));
         between.is_some_and(|between| between.iter().all(|position| holds(&position.location)))
     }
 
-    /// A place that the run comes to with this much more fuel than at a point.
+    /// A location that the run reaches with this much more fuel than at a point.
     fn less(&self, point: Point, length: u64) -> Result<From, Halt> {
         let Some(fuel) = point.fuel() else { return Ok(From::Start) };
         let Some(given) = (self.repeats.fuel - fuel).checked_sub(length).filter(|given| *given > 0) else {
@@ -411,7 +414,7 @@ impl Journey<'_> {
             .map_or(From::Start, |location| From::Fuel { location, less_than: self.repeats.fuel - given }))
     }
 
-    /// Follows the instructions up to a point.
+    /// Records the instructions up to a point.
     fn follow(&self, point: Point) -> Result<(), Halt> {
         let mut length = TRAIL;
         loop {
@@ -429,7 +432,7 @@ impl Journey<'_> {
         }
     }
 
-    /// What the trail knows.
+    /// Looks up a point in the trail.
     fn known(&self, point: Point) -> Before {
         self.shared.state().trail.as_ref().map_or(Before::Unknown, |trail: &Trail| trail.before(point))
     }
@@ -453,7 +456,7 @@ impl Journey<'_> {
                 Before::At(position) if position.depth <= depth => return Ok(Some(position)),
                 Before::At(position) => at = Point::At(position),
                 Before::Start => return Ok(None),
-                // All that is known was called by the frame of the point.
+                // Everything in the trail was called by the frame of the point.
                 Before::Unknown if at != point => {
                     let found = match point {
                         Point::At(position) => self.passage(self.calls(position)?, depth, point)?,
@@ -477,9 +480,9 @@ impl Journey<'_> {
         Ok(places.map(|place| Location { function, place }).collect())
     }
 
-    /// The last time before a point that the thread came to one of these places, in a frame of this
-    /// depth. The last part of the run is searched first: there, it may be near, and in all of the
-    /// run there may be many times that it was there.
+    /// The last time before a point that the thread reached one of these locations, in a frame of
+    /// this depth. The last part of the run is searched first: the moment may be near, and in the
+    /// entire run there may be many such moments.
     fn passage(
         &self,
         places: impl IntoIterator<Item = Location>,
@@ -501,8 +504,8 @@ impl Journey<'_> {
         Ok(None)
     }
 
-    /// The beginning of the line that was executed before a point; with `over`, not in a function
-    /// that was called.
+    /// The beginning of the line that was executed before a point; with `over`, lines of called
+    /// functions are ignored.
     fn line(&self, point: Point, over: bool) -> Result<Option<Position>, Halt> {
         let line = |position: Position| self.shared.code.line(position.location);
         let before = |position: Position| -> Result<Option<Position>, Halt> {
@@ -547,7 +550,7 @@ impl Journey<'_> {
     }
 }
 
-/// The depth of the frame, which is no limit at the end.
+/// The depth of the frame; unlimited at the end of the run.
 fn depth_of(point: Point) -> usize {
     point.position().map_or(usize::MAX, |position| position.depth)
 }

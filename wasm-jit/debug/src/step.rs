@@ -1,9 +1,9 @@
-//! Steps: where a thread may go next, and which of these places ends the step.
+//! Steps: the locations to which a thread may go next, and which of them end the step.
 //!
 //! Frames are compared by their [numbers](Frame::numbers), which takes the same time however deep
 //! the stack is. A frame may get another number when it makes a tail call, but its caller waits and
-//! does not: so the frame of a step is the one whose caller has the caller's number, and the frames
-//! outside of it are those that waited when the step began.
+//! does not. Therefore the frame of a step is the one whose caller has the caller's number, and the
+//! frames outside of it are those that waited when the step began.
 
 use std::collections::BTreeSet;
 use std::thread::ThreadId;
@@ -21,37 +21,36 @@ use crate::places::Places;
 pub enum Resume {
     /// Until something else stops it.
     Continue,
-    /// To the next instruction, also in a function that is called.
+    /// To the next instruction, even in a function that is called.
     StepInstruction,
-    /// To the next instruction of this frame, or of a caller when it ends.
+    /// To the next instruction of this frame, or of a caller when this frame ends.
     NextInstruction,
-    /// To another line of the source, also in a function that is called; an instruction, where
-    /// lines are unknown.
+    /// To another line of the source, even in a function that is called; where lines are unknown,
+    /// to the next instruction.
     Step,
-    /// To another line of the source in this frame, or to its caller when it ends.
+    /// To another line of the source in this frame, or to its caller when this frame ends.
     Next,
-    /// Until a frame has ended, counted from the innermost one.
+    /// Until a frame has ended.
     Finish {
-        /// 0: the innermost one.
+        /// The frame, counted from the innermost one, which is 0.
         level: usize,
     },
 }
 
-/// The meaning of a place for a step.
+/// The meaning of a location for a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// It ends the step if it is reached by the frame.
+    /// Ends the step if the frame reaches it.
     Here,
-    /// It ends the step if the frame has ended.
+    /// Ends the step if the frame has ended.
     Outer,
-    /// A call by the frame, whose callee is to be stepped into.
+    /// A call by the frame; the step enters the callee.
     Call,
-    /// The start of a callee that the frame calls, or, if it is a tail call, of what takes its
-    /// place.
+    /// The start of a callee that the frame calls, or tail-calls if `is_tail`.
     Into { is_tail: bool },
 }
 
-/// The result of a step at a place.
+/// The result of a step at a location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Nothing,
@@ -68,16 +67,16 @@ pub(crate) struct Plan {
     thread: ThreadId,
     /// The number of the frame's caller, if it has one.
     caller: Option<u64>,
-    /// Those of all frames outside of it, in ascending order.
+    /// The numbers of all frames outside of the frame of the step, in ascending order.
     waiting: Vec<u64>,
     places: Vec<(Location, Role)>,
     /// Whether functions without lines are not stepped into.
     by_line: bool,
-    /// The location that the frame returns to, and the number of its results there.
+    /// The location to which the frame returns, and the number of its results there.
     returns: Option<(Location, usize)>,
 }
 
-/// Gives the plan what it needs to place probes.
+/// The state that a plan needs to place probes.
 pub(crate) struct Site<'a> {
     pub code: &'a Code,
     pub places: &'a mut Places,
@@ -85,10 +84,10 @@ pub(crate) struct Site<'a> {
 }
 
 impl Plan {
-    /// The step of this thread, which is stopped in the frame, from the locations of its frames.
+    /// A step of the thread that is stopped in the frame, given the locations of its frames.
     ///
     /// # Errors
-    /// There can be no probes; nothing remains on.
+    /// There can be no probes; none remains active.
     pub(crate) fn new(
         resume: Resume,
         frame: &mut Frame<'_>,
@@ -163,7 +162,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The frame is about to make a call, into which the step goes.
+    /// The frame is about to make a call, which the step enters.
     fn call(&mut self, frame: &mut Frame<'_>, called: CallForm, site: &mut Site<'_>) -> Result<(), Error> {
         let callee = called.callee.map(u64::from).or_else(|| frame.callee());
         let callee = callee.and_then(|callee| u32::try_from(callee).ok());
@@ -177,7 +176,7 @@ impl Plan {
         self.add(site, first, Role::Into { is_tail: called.is_tail })
     }
 
-    /// A thread has reached a place.
+    /// A thread has reached a location.
     pub(crate) fn come(&mut self, frame: &mut Frame<'_>, location: Location, site: &mut Site<'_>) -> Found {
         if std::thread::current().id() != self.thread {
             return Found::Nothing;
@@ -207,13 +206,13 @@ impl Plan {
         Found::Nothing
     }
 
-    /// Whether the frame of the step is the one `level` frames outwards from this one.
+    /// Whether the frame of the step is the one that is `level` frames outside of this one.
     fn is_around(&self, frame: &Frame<'_>, level: usize) -> bool {
         let mut numbers = frame.numbers().skip(level);
         numbers.next().is_some() && numbers.next() == self.caller
     }
 
-    /// Switches its probes off.
+    /// Deactivates the probes of the step.
     pub(crate) fn end(&self, places: &mut Places) {
         self.places.iter().for_each(|(location, _)| places.unwant(*location));
     }
@@ -227,7 +226,7 @@ fn after(code: &Code, caller: Location) -> Option<Location> {
 }
 
 /// The locations at which waiting frames may continue: for the innermost one, after its call; for
-/// all, where they catch exceptions.
+/// all of them, where they catch exceptions.
 fn outer(code: &Code, waiting: &[Option<Location>]) -> impl Iterator<Item = Location> {
     let returns = waiting.iter().flatten().next().and_then(|caller| after(code, *caller));
     let functions: BTreeSet<u32> = waiting.iter().flatten().map(|location| location.function).collect();

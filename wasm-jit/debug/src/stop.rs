@@ -9,7 +9,7 @@ use crate::code::Code;
 use crate::expression::Expression;
 use crate::value::Value;
 
-/// An event in the program.
+/// An event of the program.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -19,35 +19,36 @@ pub enum Event {
     Ended(Outcome),
 }
 
-/// A thread has stopped in front of an instruction.
+/// The stop of a thread before an instruction.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stop {
-    /// The location.
+    /// The location of the instruction, in the innermost frame.
     pub location: Location,
-    /// Number of frames outside of this one.
+    /// The number of frames outside of the innermost one.
     pub depth: usize,
-    /// Why; several reasons may come together.
+    /// The reasons for the stop; there may be several at once.
     pub reasons: Vec<Reason>,
-    /// A number of the thread, from 1, in the order in which threads have stopped first.
+    /// The number of the thread: threads are numbered from 1 in the order of their first stops.
     pub thread: u32,
-    /// What the watchpoints did not observe until now, if they observed anything.
+    /// The functions that the watchpoints did not observe so far, if there are watchpoints and such
+    /// functions.
     pub unwatched: Option<Unwatched>,
 }
 
-/// Functions that run, or were probed, but whose instructions cannot be observed. A value that they
-/// change stops the thread later, at the next instruction of another function, or not at all.
+/// Functions that run, or were probed, but whose instructions cannot be observed. If they change a
+/// value, the thread stops later, at the next instruction of another function, or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unwatched {
-    /// Their indices, in ascending order; at least one.
+    /// The indices of the functions, in ascending order; at least one.
     pub functions: Vec<u32>,
-    /// Why the first of them cannot.
+    /// The reason for the first of the functions.
     pub reason: String,
 }
 
 impl Unwatched {
-    /// In one line, with the names of functions.
+    /// A description in one line, with the names of the functions.
     pub fn text(&self, code: &Code) -> String {
         let first = self.functions.first().map(|function| code.name(*function)).unwrap_or_default();
         let others = match self.functions.len() {
@@ -59,55 +60,55 @@ impl Unwatched {
     }
 }
 
-/// Why a thread has stopped.
+/// The reason why a thread has stopped.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Reason {
-    /// A breakpoint.
+    /// The thread has reached a breakpoint.
     Breakpoint {
-        /// Its number.
+        /// The number of the breakpoint.
         number: u32,
-        /// Whether it was for one stop, and is deleted now.
+        /// Whether the breakpoint was for one stop, and is now deleted.
         once: bool,
-        /// Why its condition has no value, if it has none.
+        /// The reason why the breakpoint's condition has no value, if it has none.
         problem: Option<String>,
     },
-    /// The value of a watchpoint's expression has changed. If the program goes back, it is in front
-    /// of the instruction that changes it, and the two values are exchanged.
+    /// The value of a watchpoint's expression has changed. If the program goes back, it stops
+    /// before the instruction that changes the value, and the two values are exchanged.
     Watch {
-        /// Its number.
+        /// The number of the watchpoint.
         number: u32,
-        /// The expression.
+        /// The watched expression.
         expression: String,
-        /// The value before, or why there was none.
+        /// The value before the change, or why there was none.
         old: Result<Value, String>,
-        /// The value now.
+        /// The value after the change, or why there is none.
         new: Result<Value, String>,
-        /// Why its condition has no value, if it has none.
+        /// The reason why the watchpoint's condition has no value, if it has none.
         problem: Option<String>,
     },
-    /// The frame of a watchpoint's expression has ended, or does not exist yet if the program goes
-    /// back: the watchpoint is deleted.
+    /// The frame of a watchpoint's expression has ended or, if the program goes back, does not
+    /// exist yet. The watchpoint is deleted.
     OutOfScope {
-        /// Its number.
+        /// The number of the watchpoint.
         number: u32,
-        /// The expression.
+        /// The watched expression.
         expression: String,
     },
     /// A step has completed.
     Step,
-    /// A frame has returned, after [`Resume::Finish`](crate::Resume::Finish).
+    /// The frame chosen by [`Resume::Finish`](crate::Resume::Finish) has returned.
     Finished {
-        /// The function's results.
+        /// The results of the frame's function.
         results: Vec<Val>,
     },
-    /// [`Debugger::pause`](crate::Debugger::pause).
+    /// [`Debugger::pause`](crate::Debugger::pause) has stopped the thread.
     Pause,
-    /// The program is where its run began: it does not go back any further.
+    /// The program has gone back to the beginning of its run.
     HistoryStart,
-    /// The program could not go back: it is where it was.
+    /// The program could not go back, and is where it was.
     NotReversed {
-        /// Why.
+        /// The problem.
         problem: String,
     },
 }
@@ -128,61 +129,63 @@ impl Reason {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// In words: results, exit code, trap with its backtrace.
+    /// A description: results, exit code, or trap with its backtrace.
     pub text: String,
-    /// Whether it has trapped, or thrown an exception that it does not catch.
+    /// Whether the program has trapped, or thrown an exception that it does not catch.
     pub has_failed: bool,
     /// The exit code.
     pub code: u8,
-    /// The fuel that its store has left, if its run repeats.
+    /// The fuel that the store has left, if the run is repeatable.
     pub fuel: Option<u64>,
-    /// As of a [`Stop`].
+    /// The functions that the watchpoints did not observe: see [`Stop::unwatched`].
     pub unwatched: Option<Unwatched>,
 }
 
 impl Outcome {
-    /// It has returned.
+    /// The outcome of a program that has returned.
     pub fn returned(text: impl Into<String>) -> Self {
         Self { text: text.into(), has_failed: false, code: 0, fuel: None, unwatched: None }
     }
 
-    /// It has exited with this code.
+    /// The outcome of a program that has exited with this code.
     pub fn exited(code: u8) -> Self {
         Self { text: format!("exit code {code}"), has_failed: false, code, fuel: None, unwatched: None }
     }
 
-    /// It has failed.
+    /// The outcome of a program that has failed.
     pub fn failed(text: impl Into<String>, code: u8) -> Self {
         Self { text: text.into(), has_failed: true, code, fuel: None, unwatched: None }
     }
 
-    /// With the fuel that its store has left: see
+    /// Adds the fuel that the store has left: see
     /// [`Debugger::allow_reverse`](crate::Debugger::allow_reverse).
     pub fn with_fuel(self, left: u64) -> Self {
         Self { fuel: Some(left), ..self }
     }
 }
 
-/// A breakpoint or watchpoint, as it is listed.
+/// A breakpoint or watchpoint, as in a list of them.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Breakpoint {
-    /// Its number.
+    /// The number of the breakpoint or watchpoint.
     pub number: u32,
-    /// The request: a place, or a watched expression.
+    /// The request: a location, or a watched expression.
     pub text: String,
     /// Whether it is a watchpoint.
     pub is_watch: bool,
-    /// The locations at which it stops; empty for a watchpoint.
+    /// The locations of a breakpoint; empty for a watchpoint.
     pub locations: Vec<Location>,
-    /// It stops only if this is not 0; a watchpoint, after the value has changed.
+    /// It stops the program only if this is not 0; for a watchpoint, this is evaluated after the
+    /// value has changed.
     pub condition: Option<Arc<Expression>>,
-    /// Whether it is deleted when it has stopped the program.
+    /// Whether it is deleted once it has stopped the program.
     pub once: bool,
-    /// Whether it stops the program.
+    /// Whether it is enabled.
     pub is_enabled: bool,
-    /// Number of times that it has stopped the program, or would have if it were not ignored.
+    /// The number of times that it has stopped the program, or would have stopped it without
+    /// `ignore`.
     pub hits: u64,
-    /// Number of further hits that are ignored.
+    /// The number of further hits that are ignored.
     pub ignore: u64,
 }

@@ -1,33 +1,33 @@
-//! [`Trail`]: a part of a run, instruction by instruction.
+//! [`Trail`]: the instruction history of a part of a run.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::position::{Point, Position};
 
-/// Maximum number of positions: the last ones are kept.
+/// Maximum number of positions; older ones are dropped.
 const MAX: usize = 1 << 18;
 
-/// All instructions that were executed up to some point, from another one on.
+/// All instructions that were executed between two points.
 #[derive(Debug)]
 pub(crate) struct Trail {
     positions: Vec<Position>,
     indices: HashMap<Position, usize>,
     end: Point,
-    /// Whether it begins with the run.
+    /// Whether the trail begins with the run.
     is_from_start: bool,
 }
 
-/// What is known of the position before a point.
+/// The position before a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Before {
     At(Position),
-    /// There is none: the run begins at the point.
+    /// None: the run begins at the point.
     Start,
-    /// It is not in the trail.
+    /// Not in the trail.
     Unknown,
 }
 
-/// A trail that is being followed.
+/// A trail that is being recorded.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     positions: VecDeque<Position>,
@@ -43,10 +43,10 @@ impl Steps {
         self.positions.push_back(position);
     }
 
-    /// The trail that ends here; `is_from_start` says where it began.
+    /// Ends the trail at this point; `is_from_start` says whether it began with the run.
     pub(crate) fn end(self, end: Point, is_from_start: bool) -> Trail {
         let mut positions: Vec<Position> = self.positions.into();
-        // Of the probes at the end, the one that ends the pass may be the last.
+        // If several probes are at the end, the one that ends the pass may be the last.
         if positions.last().copied() == end.position() {
             positions.pop();
         }
@@ -74,7 +74,7 @@ impl Trail {
         }
     }
 
-    /// The positions from one to another, both excluded; `None` if some of them are unknown.
+    /// The positions between two points, both excluded; `None` if some of them are unknown.
     pub(crate) fn between(&self, from: Point, to: Point) -> Option<&[Position]> {
         self.positions.get(self.index(from)? + 1..self.index(to)?)
     }

@@ -1,4 +1,4 @@
-//! [`Value`].
+//! [`Value`]: the value of an expression.
 
 use std::fmt;
 
@@ -8,24 +8,24 @@ use wasm_jit::{AnyRef, Val};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Value {
-    /// An integer of 32 bits.
+    /// A 32-bit integer.
     I32(i32),
-    /// An integer of 64 bits.
+    /// A 64-bit integer.
     I64(i64),
-    /// The bits of a float of 32 bits.
+    /// The bits of a 32-bit float.
     F32(u32),
-    /// The bits of a float of 64 bits.
+    /// The bits of a 64-bit float.
     F64(u64),
     /// An unsigned integer of up to 64 bits.
     Unsigned(u64),
-    /// A value of an enumeration that has a name there.
+    /// A value of an enumeration that has a name for it.
     Named {
         /// The value.
         value: i128,
-        /// Its name, as which it is shown.
+        /// The name, as which the value is shown.
         name: String,
     },
-    /// Anything else, as it is shown: a reference, a structure.
+    /// Anything else, as text: a reference, a structure.
     Text(String),
 }
 
@@ -65,7 +65,7 @@ impl From<&Val> for Value {
 }
 
 impl Value {
-    /// The integer, if it is one.
+    /// The value as an integer, if it is one.
     pub fn integer(&self) -> Option<i128> {
         match self {
             Self::I32(value) => Some((*value).into()),
@@ -76,7 +76,7 @@ impl Value {
         }
     }
 
-    /// The number, if it is one.
+    /// The value as a float, if it is a number.
     pub fn float(&self) -> Option<f64> {
         match self {
             Self::F32(bits) => Some(f32::from_bits(*bits).into()),
@@ -89,12 +89,12 @@ impl Value {
         matches!(self, Self::F32(_) | Self::F64(_))
     }
 
-    /// Whether it is a number other than 0, or no number.
+    /// Whether it is a number other than 0, or not a number.
     pub fn is_true(&self) -> bool {
         self.float().is_none_or(|number| number != 0.0)
     }
 
-    /// The value, converted to the type of another value of WebAssembly.
+    /// Converts the value to the type of another WebAssembly value.
     pub(crate) fn like(&self, like: &Val) -> Option<Val> {
         let integer = self.integer();
         Some(match like {

@@ -12,7 +12,7 @@ use crate::position::{Point, Position};
 use crate::stop::Reason;
 use crate::value::Value;
 
-/// The value of an expression, or why it has none.
+/// The value of an expression, or the reason why it has none.
 type Current = Result<Value, String>;
 
 /// A watched expression.
@@ -20,22 +20,22 @@ type Current = Result<Value, String>;
 pub(crate) struct Watch {
     pub number: u32,
     pub expression: Arc<Expression>,
-    /// The frame that it belongs to.
+    /// The frame to which the expression belongs.
     pub frame: Option<WatchedFrame>,
-    /// `None` until it is evaluated first.
+    /// `None` until it is first evaluated.
     last: Mutex<Option<Current>>,
 }
 
-/// The frame of a watched expression, in all repetitions of the run.
+/// The frame of a watched expression, in all re-executions of the run.
 #[derive(Debug)]
 pub(crate) struct WatchedFrame {
     pub function: u32,
     pub depth: usize,
-    /// When it was known to exist, if the run repeats.
+    /// A point at which the frame was known to exist, if the run is repeatable.
     pub seen: Option<Point>,
-    /// When it was entered, once that is known.
+    /// The position at which the frame was entered, once that is known.
     pub entry: Mutex<Option<Position>>,
-    /// In the present run, once it was entered.
+    /// The frame in the present run, once it was entered.
     now: Mutex<Option<(ThreadId, FrameAccessor)>>,
 }
 
@@ -53,12 +53,12 @@ impl WatchedFrame {
         *lock(&self.entry)
     }
 
-    /// This thread has entered it.
+    /// Records that this thread has entered the frame.
     pub(crate) fn enter(&self, accessor: FrameAccessor) {
         *lock(&self.now) = Some((std::thread::current().id(), accessor));
     }
 
-    /// Another run begins.
+    /// Forgets the frame, because another run begins.
     pub(crate) fn forget(&self) {
         *lock(&self.now) = None;
     }
@@ -67,7 +67,7 @@ impl WatchedFrame {
         *lock(&self.now)
     }
 
-    /// Whether it exists now.
+    /// Whether the frame exists now.
     pub(crate) fn exists(&self, frame: &mut Frame<'_>) -> bool {
         self.now().is_some_and(|(_, accessor)| accessor.is_alive(frame))
     }
@@ -78,19 +78,19 @@ impl Watch {
         Self { number, expression, frame, last: Mutex::default() }
     }
 
-    /// Takes the present value as the one before, in the innermost frame.
+    /// Records the present value, in the innermost frame.
     pub(crate) fn begin(&self, scope: &mut Scope<'_, '_>) {
         let value = self.expression.evaluate(scope).map_err(|error| error.to_string());
         *lock(&self.last) = Some(value);
     }
 
-    /// The next value is the first one.
+    /// Forgets the value: the next one is the first.
     pub(crate) fn forget(&self) {
         *lock(&self.last) = None;
     }
 
-    /// Whether the thread is to stop: the value has changed and the condition, evaluated where the
-    /// expression is, holds or has no value; or the frame has ended.
+    /// Whether the thread is to stop: the value has changed and the condition, evaluated in the
+    /// frame of the expression, holds or has no value; or the frame has ended.
     pub(crate) fn check(
         &self,
         frame: &mut Frame<'_>,
@@ -133,7 +133,7 @@ impl Watch {
         Some(Reason::Watch { number: self.number, expression, old, new, problem })
     }
 
-    /// Its frame does not exist.
+    /// The reason for a stop because the frame does not exist.
     pub(crate) fn out_of_scope(&self) -> Reason {
         Reason::OutOfScope { number: self.number, expression: self.expression.text().to_owned() }
     }

@@ -1,6 +1,6 @@
-//! [`Control`]: a session that other processes switch, over a socket in the file system.
+//! [`Control`]: lets other processes control a session, over a socket in the file system.
 //!
-//! A request is one line. The answer is a line `ok`, and after it the text that was requested, or
+//! A request is one line. The answer is either a line `ok` followed by the requested text, or
 //! `error: MESSAGE`, where the message may have several lines:
 //!
 //! | request | answer |
@@ -11,7 +11,7 @@
 //! | `report FORMAT [NAME]` | the reports of all started monitors, or of one |
 //! | `write` | the reports are written to the session's output |
 //!
-//! Others are for the [closure](Control::listen_with) of the one that listens.
+//! Other requests are passed to the [closure](Control::listen_with) of the listening program.
 //!
 //! Requests are answered one after the other.
 
@@ -30,13 +30,13 @@ use nix::unistd::geteuid;
 
 use crate::{Error, Format, Session};
 
-/// Longest request, in bytes.
+/// Maximum length of a request, in bytes.
 const MAX_REQUEST: u64 = 64 << 10;
 
 /// Maximum time in which a client must send its request, or read a part of its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Answers requests until it is dropped; the socket is removed then.
+/// Answers requests until it is dropped, which also removes the socket.
 #[derive(Debug)]
 pub struct Control {
     path: PathBuf,
@@ -45,8 +45,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens on a socket at this path, for clients of this user and of root. It appears there
-    /// when it accepts connections. A socket that is there already is replaced.
+    /// Listens on a socket at this path, for clients of this user and of root. The path exists only
+    /// once connections are accepted. An existing socket is replaced.
     ///
     /// # Errors
     /// [`Error::Write`]: also if there is something else at the path.
@@ -54,9 +54,9 @@ impl Control {
         Self::listen_with(session, path, |_, _| None)
     }
 
-    /// As [`Control::listen`]. Requests that are not those of a session are answered by a closure,
-    /// which gets the first word and the rest; `None` means that it does not know them either. It
-    /// is called by a thread of its own, and dropped with this.
+    /// As [`Control::listen`]. A closure answers requests that sessions do not know; it gets the
+    /// first word and the rest of the line, and returns `None` if it does not know the request
+    /// either. It is called on the thread that answers requests, and dropped with the `Control`.
     ///
     /// # Errors
     /// [`Error::Write`].
@@ -93,7 +93,7 @@ impl Control {
     }
 }
 
-/// A socket at a path where there is nothing, or another socket.
+/// Binds a socket at a path where there is nothing, or another socket.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
@@ -113,8 +113,8 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Whether a client has this process's user, or is root. Others could connect before the socket had
-/// its permissions.
+/// Whether a client belongs to this process's user, or to root. Others could connect before the
+/// permissions of the socket were set.
 fn is_permitted(client: &UnixStream) -> bool {
     getsockopt(client, PeerCredentials).is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw())
 }
@@ -137,7 +137,7 @@ impl Drop for Control {
 /// of its error.
 ///
 /// # Errors
-/// The errors of the connection: nobody listens there, or the process has ended.
+/// The error of the connection: nobody listens there, or the process has ended.
 pub fn request(path: impl AsRef<Path>, line: &str) -> io::Result<Result<String, String>> {
     let mut stream = UnixStream::connect(path)?;
     stream.write_all(format!("{}\n", line.replace('\n', " ")).as_bytes())?;
@@ -150,7 +150,7 @@ pub fn request(path: impl AsRef<Path>, line: &str) -> io::Result<Result<String, 
     })
 }
 
-/// Answers requests that are not those of a session.
+/// Answers requests that sessions do not know.
 type Others = dyn Fn(&str, &str) -> Option<Result<String, String>>;
 
 fn serve(session: &Session, others: &Others, client: UnixStream) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! [`Error`].
+//! [`Error`]: the reasons why a monitor cannot be used.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,91 +9,91 @@ use wasm_jit::probes::ProbeError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A request is not of the form `NAME` or `NAME{key=value,...}`.
+    /// The request does not have the form `NAME` or `NAME{key=value,...}`.
     #[error(
         "`{text}` is no monitor: expected NAME or NAME{{key=value,...}}, without spaces around names; a value \
          cannot contain `,` or a single `}}`: in a pattern, `?` matches any character"
     )]
     Syntax {
-        /// The request.
+        /// The request as given.
         text: String,
     },
-    /// There is no such monitor.
+    /// No monitor has this name.
     #[error("there is no monitor `{name}`; there are: {known}")]
     Unknown {
-        /// The name.
+        /// The requested name.
         name: String,
-        /// The names that there are.
+        /// The names of the known monitors.
         known: String,
     },
-    /// The monitor has no such option.
+    /// The monitor does not have this option.
     #[error("the monitor `{monitor}` has no option `{option}`; it has: {known}")]
     UnknownOption {
-        /// The monitor.
+        /// The monitor's name.
         monitor: String,
-        /// The option.
+        /// The requested option.
         option: String,
-        /// The options that it has.
+        /// The options of the monitor.
         known: String,
     },
-    /// The value of an option cannot be read.
+    /// The value of an option cannot be parsed.
     #[error("option `{option}`: `{value}` is not {expected}")]
     Value {
-        /// The option.
+        /// The option's name.
         option: String,
-        /// Its value.
+        /// The value as given.
         value: String,
-        /// The forms that can be read.
+        /// The accepted forms.
         expected: String,
     },
-    /// An option has a value that it does not take, or is there more often than it may be.
+    /// An option has a value although it takes none, or is given more often than allowed.
     #[error("option `{option}` {reason}")]
     Form {
-        /// The option.
+        /// The option's name.
         option: String,
-        /// What is wrong, as the rest of a sentence.
+        /// The problem, as the rest of a sentence.
         reason: &'static str,
     },
-    /// The monitor has started with other options.
+    /// The monitor was already started with other options.
     #[error("the monitor `{name}` has started with other options: {options}")]
     OtherOptions {
-        /// The monitor.
+        /// The monitor's name.
         name: String,
-        /// The options with which it has started.
+        /// The options with which the monitor was started.
         options: String,
     },
     /// The monitor was not started.
     #[error("the monitor `{name}` was not started: `enable {name}` starts it")]
     NotStarted {
-        /// The monitor.
+        /// The monitor's name.
         name: String,
     },
-    /// The monitor has nothing to observe in this module.
+    /// The monitor, with this name, has nothing to observe in this module.
     #[error("{0}")]
     Nothing(String),
-    /// A monitor that belongs to another component cannot be started or switched by the session.
+    /// The monitor belongs to another component; the session cannot start or toggle it.
     #[error("{name}: {reason}")]
     Other {
-        /// The monitor, such as a file.
+        /// The monitor's name, such as a file name.
         name: String,
         /// The reason, which may have several lines.
         reason: String,
     },
-    /// A probe cannot be made or switched.
+    /// A probe cannot be made or toggled.
     #[error(transparent)]
     Probe(#[from] ProbeError),
     /// A thread of the monitor cannot be started.
     #[error("the thread of a monitor cannot be started: {source}")]
     Thread {
-        /// The system's reason.
+        /// The system's error.
         source: io::Error,
     },
     /// A file cannot be written.
     #[error("{}: {source}", path.display())]
     Write {
-        /// The file or directory.
+        /// The path of the file or directory.
         path: PathBuf,
-        /// The system's reason.
+        /// The system's error.
         source: io::Error,
     },
 }

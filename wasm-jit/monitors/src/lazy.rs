@@ -9,10 +9,10 @@ use wasm_jit::{FunctionInfo, Module};
 
 use crate::{Error, Report, Setup, make, switch};
 
-/// Probes of the chosen functions, made in each of them when it is first called. So starting costs
-/// one store for each function, and functions that do not run cost nothing more.
+/// Probes of the chosen functions, made in each function when it is first called. Thus, starting
+/// costs one store for each function, and functions that do not run cost nothing more.
 ///
-/// If there are instances already when they are switched on, functions may be running: then all
+/// If instances already exist when the probes are activated, functions may be running: then all
 /// probes are made at once.
 pub struct LazyProbes {
     module: Module,
@@ -30,26 +30,27 @@ struct Shared {
 
 type Specs = dyn Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync;
 
-/// Gets what makes probes, and must call it.
+/// Gets the closure that makes probes, and must call it.
 type Around = fn(&mut dyn FnMut());
 
-/// Called by each thread whose call waits until its probes are made, whatever monitor they are of.
+/// Called by each thread whose call waits until the probes of the callee are made, whichever
+/// monitor they belong to.
 static AROUND: OnceLock<Around> = OnceLock::new();
 
-/// From now on, threads whose calls wait until their probes are made call this one. So those that
-/// measure the program know how long it waits, also for other monitors.
+/// Sets the function that threads call from now on when a call waits until probes are made. It lets
+/// monitors that measure the program know how long it waits, including for other monitors.
 pub(crate) fn call_around(around: Around) {
-    // There is only one.
+    // Only one monitor calls this.
     AROUND.get_or_init(|| around);
 }
 
 #[derive(Default)]
 struct State {
     is_on: bool,
-    /// The functions whose probes a thread makes or has made: the thread that switches the probes
-    /// on may find a function at the same time as one that calls it for the first time.
+    /// The functions whose probes a thread makes or has made: the thread that activates the probes
+    /// may find a function at the same time as a thread that calls it for the first time.
     claimed: BTreeSet<u32>,
-    /// In the order of their places.
+    /// Indexed by function; the probes are in the order of their locations.
     made: BTreeMap<u32, Vec<Probe>>,
     /// The functions whose probes cannot be made, with the reasons.
     refused: Vec<(u32, String)>,
@@ -60,7 +61,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl LazyProbes {
-    /// Probes of the functions that the option `function` chooses, off. `specs` says what they are.
+    /// Probes of the functions that the option `function` chooses, all off. `specs` returns the
+    /// probes of a function.
     pub fn new(
         setup: &Setup<'_>,
         specs: impl Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync + 'static,
@@ -68,7 +70,7 @@ impl LazyProbes {
         Self::of(setup.module, setup.functions().map(|function| function.index()), specs)
     }
 
-    /// Probes of these functions, off.
+    /// Probes of these functions, all off.
     pub(crate) fn of(
         module: &Module,
         functions: impl IntoIterator<Item = u32>,
@@ -81,17 +83,17 @@ impl LazyProbes {
         Self { module: module.clone(), shared, watch: Mutex::default() }
     }
 
-    /// Switches them on, or off; does nothing if they are.
+    /// Activates (`on`) or deactivates the probes; does nothing if that is their state.
     ///
     /// # Errors
-    /// The errors of [`Module::watch_first_calls`], and of switching probes.
+    /// As [`Module::watch_first_calls`], [`Probe::activate`] and [`Probe::deactivate`].
     pub fn switch(&self, on: bool) -> Result<(), Error> {
         let mut watch = lock(&self.watch);
         if watch.is_some() == on {
             return Ok(());
         }
         if !on {
-            // No more are made, but for those of a thread that is about to call a function.
+            // No more are made, except by a thread that is about to call a function.
             *watch = None;
         }
         let switched = {
@@ -110,36 +112,36 @@ impl LazyProbes {
         switched
     }
 
-    /// Whether a function is one of those that are chosen.
+    /// Whether a function is one of the chosen ones.
     pub fn observes(&self, function: u32) -> bool {
         self.shared.chosen.get(function as usize).copied().unwrap_or_default()
     }
 
-    /// Visits the probes that were made, in the order of the module.
+    /// Visits the probes made so far, in module order.
     pub fn for_each(&self, visit: impl FnMut(&Probe)) {
         lock(&self.shared.state).made.values().flatten().for_each(visit);
     }
 
-    /// The functions in which probes were made: those that were called, in the order of the module.
+    /// The functions in which probes were made, which are those that were called, in module order.
     pub fn functions(&self) -> Vec<u32> {
         lock(&self.shared.state).made.keys().copied().collect()
     }
 
-    /// The result of `read` for the probe of a place, if it was made. If there are several, of the
-    /// first.
+    /// The result of `read` for the probe at a location, if it was made; for the first one if there
+    /// are several.
     pub fn get<T>(&self, location: Location, read: impl FnOnce(&Probe) -> T) -> Option<T> {
         lock(&self.shared.state).at(location).first().map(read)
     }
 
-    /// Switches the probes of a place off, until all are switched on again.
+    /// Deactivates the probes at a location, until all probes are activated again.
     ///
     /// # Errors
-    /// The errors of [`Probe::deactivate`].
+    /// As [`Probe::deactivate`].
     pub fn deactivate_at(&self, location: Location) -> Result<(), Error> {
         switch(lock(&self.shared.state).at(location), false)
     }
 
-    /// Lists in a report the functions that could not be observed, and counts them.
+    /// Adds the functions that could not be observed, and their number, to a report.
     pub fn report_refused(&self, report: &mut Report) {
         let refused = lock(&self.shared.state).refused.len();
         if refused > 0 {
@@ -166,7 +168,8 @@ impl State {
 }
 
 impl Shared {
-    /// A function is called for the first time, or it was called before the watch began.
+    /// Called when a function is about to be called for the first time, or was called before the
+    /// watch began.
     fn called(&self, function: u32) {
         match AROUND.get() {
             Some(around) => around(&mut || self.make(function)),
@@ -174,7 +177,8 @@ impl Shared {
         }
     }
 
-    /// Makes the probes of a function, if they are wanted and no other thread has begun to.
+    /// Makes the probes of a function, if they are wanted and no other thread has begun to make
+    /// them.
     fn make(&self, function: u32) {
         if !self.chosen.get(function as usize).copied().unwrap_or_default()
             || !lock(&self.state).claimed.insert(function)
@@ -189,7 +193,7 @@ impl Shared {
             Ok(mut probes) => {
                 probes.sort_by_key(|probe| probe.spec().location);
                 if !state.is_on {
-                    // An error leaves them on: they are switched off again with the others.
+                    // An error leaves them on: they are deactivated with the others.
                     let _ = switch(&probes, false);
                 }
                 state.made.insert(function, probes);

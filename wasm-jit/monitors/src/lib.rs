@@ -1,12 +1,12 @@
 //! Monitors: analyses of programs that run in [`wasm_jit`], by [probes](wasm_jit::probes).
 //!
-//! A [`Monitor`] observes a module: it makes probes when it starts, and says at any time what it
-//! has found. Monitors are switched on and off while threads run the program. One that is off costs
-//! nothing; several that are on do not disturb each other.
+//! A [`Monitor`] observes a module: it makes probes when it starts, and can report its observations
+//! at any time. Monitors are activated and deactivated while threads run the program. One that is
+//! off costs nothing; several that are on do not disturb each other.
 //!
-//! A [`Session`] runs the monitors of a module. [`ALL`] lists those of this crate; own ones are
-//! added with [`Session::with`]. Each has a name, and options of the form `NAME{key=value,...}`
-//! ([`Request`]).
+//! A [`Session`] runs the monitors of a module. [`ALL`] lists those of this crate; custom ones are
+//! added with [`Session::with`]. Each monitor has a name, and options of the form
+//! `NAME{key=value,...}` ([`Request`]).
 //!
 //! A [`Report`] consists of values, tables, texts and files. It is written as text, JSON or CSV
 //! ([`Output`]).
@@ -33,17 +33,18 @@
 //! ```
 //!
 //! # Other processes
-//! With a [`control::Control`], other processes switch the monitors of a session.
+//! A [`control::Control`] lets other processes activate and deactivate the monitors of a session.
 //!
-//! # Own monitors
+//! # Custom monitors
 //! A monitor is a type that implements [`Monitor`], and a [`Description`] with a function that
-//! starts it. It needs nothing but the public interfaces of [`wasm_jit`] and, for events with
-//! values, [`wasm_jit_hooks`]. Each monitor of this crate is a file of `src/builtin/`, and an
-//! example; the repository's `examples/own-monitor` is one outside of it, with its program.
+//! starts it. It needs only the public interfaces of [`wasm_jit`] and, for events with values,
+//! [`wasm_jit_hooks`]. Each monitor of this crate is a file of `src/builtin/`, and may serve as an
+//! example; the repository's `examples/own-monitor` has one outside of this crate, with a program
+//! that runs it.
 //!
 //! # Cost
-//! Each file describes its probes. See [`wasm_jit::probes`] for what they cost, and when other
-//! threads observe that they are switched.
+//! Each file describes its probes. See [`wasm_jit::probes`] for their cost, and for when other
+//! threads see that they were toggled.
 
 mod builtin;
 pub mod control;

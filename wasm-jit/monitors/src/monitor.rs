@@ -1,4 +1,4 @@
-//! [`Monitor`]: an analysis.
+//! [`Monitor`]: an analysis of a program.
 
 use std::any::Any;
 use std::fmt;
@@ -13,62 +13,62 @@ use crate::{Error, OptionInfo, Options, Output, Program, Report};
 
 /// An analysis of a module that runs, or may run.
 ///
-/// All of its functions may be called while threads run the program. It lives in a
+/// All of its methods may be called while threads run the program. It lives in a
 /// [`Session`](crate::Session), and may therefore own the module and its probes; closures of its
 /// probes must not ([`Callback`](wasm_jit::probes::Callback)).
 pub trait Monitor: Send + Sync {
-    /// Switches it on; does nothing if it is.
+    /// Activates the monitor; does nothing if it is on.
     ///
     /// # Errors
-    /// The errors of [`Probe::activate`].
+    /// As [`Probe::activate`].
     fn activate(&self) -> Result<(), Error>;
 
-    /// Switches it off; does nothing if it is. It keeps what it has observed.
+    /// Deactivates the monitor; does nothing if it is off. The monitor keeps its observations.
     ///
     /// # Errors
-    /// The errors of [`Probe::deactivate`].
+    /// As [`Probe::deactivate`].
     fn deactivate(&self) -> Result<(), Error>;
 
-    /// Says what it has observed so far.
+    /// Adds the observations so far to `report`.
     fn report(&self, program: &Program<'_>, report: &mut Report);
 
-    /// The name of its report, if it is not the monitor's.
+    /// The name of the monitor's report, if it differs from the monitor's name.
     fn report_name(&self) -> Option<&str> {
         None
     }
 
-    /// Whether its report is among those of all monitors. One that reports in another way may have
-    /// nothing to say.
+    /// Whether the monitor's report is among those of all monitors. A monitor that reports in
+    /// another way may have nothing to report here.
     fn has_report(&self) -> bool {
         true
     }
 
-    /// An object that a program or its host may use while it runs, of a type of the monitor's own
-    /// ([`Session::interface`](crate::Session::interface)).
+    /// An object that a program or its host may use while the program runs; its type is specific to
+    /// the monitor ([`Session::interface`](crate::Session::interface)).
     fn interface(&self) -> Option<Box<dyn Any>> {
         None
     }
 }
 
-/// A kind of monitor.
+/// A kind of monitor: its documentation, its options, and the function that starts it.
 #[derive(Clone, Copy)]
 pub struct Description {
-    /// Its name.
+    /// The monitor's name, as in requests.
     pub name: &'static str,
-    /// A summary of its results: a line, without a full stop.
+    /// A summary of the results: one line, without a full stop.
     pub summary: &'static str,
-    /// The meaning of its figures and their limits: some sentences.
+    /// The meaning of the figures and their limits: a few sentences.
     pub details: &'static str,
-    /// Its options, in addition to those that all monitors have.
+    /// The options of this monitor, in addition to those that all monitors have.
     pub options: &'static [OptionInfo],
-    /// A command line that shows its use, after `--monitors=`.
+    /// A command line that shows the monitor's use, after `--monitors=`.
     pub example: &'static str,
-    /// Makes one, which is off.
+    /// Makes a monitor, which is off.
     pub start: fn(&Setup<'_>) -> Result<Box<dyn Monitor>, Error>,
 }
 
 impl Description {
-    /// Its options, and those that all monitors have.
+    /// The options of this monitor, and those that all monitors have.
     pub fn all_options(&self) -> impl Iterator<Item = &'static OptionInfo> {
         self.options.iter().chain(COMMON)
     }
@@ -80,10 +80,10 @@ impl fmt::Debug for Description {
     }
 }
 
-/// The arguments of a monitor's start.
+/// The arguments with which a monitor starts.
 #[derive(Debug)]
 pub struct Setup<'a> {
-    /// The module to observe. Programs may be running it.
+    /// The module to observe. Programs may already be running it.
     pub module: &'a Module,
     /// The options of the request.
     pub options: &'a Options,
@@ -91,7 +91,7 @@ pub struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// The functions to observe: those with a body that the option `function` chooses.
+    /// The functions to observe: functions with a body that the option `function` chooses.
     pub fn functions(&self) -> impl Iterator<Item = FunctionInfo<'a>> {
         let globs = self.options.globs("function");
         let symbols = globs.is_some().then(|| self.module.symbols());
@@ -152,20 +152,21 @@ fn matches(glob: &WildMatch, function: &FunctionInfo<'_>, symbols: &Symbols<'_>)
     names.any(|name| glob.matches(name))
 }
 
-/// Makes probes, without those of instructions that control never reaches.
+/// Makes probes, except at instructions that control never reaches.
 ///
 /// # Errors
-/// The errors of [`Module::probes`].
+/// As [`Module::probes`].
 pub fn make(module: &Module, specs: &[ProbeSpec]) -> Result<Vec<Probe>, Error> {
     let made = module.probes(specs).into_iter();
     let reached = made.filter(|probe| !matches!(probe, Err(ProbeError::Unreachable { .. })));
     Ok(reached.collect::<Result<_, _>>()?)
 }
 
-/// Switches probes on, or off.
+/// Activates (`on`) or deactivates probes.
 ///
 /// # Errors
-/// The first of those of [`Probe::activate`] or [`Probe::deactivate`]; the others are switched.
+/// The first error of [`Probe::activate`] or [`Probe::deactivate`]; the remaining probes are
+/// toggled nevertheless.
 pub fn switch<'a>(probes: impl IntoIterator<Item = &'a Probe>, on: bool) -> Result<(), Error> {
     let switched = if on { activate_all(probes) } else { deactivate_all(probes) };
     Ok(switched.into_iter().collect::<Result<_, _>>()?)

@@ -10,13 +10,14 @@ use crate::Error;
 /// An option of a monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionInfo {
-    /// Its name.
+    /// The option's name.
     pub name: &'static str,
-    /// The placeholder of its value, such as `N` or `GLOB`; empty for an option without a value.
+    /// The placeholder of the option's value, such as `N` or `GLOB`; empty for an option without a
+    /// value.
     pub value: &'static str,
-    /// One sentence without a full stop.
+    /// The help text: one sentence without a full stop.
     pub help: &'static str,
-    /// Whether it may be given more than once.
+    /// Whether the option may be given more than once.
     pub is_repeated: bool,
 }
 
@@ -52,7 +53,7 @@ impl Options {
         self.0.iter().filter(move |(key, _)| key == option).map(|(_, value)| value.as_str())
     }
 
-    /// Whether an option without a value is there.
+    /// Whether an option without a value is given.
     pub fn flag(&self, option: &str) -> bool {
         self.get(option).is_some()
     }
@@ -60,7 +61,7 @@ impl Options {
     /// The last value of an option as a number or another type.
     ///
     /// # Errors
-    /// [`Error::Value`], which says that it is not what is `expected`, such as "a number of bytes".
+    /// [`Error::Value`], whose message says what is `expected`, such as "a number of bytes".
     pub fn parse<T: FromStr>(&self, option: &str, expected: &str) -> Result<Option<T>, Error> {
         let parse = |value: &str| {
             value.parse().map_err(|_| Error::Value {
@@ -72,15 +73,15 @@ impl Options {
         self.get(option).map(parse).transpose()
     }
 
-    /// The values of an option as globs: `*` is any text, `?` any character. `None` if there are
-    /// none.
+    /// The values of an option as globs: `*` matches any text, `?` any character. `None` if the
+    /// option is not given.
     pub fn globs(&self, option: &str) -> Option<Vec<WildMatch>> {
         let globs: Vec<_> = self.all(option).map(WildMatch::new).collect();
         (!globs.is_empty()).then_some(globs)
     }
 
     /// # Errors
-    /// [`Error::UnknownOption`] if there is any.
+    /// [`Error::UnknownOption`] if there are any.
     pub(crate) fn check_none(&self, monitor: &str) -> Result<(), Error> {
         match self.0.first() {
             None => Ok(()),
@@ -93,8 +94,8 @@ impl Options {
     }
 
     /// # Errors
-    /// [`Error::UnknownOption`] if there is another one than these, [`Error::Form`] if one is there
-    /// more often than it may be, or has a value that it does not take.
+    /// [`Error::UnknownOption`] if there is an option that is not in `known`, [`Error::Form`] if
+    /// one is given more often than allowed, or has a value although it takes none.
     pub(crate) fn check(&self, monitor: &str, known: &[OptionInfo]) -> Result<(), Error> {
         let all = || COMMON.iter().chain(known);
         for (at, (key, value)) in self.0.iter().enumerate() {
@@ -128,14 +129,14 @@ impl fmt::Display for Options {
     }
 }
 
-/// A monitor's name, with options: `NAME` or `NAME{key=value,...}`. An option without a value is
-/// only its key. A name that contains a dot or a slash is that of a file, which may contain any
-/// characters but braces and line feeds.
+/// A monitor's name, with options: `NAME` or `NAME{key=value,...}`. An option without a value
+/// consists of its key only. A name that contains a dot or a slash is the name of a file, and may
+/// contain any characters except braces and line feeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The name.
+    /// The monitor's name.
     pub name: String,
-    /// The options.
+    /// The monitor's options.
     pub options: Options,
 }
 

@@ -1,4 +1,4 @@
-//! [`Output`]: where reports go.
+//! [`Output`]: destinations of reports.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -12,7 +12,7 @@ use crate::{Error, Report};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
-    /// Tables for people.
+    /// Human-readable tables.
     #[default]
     Text,
     /// An object for each monitor.
@@ -22,8 +22,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// Renders reports in this format. As text, tables are cut to the number of rows in their
-    /// options.
+    /// Renders reports in this format. In [`Format::Text`], tables are cut to the number of rows
+    /// that their options state.
     pub fn print(self, reports: &[Report]) -> String {
         let of = |report: &Report| match self {
             Self::Text => text::print(report, text::Length::Short),
@@ -54,7 +54,7 @@ impl FromStr for Format {
     }
 }
 
-/// The destination of reports.
+/// A destination for reports.
 #[derive(Clone, Debug)]
 pub struct Output(Destination);
 
@@ -69,18 +69,20 @@ enum Destination {
 pub type Stream = Box<dyn Write + Send>;
 
 impl Output {
-    /// Nowhere: the program asks for reports itself.
+    /// Writes reports nowhere: the program asks for them itself.
     pub fn none() -> Self {
         Self(Destination::Nowhere)
     }
 
-    /// To standard error. Files of reports, such as pictures, are left out.
+    /// Writes reports to standard error. Files that belong to reports, such as images, are left
+    /// out.
     pub fn standard_error(format: Format) -> Self {
         Self(Destination::StandardError(format))
     }
 
-    /// Into a directory, which is created: `NAME.txt`, `NAME.json`, a `NAME.TABLE.csv` for each
-    /// table, and `NAME.FILE` for each file. Each is complete or not there.
+    /// Writes reports into a directory, which is created: `NAME.txt`, `NAME.json`, a
+    /// `NAME.TABLE.csv` for each table, and `NAME.FILE` for each file. Each file is either complete
+    /// or missing.
     ///
     /// # Errors
     /// [`Error::Write`].
@@ -116,7 +118,7 @@ impl Output {
         matches!(self.0, Destination::Directory(_))
     }
 
-    /// Writes reports. Files that are there are replaced.
+    /// Writes reports. Existing files are replaced.
     ///
     /// # Errors
     /// [`Error::Write`]: the first that failed; the others are written.
@@ -126,7 +128,7 @@ impl Output {
         written.into_iter().collect()
     }
 
-    /// Writes a report, in a stream the first one or a further one.
+    /// Writes a report; in a stream, as the first or a further one.
     pub(crate) fn write_one(&self, report: &Report, is_first: bool) -> Result<(), Error> {
         match &self.0 {
             Destination::Nowhere => Ok(()),
@@ -156,11 +158,11 @@ fn to_directory(report: &Report, directory: &Path) -> Result<(), Error> {
     for (file, contents) in report.files() {
         written.push(write(format!("{name}.{file}"), contents));
     }
-    // All of them were tried, whatever happened to one.
+    // All reports were tried, whatever happened to any of them.
     written.into_iter().collect()
 }
 
-/// Writes a file next to it, and renames that.
+/// Writes a temporary file in the same directory, and renames it.
 fn replace(path: &Path, contents: &[u8]) -> Result<(), Error> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");

@@ -1,4 +1,4 @@
-//! [`Program`]: what reports say about the observed module.
+//! [`Program`]: names and source lines of the observed module, for reports.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -8,33 +8,33 @@ use wasm_jit::{Module, Symbols};
 
 use crate::report::Cell;
 
-/// The module that is observed, with its names and source lines.
+/// The observed module, with its names and source lines.
 #[derive(Debug)]
 pub struct Program<'m> {
-    /// The module.
+    /// The observed module.
     pub module: &'m Module,
-    /// Names and source lines.
+    /// The module's names and source lines.
     pub symbols: Symbols<'m>,
-    /// The names of functions that were requested.
+    /// The names of the functions that were requested so far.
     names: RefCell<HashMap<u32, Arc<str>>>,
-    /// Texts that are in many rows.
+    /// Texts that may be in many rows, each stored once.
     texts: RefCell<HashSet<Arc<str>>>,
 }
 
 impl<'m> Program<'m> {
-    /// A module.
+    /// Prepares the names and source lines of a module.
     pub fn new(module: &'m Module) -> Self {
         let (names, texts) = Default::default();
         Self { module, symbols: module.symbols(), names, texts }
     }
 
-    /// A function's name.
+    /// The name of a function, by its index.
     pub fn name(&self, function: u32) -> Cell {
         let mut names = self.names.borrow_mut();
         Cell::Text(names.entry(function).or_insert_with(|| self.symbols.function(function).into()).clone())
     }
 
-    /// A text that may be in many rows: it is in memory once.
+    /// A text that may be in many rows: it is stored only once.
     pub fn text(&self, text: &str) -> Cell {
         let mut texts = self.texts.borrow_mut();
         if let Some(known) = texts.get(text) {
@@ -45,14 +45,15 @@ impl<'m> Program<'m> {
         Cell::Text(text)
     }
 
-    /// The offset in the module of an instruction, as backtraces show it, by its offset from the
-    /// start of the function's body.
+    /// The offset of an instruction in the module, as backtraces show it. `offset` is relative to
+    /// the start of the function's body.
     pub fn offset(&self, function: u32, offset: u32) -> Cell {
         let body = self.module.function(function).and_then(|function| function.body());
         body.map_or(Cell::None, |body| Cell::Hex(body.range().start as u64 + u64::from(offset)))
     }
 
-    /// The source line of an instruction, `FILE:LINE`, or nothing.
+    /// The source line of an instruction as `FILE:LINE`, or nothing if it is not known. `offset` is
+    /// relative to the start of the function's body.
     pub fn line(&self, function: u32, offset: u32) -> Cell {
         let found = self.symbols.lookup(function, offset);
         let line = found.first().and_then(|symbol| Some((symbol.file()?, symbol.line()?)));

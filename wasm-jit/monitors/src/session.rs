@@ -6,8 +6,8 @@ use wasm_jit::Module;
 
 use crate::{ALL, Description, Error, Monitor, Options, Output, Program, Report, Request, Setup};
 
-/// The monitors of a module. Threads may share it; monitors are switched while threads run the
-/// program.
+/// The monitors of a module. Threads may share a session; monitors are toggled while threads run
+/// the program.
 pub struct Session {
     module: Module,
     output: Output,
@@ -16,7 +16,7 @@ pub struct Session {
     started: Mutex<Vec<Started>>,
 }
 
-/// Starts a monitor of this name, if it can: see [`Session::with_others`].
+/// Starts the monitor of this name, if there is one: see [`Session::with_others`].
 type Open = dyn Fn(&str, &Setup<'_>) -> Option<Result<Box<dyn Monitor>, Error>> + Send + Sync;
 
 struct Started {
@@ -27,13 +27,13 @@ struct Started {
 }
 
 impl Session {
-    /// A session that knows the monitors of this crate. None is on.
+    /// A session that knows the monitors of this crate. All of them are off.
     pub fn new(module: &Module, output: Output) -> Self {
         let (known, started) = (ALL.to_vec(), Mutex::default());
         Self { module: module.clone(), output, known, open: None, started }
     }
 
-    /// Adds a monitor of one's own; it replaces one of the same name.
+    /// Adds a custom monitor, which replaces any monitor of the same name.
     #[must_use]
     pub fn with(mut self, description: Description) -> Self {
         self.known.retain(|known| known.name != description.name);
@@ -41,8 +41,9 @@ impl Session {
         self
     }
 
-    /// Adds monitors that are not known before, such as files: `open` starts one, off, unless it
-    /// returns `None` because it does not know the name. They take no options.
+    /// Adds monitors whose names are not known in advance, such as files: `open` starts the monitor
+    /// of this name, off, or returns `None` if it does not know the name. Such monitors take no
+    /// options.
     #[must_use]
     pub fn with_others(
         mut self,
@@ -52,16 +53,16 @@ impl Session {
         self
     }
 
-    /// The monitors that it knows, without [others](Self::with_others).
+    /// The monitors that the session knows, without [others](Self::with_others).
     pub fn known(&self) -> &[Description] {
         &self.known
     }
 
-    /// Starts a monitor, or switches it on again. One that is on stays so.
+    /// Starts a monitor, or activates it again. A monitor that is on stays on.
     ///
     /// # Errors
-    /// [`Error::Unknown`] and others about the request; [`Error::OtherOptions`] if it has started
-    /// with others; those of making probes.
+    /// [`Error::Unknown`] and others about the request; [`Error::OtherOptions`] if the monitor was
+    /// started with other options; [`Error::Probe`] and others if its probes cannot be made.
     pub fn enable(&self, request: Request) -> Result<(), Error> {
         let mut started = self.started();
         if let Some(known) = started.iter_mut().find(|started| started.name == request.name) {
@@ -95,10 +96,10 @@ impl Session {
         Ok(())
     }
 
-    /// Switches a monitor off. It keeps what it has observed.
+    /// Deactivates a monitor. It keeps its observations.
     ///
     /// # Errors
-    /// [`Error::NotStarted`], [`Error::Unknown`], and those of switching probes.
+    /// [`Error::NotStarted`], [`Error::Unknown`], and as [`Monitor::deactivate`].
     pub fn disable(&self, name: &str) -> Result<(), Error> {
         let mut started = self.started();
         let known = started.iter_mut().find(|started| started.name == name);
@@ -108,10 +109,12 @@ impl Session {
         Ok(())
     }
 
-    /// Switches all monitors that have started on, or off. They keep what they have observed.
+    /// Activates (`on`) or deactivates all monitors that were started. They keep their
+    /// observations.
     ///
     /// # Errors
-    /// The first of those of switching probes; the other monitors are switched.
+    /// The first error of [`Monitor::activate`] or [`Monitor::deactivate`]; the remaining monitors
+    /// are toggled nevertheless.
     pub fn switch_all(&self, on: bool) -> Result<(), Error> {
         let mut result = Ok(());
         for started in self.started().iter_mut().filter(|started| started.is_on != on) {
@@ -124,7 +127,8 @@ impl Session {
         result
     }
 
-    /// The monitors that have started, in this order, and whether they are on.
+    /// The names of the started monitors, in the order in which they were started, and whether they
+    /// are on.
     pub fn started_monitors(&self) -> Vec<(String, bool)> {
         self.started().iter().map(|started| (started.name.clone(), started.is_on)).collect()
     }
@@ -140,14 +144,14 @@ impl Session {
         Ok(known.report(&Program::new(&self.module), true))
     }
 
-    /// The observations of all monitors so far, in the order in which they have started.
+    /// The observations of all monitors so far, in the order in which they were started.
     pub fn reports(&self) -> Vec<Report> {
         let mut reports = Vec::new();
         self.visit_reports(true, |report| reports.push(report));
         reports
     }
 
-    /// Passes on one report after the other, with files or without, as the reports may be large.
+    /// Visits one report after the other, with or without files: reports may be large.
     pub(crate) fn visit_reports(&self, has_files: bool, visit: impl FnMut(Report)) {
         let started = self.started();
         if !started.is_empty() {
@@ -157,18 +161,19 @@ impl Session {
         }
     }
 
-    /// The object that a monitor that has started offers to the program or its host, if it is of
-    /// this type.
+    /// The object that the started monitor `name` offers to the program or its host, if it has this
+    /// type.
     pub fn interface<T: 'static>(&self, name: &str) -> Option<T> {
         let started = self.started();
         let known = started.iter().find(|started| started.name == name)?;
         known.monitor.interface()?.downcast().ok().map(|interface| *interface)
     }
 
-    /// Writes all reports to the output. May be called at any time, and again: files are replaced.
+    /// Writes all reports to the output. May be called at any time, and repeatedly: files are
+    /// replaced.
     ///
     /// # Errors
-    /// [`Error::Write`]. The remaining reports are written.
+    /// [`Error::Write`]. The remaining reports are written nevertheless.
     pub fn write(&self) -> Result<(), Error> {
         let mut written = Ok(());
         let mut is_first = true;
@@ -188,7 +193,7 @@ impl Session {
         Error::Unknown { name, known: known.join(", ") }
     }
 
-    /// The error about a monitor that was not started. A file may be one.
+    /// The error for a monitor that was not started, which may be a file.
     fn not_started(&self, name: &str) -> Error {
         let may_start = self.known.iter().any(|known| known.name == name) || name.contains(['.', '/']);
         let name = name.to_owned();

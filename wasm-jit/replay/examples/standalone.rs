@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{}", event?);
     }
 
-    // With checks: the replay traps at the first value that is not that of the recorded run.
+    // With checks: the replay traps at the first value that differs from the recorded run.
     let replay = generate(program.bytes(), BufReader::new(File::open(&path)?), true)?;
     let replay = Module::from_binary(&engine, &replay)?;
     assert_eq!(replay.imports().len(), 0);

@@ -1,8 +1,8 @@
-//! Probes of a program's accesses to its memories, and of other instructions, while it is run once
-//! more.
+//! Probes of a program's accesses to its memories, and of other instructions, for running the
+//! program once more.
 //!
-//! The probes of a function are made when it is first called: those of all functions of a large
-//! program would take more memory than an engine has for them.
+//! The probes of a function are made when it is first called: the probes of all functions of a
+//! large program would exceed the memory that an engine has for them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,16 +15,16 @@ use wasm_jit_hooks::{AccessKind, CallForm, accesses};
 
 use super::error::{Error, unsupported};
 
-/// An access that is about to happen.
+/// An access that is about to be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
-    /// Whether it reads bytes; it may also write them.
+    /// Whether the access reads bytes; it may also write them.
     pub(crate) is_read: bool,
     /// The memory's index.
     pub(crate) memory: u32,
-    /// The first byte.
+    /// The address of the first byte.
     pub(crate) address: u64,
-    /// Number of bytes.
+    /// The number of bytes.
     pub(crate) size: u64,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn specs(
     specs
 }
 
-/// The instructions of a function, with their places.
+/// The instructions of a function, with their locations.
 pub(crate) fn instructions<'a>(
     function: &FunctionInfo<'a>,
 ) -> impl Iterator<Item = (Place, Operator<'a>)> + use<'a> {
@@ -69,7 +69,7 @@ pub(crate) fn instructions<'a>(
     })
 }
 
-/// A function whose calls have a beginning and an end that probes see.
+/// The function with this index, whose calls must have a beginning and an end that probes see.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if it is imported, does not exist, or ends in tail calls.
@@ -82,7 +82,7 @@ pub(crate) fn delimited(module: &Module, function: u32) -> Result<FunctionInfo<'
     Ok(found)
 }
 
-/// Probes of all functions that are called, as long as this lives.
+/// The probes of all functions that are called during its lifetime.
 pub(crate) struct Probed {
     _watch: FirstCallWatch,
     probes: Arc<Mutex<Probes>>,
@@ -91,7 +91,7 @@ pub(crate) struct Probed {
 #[derive(Default)]
 struct Probes {
     probes: Vec<Probe>,
-    /// Why a function has none.
+    /// The error, if the probes of a function could not be made.
     failed: Option<ProbeError>,
 }
 
@@ -117,10 +117,10 @@ impl Probed {
         Ok(Self { _watch: watch, probes: made })
     }
 
-    /// Whether all functions so far have their probes.
+    /// Checks that all functions called so far have their probes.
     ///
     /// # Errors
-    /// Why some have none.
+    /// The reason why a function has none.
     pub(crate) fn is_complete(&self) -> Result<(), Error> {
         lock(&self.probes).failed.take().map_or(Ok(()), |error| Err(refused(error)))
     }
@@ -134,7 +134,7 @@ pub(crate) fn refused(error: ProbeError) -> Error {
     Error::Engine(wasm_jit::Error::host(error.to_string()))
 }
 
-/// Makes those that can be reached, and activates them.
+/// Makes the probes at locations that can be reached, and activates them.
 pub(crate) fn make(module: &Module, specs: &[ProbeSpec]) -> Result<Vec<Probe>, ProbeError> {
     let made = module.probes(specs).into_iter();
     let reached = made.filter(|probe| !matches!(probe, Err(ProbeError::Unreachable { .. })));

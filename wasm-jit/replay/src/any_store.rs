@@ -1,15 +1,15 @@
-//! [`AnyStore`]: a store, whatever the embedder's data are.
+//! [`AnyStore`]: a store with data of any type.
 //!
-//! A recording reads nothing of the data. What it does read is asked for through this trait, so
-//! that recordings are compiled once, with this crate, and not in every crate that records and for
-//! every type of data.
+//! A recording does not use the data of a store. Everything that it does use is accessed through
+//! this trait, so that recordings are compiled once, with this crate, and not in every crate that
+//! records and for every type of data.
 
 use wasm_jit::{
     AsContext, ExnRef, Func, FuncId, FuncType, Global, GlobalType, Instance, Memory, MemoryType, Module,
     StoreContextMut, Table, TableType, Tag, TagType, Val, WriteLog,
 };
 
-/// Handles are those of this store.
+/// All handles must belong to this store.
 pub(crate) trait AnyStore {
     fn module(&self, of: Instance) -> &Module;
     fn memory(&self, of: Instance, index: u32) -> Option<Memory>;

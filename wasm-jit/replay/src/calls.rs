@@ -1,21 +1,20 @@
-//! [`CallRecorder`]: records calls of one function of a program that runs.
+//! [`CallRecorder`]: records calls to one function of a running program.
 //!
-//! 1. Probes at the function's entry and exit are switched on, at any time and from any thread. A
-//!    call that runs already is not seen; one that it makes of the function is.
-//! 2. When the first call that is wanted enters, the state of the instance is written
-//!    (`state.rs`), and the call as one by the host. The store's calls are observed from here on
-//!    (`recording.rs`).
-//! 3. When this frame returns, so does the call in the trace, and the store is not observed any
-//!    more. Recursive calls and calls by the host in between are part of the call.
-//! 4. Between two calls, everything counts as the host's: the state after the first one is kept,
-//!    and at the next entry, what differs becomes events.
+//! 1. Probes at the function's entry and exit are activated, at any time and from any thread. A
+//!    call that is already running is not seen; recursive calls that it makes are.
+//! 2. When the first wanted call enters, the state of the instance is written (`state.rs`), and the
+//!    call as a call by the host. From here on, the store's calls are observed (`recording.rs`).
+//! 3. When this frame returns, the call in the trace also returns, and the store is no longer
+//!    observed. Recursive calls, and calls by the host in between, are part of the call.
+//! 4. Everything between two calls is attributed to the host: the state after the first call is
+//!    kept, and at the next entry, the differences become events.
 //! 5. After the last call, the probes are removed, and the function returns to its original code.
 //!
-//! A call that fails, or that an exception leaves, ends the recording. Probes learn this where they
-//! cannot access the store: its observer is left behind, ignores calls, and removes itself at the
-//! next one; until then, calls between instances go through the host.
+//! A call that fails, or is left by an exception, ends the recording. The probe that detects this
+//! cannot access the store, so the store's observer stays: it ignores calls, and removes itself at
+//! the next one; until then, calls between instances go through the host.
 //!
-//! An error ends the recording, and not the program.
+//! An error ends the recording, not the program.
 
 use std::fmt;
 use std::fs::File;
@@ -43,24 +42,25 @@ use super::recording::Recording;
 use super::state::{State, write_snapshot};
 use super::trace::Writer;
 
-/// The calls of a function that are recorded.
+/// Chooses the calls of a function that are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calls {
     /// The function's index.
     pub function: u32,
-    /// How many calls are not recorded first; those that it makes of itself count.
+    /// The number of calls that are skipped first; recursive calls count.
     pub skipped: u64,
-    /// How many are recorded then. Those that it makes of itself are part of the outer one.
+    /// The number of calls that are recorded after that. Recursive calls are part of the outer
+    /// call.
     pub number: NonZeroU64,
 }
 
-/// Records calls of a function, until they have ended, or this is stopped or dropped. The first
-/// instance that makes a call which is recorded is the one whose calls are.
+/// Records calls to a function until the chosen number of them has ended, or until it is stopped or
+/// dropped. Only one instance is recorded: the first one that makes a call that is to be recorded.
 #[derive(Debug)]
 pub struct CallRecorder(Shared);
 
 impl CallRecorder {
-    /// Whether these calls can be recorded, as far as that is known before the program runs.
+    /// Checks whether these calls can be recorded, as far as that is known before the program runs.
     ///
     /// # Errors
     /// [`Error::Unsupported`].
@@ -68,12 +68,11 @@ impl CallRecorder {
         checked(module, calls).map(drop)
     }
 
-    /// Records calls from now on, in stores with data of type `T`. The trace is flushed after each
-    /// call in either direction. Returns at once; the program may run meanwhile, on any thread.
+    /// Starts to record calls in stores with data of type `T`. The trace is flushed after each call
+    /// in either direction. Returns at once; the program may be running on any thread.
     ///
-    /// The first call is delayed by the time that it takes to write memories and tables, each
-    /// further one by that to compare them with a copy of the memories, which is kept from one call
-    /// to the next.
+    /// The first call is delayed by the time to write memories and tables, and each further one by
+    /// the time to compare them with a copy of the memories, which is kept between calls.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a module that cannot be recorded, or if the function is imported
@@ -108,7 +107,7 @@ impl CallRecorder {
             }
         });
         let recorder = Self(shared.clone());
-        // A call waits at its entry until both probes are on.
+        // A call waits at its entry until both probes are active.
         let mut recorded = shared.lock();
         let probes = accesses::make(module, &boundary::<T>(&function, &shared)).map_err(accesses::refused)?;
         recorded.attached = Some((probes, watch));
@@ -121,12 +120,12 @@ impl CallRecorder {
         self.0.lock().recording.is_none()
     }
 
-    /// Ends the recording; the trace is complete then. Returns how many calls it contains; one that
-    /// has not ended is contained as far as it went.
+    /// Ends the recording and completes the trace. Returns the number of calls in the trace; a call
+    /// that has not ended is contained up to this point.
     ///
     /// # Errors
-    /// What has ended the recording before, once: [`Error::Unsupported`], [`Error::Io`].
-    /// [`Error::NotCalled`] if there is no call.
+    /// [`Error::Unsupported`] or [`Error::Io`] if such an error has ended the recording before;
+    /// reported once. [`Error::NotCalled`] if there was no call.
     pub fn stop(&self) -> Result<u64, Error> {
         let mut recorded = self.0.lock();
         recorded.finish();
@@ -149,12 +148,12 @@ fn checked(module: &Module, calls: Calls) -> Result<FunctionInfo<'_>, Error> {
     accesses::delimited(module, calls.function)
 }
 
-/// A frame, by its number among those of its thread.
+/// A frame, by its thread and its number in that thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct FrameOfThread(ThreadId, u64);
 
 impl FrameOfThread {
-    /// Of this thread.
+    /// The frame of the current thread with this number.
     fn new(number: u64) -> Self {
         Self(thread::current().id(), number)
     }
@@ -162,22 +161,22 @@ impl FrameOfThread {
 
 struct Recorded {
     calls: Calls,
-    /// `None` after the end.
+    /// `None` after the end of the recording.
     recording: Option<Recording>,
-    /// That of the first call.
+    /// The instance of the first recorded call.
     instance: Option<Instance>,
     /// The state after the last call, between two calls.
     known: Option<State>,
-    /// Calls that were not recorded so far.
+    /// The number of calls that were skipped so far.
     skipped: u64,
-    /// Calls that were recorded so far, or have begun.
+    /// The number of calls that were recorded so far or have begun.
     entered: u64,
-    /// The outermost frame of the function, while it is recorded.
+    /// The function's outermost frame, while it is recorded.
     inside: Option<FrameOfThread>,
-    /// That of the store, while a call is recorded.
+    /// The observer of the store, while a call is recorded.
     observer: Option<ObserverId>,
     failed: Option<Error>,
-    /// Removed at the end.
+    /// Dropped at the end of the recording.
     attached: Option<(Vec<Probe>, UnwoundWatch)>,
 }
 
@@ -197,7 +196,7 @@ impl Recorded {
         }
     }
 
-    /// Writes an end of the trace that can be read. Nothing happens if it has ended.
+    /// Completes the trace so that it can be read. Does nothing if the recording has ended.
     fn finish(&mut self) {
         if let Some(mut recording) = self.recording.take()
             && let Err(error) = recording.out.close()
@@ -214,7 +213,7 @@ impl Recorded {
         }
     }
 
-    /// Whether a call that is entered now is recorded.
+    /// Whether a call that is entered now is to be recorded.
     fn is_wanted(&mut self, instance: Instance) -> bool {
         if self.recording.is_none()
             || self.inside.is_some()
@@ -251,7 +250,7 @@ impl Recorded {
         recording.out.flush()
     }
 
-    /// Calls of a store are not observed any more.
+    /// Ends the observation of a store's calls.
     fn end_observation<T: 'static>(&mut self, store: &mut StoreContextMut<'_, T>) {
         if let Some(observer) = self.observer.take() {
             store.remove_observer(observer);
@@ -324,7 +323,8 @@ impl Shared {
         let locals = (0..parameters).map(|local| frame.local(local));
         let arguments: Vec<Val> = locals.collect::<Result<_, _>>().map_err(wasm_jit::Error::from)?;
         let mut store = frame.store::<T>().ok_or_else(|| unsupported("a store with data of another type"))?;
-        // From here on, imports that are functions of other instances are functions of the host.
+        // From here on, imports that are functions of other instances are treated as host
+        // functions.
         recorded.observer = Some(store.observe_calls(Arc::new(self.clone()))?);
         recorded.inside = Some(FrameOfThread::new(number));
         let entered = recorded.enter(&mut store, instance, &arguments);
@@ -343,7 +343,7 @@ impl Shared {
         }
     }
 
-    /// Notifies the recording of a call; the observer is removed if there is none any more.
+    /// Notifies the recording of a call; removes the observer if there is no recording any more.
     fn observe<T: 'static>(
         &self,
         mut store: StoreContextMut<'_, T>,
@@ -431,7 +431,7 @@ fn end<T: 'static>(recorded: &mut Recorded, frame: &mut Frame<'_>, results: u32)
     recorded.leave(store, instance, &results)
 }
 
-/// Probes with the arguments and the results of the function.
+/// Probes that pass the arguments and the results of the function.
 fn boundary<T: 'static>(function: &FunctionInfo<'_>, shared: &Shared) -> Vec<ProbeSpec> {
     let (parameters, results) = (function.ty().params().len() as u32, function.ty().results().len() as u32);
     let (entered, left) = (shared.clone(), shared.clone());

@@ -1,4 +1,4 @@
-//! What can be recorded, as far as that is known before the program runs.
+//! Checks whether a module can be recorded, as far as that is known before the program runs.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use wasm_jit::{ExternType, Instance, Module, Mutability, RefType};
 use super::any_store::AnyStore;
 use super::error::{Error, unsupported};
 
-/// Refuses a module that cannot be recorded.
+/// Returns an error for a module that cannot be recorded.
 pub(crate) fn check(module: &Module) -> Result<(), Error> {
     if module.start_function().is_some_and(|start| start.body().is_none()) {
         return Err(unsupported("a start function that is imported"));
@@ -39,8 +39,8 @@ pub(crate) fn check(module: &Module) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses an instance two of whose imports are the same: in a replay they would be two. The store
-/// is observed, so that each import of another instance's function is a function of its own.
+/// Returns an error for an instance with two equal imports: in a replay they would be different.
+/// The store is observed, so each import of another instance's function is a separate function.
 pub(crate) fn check_imports(store: &dyn AnyStore, instance: Instance) -> Result<(), Error> {
     let module = store.module(instance).clone();
     let (mut memories, mut tables, mut globals, mut tags) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -77,7 +77,7 @@ pub(crate) fn check_imports(store: &dyn AnyStore, instance: Instance) -> Result<
     Ok(())
 }
 
-/// Whether the next import of a kind is one of the known ones; it is known then.
+/// Whether the next import of a kind equals one of the `known` ones, to which it is added.
 fn repeats<T: PartialEq>(known: &mut Vec<T>, import: impl FnOnce(u32) -> Option<T>) -> bool {
     let item = import(known.len() as u32).expect("an instance has its imports");
     let is_known = known.contains(&item);
@@ -85,13 +85,13 @@ fn repeats<T: PartialEq>(known: &mut Vec<T>, import: impl FnOnce(u32) -> Option<
     is_known
 }
 
-/// Whether elements of such tables can be recorded.
+/// Whether elements of tables with this type can be recorded.
 pub(crate) fn has_recorded_form(ty: RefType) -> bool {
     ty == RefType::FUNCREF || ty == RefType::EXTERNREF
 }
 
-/// What others can change: the indices of memories, tables and globals that are imported or
-/// exported.
+/// The state that others can change: the indices of imported or exported memories, tables and
+/// globals.
 #[derive(Default)]
 pub(crate) struct Shared {
     pub(crate) memories: BTreeSet<u32>,

@@ -1,17 +1,17 @@
-//! [`Dirty`]: which parts of a memory may have been written.
+//! [`Dirty`]: the parts of a memory that may have been written.
 
 use std::ops::Range;
 
-/// Bytes of a block.
+/// Number of bytes of a block.
 const BLOCK: u64 = 256;
 
-/// Blocks below are distinguished. Only large memories of 64 bits have others.
+/// Only blocks below this address are distinguished. Only large 64-bit memories have others.
 const FAR: u64 = 1 << 32;
 
 /// A set of blocks of a memory.
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {
-    /// A bit for each block.
+    /// One bit per block.
     bits: Vec<u64>,
     /// The indices of the words that are not 0, each once.
     words: Vec<usize>,
@@ -43,7 +43,8 @@ impl Dirty {
         }
     }
 
-    /// The bytes of all blocks as ranges, in order and as long as possible; the set is empty then.
+    /// Takes the bytes of all blocks, as ranges that are ordered and as long as possible. The set
+    /// is empty afterwards.
     pub(crate) fn take(&mut self) -> Vec<Range<u64>> {
         let mut words = std::mem::take(&mut self.words);
         words.sort_unstable();

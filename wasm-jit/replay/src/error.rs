@@ -1,4 +1,4 @@
-//! [`Error`].
+//! [`Error`]: the reasons why a program cannot be recorded or replayed.
 
 use std::io;
 
@@ -8,71 +8,71 @@ use super::event::Event;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The module uses something that cannot be recorded.
+    /// The module uses a feature that cannot be recorded.
     #[error("cannot be recorded: {what}")]
     Unsupported {
-        /// What it is.
+        /// The feature.
         what: String,
     },
-    /// What is recorded of the program can be replayed in this engine, but not by a module or a
-    /// host in JavaScript.
+    /// The recorded run can be replayed in this engine, but not by a generated module or a
+    /// JavaScript host.
     #[error("cannot be replayed as a module: {what}")]
     NotGenerated {
-        /// What it is.
+        /// The feature that prevents it.
         what: String,
     },
-    /// The trace is damaged or not complete.
+    /// The trace is damaged or incomplete.
     #[error("the trace is damaged at byte {offset}: {what}")]
     Damaged {
-        /// Offset of the frame in the decompressed stream.
+        /// The offset of the frame in the decompressed stream.
         offset: u64,
-        /// What is wrong with it.
+        /// The problem.
         what: &'static str,
     },
-    /// The trace is of a later version of its format.
+    /// The trace has a later version of the format.
     #[error(
         "the trace has version {version} of the format, and the versions up to {known} can be read: use the \
          version of the program that has written it, or record the run again"
     )]
     Version {
-        /// The trace's.
+        /// The version of the trace.
         version: u32,
-        /// The last one that can be read.
+        /// The latest version that can be read.
         known: u32,
     },
-    /// The trace is of another module.
+    /// The trace belongs to another module.
     #[error("the trace was recorded with another module")]
     OtherModule,
     /// The events do not form a run of the module.
     #[error("event {number} of the trace does not fit the module: {what}{}", of(values))]
     Mismatch {
-        /// Number of the event; the first is 0.
+        /// The number of the event, counted from 0.
         number: u64,
-        /// What does not fit.
+        /// The problem.
         what: &'static str,
-        /// What the program does, and what it should do.
+        /// What the program did, and what it did when it was recorded.
         values: Option<Box<Difference>>,
     },
-    /// The program fails, and did not when it was recorded.
+    /// The program failed, but did not fail when it was recorded.
     #[error("the program fails, instead of event {number} of the trace: {source}")]
     Failed {
-        /// Number of the event that is next in the trace; the first is 0.
+        /// The number of the next event in the trace, counted from 0.
         number: u64,
-        /// The program's error, or the one with which something ended its call.
+        /// The error of the program, or the error with which its call was ended.
         source: wasm_jit::Error,
     },
-    /// A trace in the text format is wrong, or does not fit the program.
+    /// A trace in the text format is malformed, or does not fit the program.
     #[error("line {line}: {what}")]
     Text {
-        /// The line, from 1 on.
+        /// The line number, counted from 1.
         line: u64,
-        /// What is wrong there.
+        /// The problem in this line.
         what: String,
     },
-    /// The run has no calls of the function.
+    /// The run has no calls to the function.
     #[error("function {function} is not called in this run")]
     NotCalled {
-        /// Its index.
+        /// The index of the function.
         function: u32,
     },
     /// The module is not valid.
@@ -81,21 +81,21 @@ pub enum Error {
     /// The trace cannot be read or written.
     #[error("the trace: {0}")]
     Io(#[from] io::Error),
-    /// An error of the engine, or of the program.
+    /// An error of the engine or of the program.
     #[error(transparent)]
     Engine(#[from] wasm_jit::Error),
 }
 
-/// A program does something else than was recorded.
+/// A difference between a program's behaviour and the recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// What it does, as an event.
+    /// What the program did, as an event.
     pub found: Event,
-    /// The event of the trace.
+    /// The event in the trace.
     pub recorded: Event,
 }
 
-/// The most characters of an event in a message: a write may have 64 KiB.
+/// Maximum number of characters of an event in a message: a write may have 64 KiB.
 const MAX_SHOWN: usize = 200;
 
 fn of(values: &Option<Box<Difference>>) -> String {

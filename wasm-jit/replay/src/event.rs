@@ -1,7 +1,7 @@
-//! [`Event`]: what a trace consists of, and its encoding.
+//! [`Event`]: an element of a trace, and its encoding.
 //!
-//! An event is the number of its kind and its fields. Integers are LEB128 (signed ones
-//! zigzag-encoded), floats and vectors their bits in little-endian order.
+//! An event is encoded as the number of its kind, followed by its fields. Integers are LEB128
+//! (signed ones zigzag-encoded); floats and vectors are their bits in little-endian order.
 
 use std::fmt;
 
@@ -12,98 +12,99 @@ use super::value::{Type, Value};
 /// Maximum number of bytes in one [`Event::Write`].
 pub(crate) const MAX_WRITE: usize = 1 << 16;
 
-/// An event of a run. What the host changes comes before its next call or return.
+/// An event of a run. Changes by the host come before its next call or return.
 ///
-/// Serialized as a map of its fields, with its kind as `event`: `{"event": "grow", "memory": 0,
-/// "pages": 1}`; bytes as hexadecimal digits.
+/// Serialized as a map of its fields, with its kind as `event`:
+/// `{"event": "grow", "memory": 0, "pages": 1}`; bytes are hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The first event.
+    /// The first event, which identifies the module.
     Start {
         /// CRC-32 of the binary module.
         module: u32,
-        /// Its length.
+        /// The length of the binary module in bytes.
         length: u64,
     },
-    /// The program imports a memory. These events follow the first one, in the order of the
-    /// imports; what is in the memories and tables then follows as [`Event::Write`] and
+    /// The program imports a memory. These events follow the first one, in import order; the
+    /// contents of the memories and tables then follow as [`Event::Write`] and
     /// [`Event::SetElement`].
     ImportMemory {
-        /// Its index in the module.
+        /// The memory's index in the module.
         memory: u32,
-        /// Its number of pages.
+        /// The number of pages.
         pages: u64,
-        /// The number of pages that it can have at most.
+        /// The maximum number of pages.
         maximum: Option<u64>,
     },
-    /// The program imports a table, as [`Event::ImportMemory`].
+    /// The program imports a table; see [`Event::ImportMemory`].
     ImportTable {
-        /// Its index in the module.
+        /// The table's index in the module.
         table: u32,
-        /// Its number of elements.
+        /// The number of elements.
         elements: u64,
-        /// The number of elements that it can have at most.
+        /// The maximum number of elements.
         maximum: Option<u64>,
     },
-    /// The program imports a global, as [`Event::ImportMemory`].
+    /// The program imports a global; see [`Event::ImportMemory`].
     ImportGlobal {
-        /// Its index in the module.
+        /// The global's index in the module.
         global: u32,
-        /// Its value.
+        /// The global's value.
         value: Value,
     },
-    /// A function that the module neither defines nor imports, such as one of another module. It is
-    /// known from here on, to what comes later: its number in values, and in [`Event::Call`].
+    /// Declares a function that the module neither defines nor imports, such as a function of
+    /// another module. Later events may use its number in values, and in [`Event::Call`].
     Function {
-        /// Its number: that of the first one follows the indices of the module's functions.
+        /// The number of the function; numbers start after the indices of the module's functions.
         function: u32,
-        /// The types of its parameters.
+        /// The types of the function's parameters.
         parameters: Vec<Type>,
-        /// The types of its results.
+        /// The types of the function's results.
         results: Vec<Type>,
     },
-    /// The instance ran before the recording began. This follows the start and the imports. All
-    /// memories are zero now and all tables null, whatever the module's segments say, and the start
-    /// function is not called; the state at the beginning of the recording follows as changes by
-    /// the host.
+    /// The instance ran before the recording began. This event follows the start and the imports.
+    /// It makes all memories zero and all tables null, whatever the module's segments say, and the
+    /// start function is not called; the state at the beginning of the recording follows as changes
+    /// by the host.
     Snapshot,
-    /// A data segment has become empty outside of what was recorded, or was used.
+    /// A data segment has become empty, or was used, outside of what was recorded.
     DropData {
-        /// Its index in the module.
+        /// The segment's index in the module.
         segment: u32,
     },
-    /// An element segment has become empty, as [`Event::DropData`].
+    /// An element segment has become empty; see [`Event::DropData`].
     DropElements {
-        /// Its index in the module.
+        /// The segment's index in the module.
         segment: u32,
     },
     /// The host calls a function of the module.
     Enter {
-        /// Its index.
+        /// The function's index in the module.
         function: u32,
         /// The arguments.
         arguments: Vec<Value>,
     },
-    /// The program calls an imported function, or through a reference one that it does not have.
+    /// The program calls a function that it imports, or one of another module
+    /// ([`Event::Function`]).
     Call {
-        /// Its index, or the number of an [`Event::Function`].
+        /// The number of the function: its index in the module, or that of an [`Event::Function`].
         import: u32,
         /// The arguments.
         arguments: Vec<Value>,
     },
     /// The host has grown a memory.
     Grow {
-        /// Its index in the module.
+        /// The memory's index in the module.
         memory: u32,
-        /// Number of pages that were added.
+        /// The number of pages that were added.
         pages: u64,
     },
-    /// The host has changed bytes of a memory.
+    /// The host has written to a memory.
     Write {
-        /// Its index in the module.
+        /// The memory's index in the module.
         memory: u32,
-        /// The first byte.
+        /// The address of the first byte.
         address: u64,
         /// The new values.
         #[serde(serialize_with = "hexadecimal")]
@@ -111,16 +112,16 @@ pub enum Event {
     },
     /// The host has changed a global.
     SetGlobal {
-        /// Its index in the module.
+        /// The global's index in the module.
         global: u32,
         /// The new value.
         value: Value,
     },
     /// The host has grown a table; the new elements are null.
     GrowTable {
-        /// Its index in the module.
+        /// The table's index in the module.
         table: u32,
-        /// Number of elements that were added.
+        /// The number of elements that were added.
         elements: u64,
     },
     /// The host has set an element of a table.
@@ -147,32 +148,34 @@ pub enum Event {
     Throw(Exception),
     /// The innermost call, of either kind, ended with another error.
     Fail {
-        /// The error; `None` in traces up to version 4 of the format, and if it is not known.
+        /// The error; `None` if it is not known, and in traces up to version 4 of the format.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<Reason>,
     },
 }
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// The program trapped: the text.
+    /// The program trapped, with this message.
     Trap(String),
-    /// The program had consumed all fuel, of which it had this much when the recording began. Only
-    /// with as much does a replay end at the same instruction.
+    /// The program had consumed all fuel; it had this amount when the recording began. A replay
+    /// ends at the same instruction only if it has the same amount.
     Fuel(u64),
-    /// The program was interrupted, as by a timeout: no replay knows at which instruction.
+    /// The program was interrupted, for example by a timeout; the trace does not say at which
+    /// instruction.
     Interrupted,
-    /// An error of the host: the first line of its text.
+    /// An error of the host: the first line of its message.
     Host(String),
 }
 
-/// Maximum length of a text.
+/// Maximum length of a message, in bytes.
 const MAX_TEXT: usize = 1000;
 
 impl Reason {
-    /// That of a call that ended with this error, in a recording that began with so much fuel.
+    /// The reason for a call that ended with this error, in a recording that began with this amount
+    /// of fuel.
     pub(crate) fn of(error: &wasm_jit::Error, fuel: Option<u64>) -> Self {
         match error.trap() {
             Some(trap) => Self::of_trap(trap, fuel),
@@ -184,7 +187,8 @@ impl Reason {
         }
     }
 
-    /// That of a call that ended with this trap, likewise.
+    /// The reason for a call that ended with this trap, in a recording that began with this amount
+    /// of fuel.
     pub(crate) fn of_trap(trap: wasm_jit::Trap, fuel: Option<u64>) -> Self {
         match trap {
             wasm_jit::Trap::OutOfFuel => Self::Fuel(fuel.unwrap_or(0)),
@@ -193,7 +197,7 @@ impl Reason {
         }
     }
 
-    /// Whether something from outside has ended the run, which would have gone on.
+    /// Whether the run was stopped from outside and could have continued.
     pub(crate) fn is_stop(&self) -> bool {
         matches!(self, Self::Fuel(_) | Self::Interrupted)
     }
@@ -210,18 +214,18 @@ impl fmt::Display for Reason {
     }
 }
 
-/// An exception that is thrown by a function of the host, or that the host got from the program.
+/// An exception that a host function throws, or that the host got from the program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Exception {
-    /// The index of its tag in the module: the first one, if there are several. Larger numbers are
-    /// those of tags that the module does not have.
+    /// The index of the exception's tag in the module; the first index if there are several. Larger
+    /// numbers stand for tags that the module does not have.
     pub tag: u32,
-    /// The values that it carries.
+    /// The values that the exception carries.
     pub values: Vec<Value>,
 }
 
 impl Event {
-    /// The values that it has.
+    /// The values in this event.
     pub(crate) fn values(&self) -> &[Value] {
         match self {
             Self::Enter { arguments: values, .. }
@@ -236,22 +240,22 @@ impl Event {
         }
     }
 
-    /// Whether it is the state of an import.
+    /// Whether the event has the state of an import.
     pub(crate) fn is_import(&self) -> bool {
         matches!(self, Self::ImportMemory { .. } | Self::ImportTable { .. } | Self::ImportGlobal { .. })
     }
 
-    /// Whether it changes a table.
+    /// Whether the event changes a table.
     pub(crate) fn is_of_table(&self) -> bool {
         matches!(self, Self::GrowTable { .. } | Self::SetElement { .. })
     }
 
-    /// Whether it is a function that the module does not have.
+    /// Whether the event declares a function that the module does not have.
     pub(crate) fn is_function(&self) -> bool {
         matches!(self, Self::Function { .. })
     }
 
-    /// Appends its encoding.
+    /// Appends the event's encoding.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Start { module, length } => {
@@ -350,7 +354,7 @@ impl Event {
         }
     }
 
-    /// Reads one from the beginning of `rest`, which must not be empty.
+    /// Decodes an event from the beginning of `rest`, which must not be empty.
     pub(crate) fn decode(rest: &mut &[u8]) -> Result<Self, &'static str> {
         let mut rest = Encoded(rest);
         Ok(match rest.byte()? {
@@ -442,7 +446,7 @@ fn hexadecimal<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::E
     serializer.collect_str(&Hexadecimal(bytes))
 }
 
-/// Types, with commas in between.
+/// Types, separated by commas.
 struct Types<'a>(&'a [Type]);
 
 impl fmt::Display for Types<'_> {
@@ -479,7 +483,7 @@ fn put_values(out: &mut Vec<u8>, values: &[Value]) {
     values.iter().for_each(|value| put_value(out, value));
 }
 
-/// As many bytes as types: their indices in [`Type::ALL`], as in front of values.
+/// Appends one byte per type: its index in [`Type::ALL`], as before values.
 fn put_types(out: &mut Vec<u8>, types: &[Type]) {
     put(out, types.len() as u64);
     out.extend(types.iter().map(|ty| *ty as u8));
@@ -516,7 +520,7 @@ fn put_value(out: &mut Vec<u8>, value: &Value) {
     }
 }
 
-/// A number for the kind, and the text or amount.
+/// Appends the number of the kind, and the text or amount.
 fn put_reason(out: &mut Vec<u8>, reason: &Reason) {
     match reason {
         Reason::Trap(text) => put_text(out, 0, text),
@@ -621,7 +625,7 @@ impl<'a> Encoded<'a, '_> {
     }
 
     fn values(&mut self) -> Result<Vec<Value>, &'static str> {
-        // The number is not trusted: each value consumes bytes before the next is stored.
+        // The number is not trusted: each value consumes bytes before the next one is stored.
         let number = self.u64()?;
         let mut values = Vec::new();
         for _ in 0..number {

@@ -1,7 +1,7 @@
-//! [`Tags`]: exceptions between a program and its host, as they are in a trace.
+//! [`Tags`]: exceptions between a program and its host, as represented in a trace.
 //!
-//! The program can only look into exceptions of tags that it has. Exceptions of others pass through
-//! it: in a trace, their tags have numbers that are no indices, and a replay makes tags for them.
+//! The program can only look into exceptions of its own tags. Other exceptions pass through it: in
+//! a trace, their tags have numbers that are not indices, and a replay makes tags for them.
 
 use wasm_jit::probes::UnwoundFrame;
 use wasm_jit::{ExnRef, FuncType, Instance, Tag, TagType};
@@ -12,9 +12,9 @@ use super::event::{Event, Exception, Reason};
 use super::functions::{Functions, all_recorded};
 use super::value::Value;
 
-/// The event for a frame that is left by an exception or something else, in a recording that began
-/// with so much fuel. `None` if it is an exception that is not known there: the module does not
-/// have its tag, or it carries a reference that is not null. The trace must end then.
+/// The event for a frame that is left by an exception or otherwise, in a recording that began with
+/// this amount of fuel. `None` for an exception that cannot be recorded there: the module does not
+/// have its tag, or it carries a reference that is not null. The trace must end before it.
 pub(crate) fn unwound(left: UnwoundFrame<'_>, fuel: Option<u64>) -> Option<Event> {
     let Some(exception) = left.exception() else {
         return Some(Event::Fail { reason: left.trap().map(|trap| Reason::of_trap(trap, fuel)) });
@@ -24,17 +24,17 @@ pub(crate) fn unwound(left: UnwoundFrame<'_>, fuel: Option<u64>) -> Option<Event
     Some(Event::Throw(Exception { tag: exception.tag?, values }))
 }
 
-/// The tags of an instance, and others, by their numbers in a trace.
+/// The tags of an instance, and other tags, by their numbers in a trace.
 #[derive(Debug, Default)]
 pub(crate) struct Tags {
     others: Vec<(u32, Tag)>,
 }
 
 impl Tags {
-    /// An exception as it is recorded.
+    /// Records an exception.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if it carries a reference to what is not the module's.
+    /// [`Error::Unsupported`] if it carries a reference to something outside of the module.
     pub(crate) fn recorded(
         &mut self,
         store: &mut dyn AnyStore,
@@ -49,7 +49,7 @@ impl Tags {
         Ok(Exception { tag, values })
     }
 
-    /// The number of a tag; one that is neither the instance's nor known gets the next one.
+    /// The number of a tag; a new tag that is not the instance's gets the next number.
     fn number(&mut self, store: &dyn AnyStore, instance: Instance, tag: Tag) -> u32 {
         let known = || self.others.iter().find(|(_, other)| *other == tag).map(|(number, _)| *number);
         store.tag_index(instance, tag).or_else(known).unwrap_or_else(|| {
@@ -59,11 +59,11 @@ impl Tags {
         })
     }
 
-    /// The tag of a recorded exception. One that the instance does not have is made, for exceptions
-    /// with such values.
+    /// The tag of a recorded exception. If the instance does not have it, a tag is made for
+    /// exceptions with such values.
     ///
     /// # Errors
-    /// Those of [`Tag::new`].
+    /// As [`Tag::new`].
     pub(crate) fn tag(
         &mut self,
         store: &mut dyn AnyStore,
@@ -81,7 +81,7 @@ impl Tags {
     }
 }
 
-/// Imported ones included.
+/// The number of tags of an instance, including imported ones.
 fn number_of_tags(store: &dyn AnyStore, instance: Instance) -> u32 {
     (0..).take_while(|index| store.tag(instance, *index).is_some()).count() as u32
 }

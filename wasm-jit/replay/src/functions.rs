@@ -1,10 +1,10 @@
-//! [`Functions`]: functions that the recorded module does not have, as they are in a trace.
+//! [`Functions`]: functions that the recorded module does not have, as represented in a trace.
 //!
-//! References to functions reach an instance as arguments and results, in tables and in globals.
-//! One to a function that its module neither defines nor imports, such as one of another instance,
-//! has a number that is no index of the module's functions. Before it is used, an
-//! [`Event::Function`] says its type. The program calls it as it calls an import. In a replay, it
-//! is a function of the host.
+//! References to functions reach an instance as arguments and results, in tables and in globals. A
+//! reference to a function that its module neither defines nor imports, such as a function of
+//! another instance, has a number beyond the indices of the module's functions. An
+//! [`Event::Function`] declares its type before its first use. The program calls it as it calls an
+//! import. In a replay, it is a host function.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,16 +17,16 @@ use super::event::Event;
 use super::trace::Writer;
 use super::value::{Type, Value};
 
-/// The functions that a trace has besides those of the module. A clone is the same list.
+/// The functions of a trace that the module does not have. A clone refers to the same list.
 #[derive(Clone, Debug)]
 pub(crate) struct Functions(Arc<Mutex<Others>>);
 
 #[derive(Debug)]
 struct Others {
-    /// How many functions the module has, imported ones included.
+    /// The number of functions of the module, including imported ones.
     own: u32,
     numbers: HashMap<FuncId, u32>,
-    /// Events for those that have no event yet.
+    /// Events for functions that have no event yet.
     undeclared: Vec<Event>,
 }
 
@@ -36,13 +36,13 @@ impl Functions {
         Self(Arc::new(Mutex::new(Others { own, numbers: HashMap::new(), undeclared: Vec::new() })))
     }
 
-    /// How many functions the module has.
+    /// The number of functions of the module.
     pub(crate) fn own(&self) -> u32 {
         self.lock().own
     }
 
-    /// The number of a function in the trace; the next one, if it is new. `None` if it has a type
-    /// that traces do not have.
+    /// The number of a function in the trace; a new function gets the next number. `None` if its
+    /// type cannot be in a trace.
     pub(crate) fn number(&self, func: &Func, instance: Instance, store: &dyn AnyStore) -> Option<u32> {
         let own = store.func_index(instance, func).or_else(|| store.import_index(instance, func));
         if own.is_some() {
@@ -64,7 +64,7 @@ impl Functions {
         Some(function)
     }
 
-    /// A replay has made the function with this number.
+    /// Records that a replay has made the function with this number.
     pub(crate) fn made(&self, number: u32, func: &Func, store: &dyn AnyStore) {
         self.lock().numbers.insert(store.func_id(func), number);
     }
@@ -79,7 +79,7 @@ pub(crate) fn function_type(parameters: &[Type], results: &[Type]) -> FuncType {
     FuncType::new(parameters.iter().map(|ty| ty.engine()), results.iter().map(|ty| ty.engine()))
 }
 
-/// The recorded value of an instance; as [`Value::of`].
+/// The recorded value of an instance; see [`Value::of`].
 pub(crate) fn in_instance(
     value: &Val,
     instance: Instance,
@@ -89,7 +89,7 @@ pub(crate) fn in_instance(
     Value::of(value, |func| functions.number(func, instance, store))
 }
 
-/// The value of a global, if it has a recorded form.
+/// The value of a global, if it can be recorded.
 pub(crate) fn of_global(
     store: &mut dyn AnyStore,
     instance: Instance,
@@ -100,10 +100,10 @@ pub(crate) fn of_global(
     in_instance(&value, instance, functions, store)
 }
 
-/// Arguments or results as they are recorded.
+/// Records arguments or results.
 ///
 /// # Errors
-/// Those of [`recorded`].
+/// As [`recorded`].
 pub(crate) fn all_recorded(
     values: &[Val],
     instance: Instance,
@@ -121,10 +121,10 @@ pub(crate) fn all_recorded(
     Ok(all)
 }
 
-/// A value of a program as it is recorded.
+/// Records a value of a program.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a reference that has no recorded form.
+/// [`Error::Unsupported`] for a reference that cannot be recorded.
 pub(crate) fn recorded(
     value: &Val,
     instance: Instance,
@@ -137,7 +137,7 @@ pub(crate) fn recorded(
     })
 }
 
-/// Writes a trace, in which functions are declared before they are used.
+/// Writes a trace in which functions are declared before they are used.
 #[derive(Debug)]
 pub(crate) struct Output {
     writer: Writer,

@@ -1,13 +1,13 @@
-//! What a program imports besides functions: memories, tables and globals.
+//! Records a program's imports other than functions: memories, tables and globals.
 //!
-//! A new instance is not the state that a replay can begin with: the host has filled its memory
-//! before, perhaps with another program. So the trace says how large imported memories and tables
-//! are, which values imported globals have, and what is in the memories and tables, after the
-//! program's own segments have been copied there and before any of its functions runs. In a replay
-//! they are the program's own.
+//! A replay cannot begin with the state of a new instance: the host may have filled imported
+//! memories before, perhaps with another program. Therefore the trace has the sizes of imported
+//! memories and tables, the values of imported globals, and the contents of the memories and tables
+//! after the program's own segments have been copied there and before any of its functions runs. In
+//! a replay, they belong to the program.
 //!
-//! From then on, changes of them are recorded as those of exported ones, also those by other
-//! instances that have them (`linked.rs`).
+//! From then on, their changes are recorded like those of exported ones, including changes by other
+//! instances that share them (`linked.rs`).
 
 use wasm_jit::{ExternType, Instance, Memory, Mutability, Table};
 
@@ -18,7 +18,7 @@ use super::functions::{Functions, Output, recorded};
 use super::value::{Value, mutable_globals};
 use super::writes;
 
-/// The imported memories and tables of an instance, and how many globals it imports.
+/// The imported memories and tables of an instance, and the number of globals that it imports.
 pub(crate) struct Imported {
     pub(crate) memories: Vec<Memory>,
     pub(crate) tables: Vec<Table>,
@@ -60,8 +60,8 @@ pub(crate) fn write(
     Ok(Imported { memories, tables, globals })
 }
 
-/// The value of an imported global. A replay has no functions yet when it reads it: a mutable one
-/// with a function is null at first.
+/// The value of an imported global. When a replay reads it, there are no functions yet: a mutable
+/// global that holds a function is null at first.
 fn global(
     store: &mut dyn AnyStore,
     instance: Instance,
@@ -78,8 +78,8 @@ fn global(
     }
 }
 
-/// Writes what is in the imported memories and tables of a new instance, whose start function has
-/// not run, and the functions in imported globals.
+/// Writes the contents of the imported memories and tables of a new instance, whose start function
+/// has not run, and the functions in imported globals.
 pub(crate) fn write_contents(
     store: &mut dyn AnyStore,
     instance: Instance,

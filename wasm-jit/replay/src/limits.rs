@@ -1,4 +1,4 @@
-//! [`Limits`] of programs that run in order to make a trace from another one.
+//! [`Limits`] of programs that run in order to derive a trace from another one.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use wasm_jit::{Store, StoreLimits, Timeout};
 
 use super::error::Error;
 
-/// What a program may use while it runs once more: see [`reduce_within`](super::reduce_within),
-/// [`slice_within`](super::slice_within) and [`import_within`](super::import_within). Without
-/// limits by default. Its stack is limited by [`wasm_jit::Config::max_wasm_stack`] and that of the
-/// thread.
+/// Limits of a program that is run once more: see [`reduce_within`](super::reduce_within),
+/// [`slice_within`](super::slice_within) and [`import_within`](super::import_within). By default,
+/// nothing is limited. The stack is limited by [`wasm_jit::Config::max_wasm_stack`] and the
+/// thread's stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Units of fuel, of an engine that counts them; with more, the program fails.
+    /// Amount of fuel, for an engine that counts it; the program fails when it has consumed more.
     pub fuel: Option<u64>,
-    /// Bytes of the garbage-collected heap.
+    /// Maximum size of the garbage-collected heap, in bytes.
     pub heap: Option<u64>,
-    /// Time until the program is interrupted.
+    /// Time after which the program is interrupted.
     pub timeout: Option<Duration>,
 }
 
 impl Limits {
-    /// Limits a store. The time ends with what is returned.
+    /// Applies the limits to a store. Dropping the result ends the timeout.
     ///
     /// # Errors
     /// [`Error::Engine`] if the engine does not count fuel, [`Error::Io`] if there is no thread

@@ -1,13 +1,12 @@
-//! Other instances in the store, with which the recorded one is linked: they are a part of its
-//! host.
+//! Other instances in the store with which the recorded one is linked: they are a part of its host.
 //!
-//! 1. Calls of functions of other instances are calls of the host while the store is observed
-//!    ([`CallObserver`](wasm_jit::CallObserver)), in both directions: of imports, and through
-//!    references. The recording is notified of them.
-//! 2. Others may change the memories and tables that it imports or exports. Before the host calls
-//!    one of them, these are copied, and compared when the recorded program continues ([`Copies`]).
-//!    Globals are compared in any case.
-//! 3. Functions of others to which it gets references have numbers in the trace
+//! 1. While the store is observed ([`CallObserver`](wasm_jit::CallObserver)), calls to and from
+//!    functions of other instances go through the host, whether by imports or through references.
+//!    The recording is notified of them.
+//! 2. Others may change the memories and tables that the instance imports or exports. Before the
+//!    host calls one of them, these are copied; the copies are compared when the recorded program
+//!    continues ([`Copies`]). Globals are compared in any case.
+//! 3. Functions of others to which the instance gets references have numbers in the trace
 //!    ([`Functions`]).
 
 use std::collections::BTreeSet;
@@ -20,7 +19,7 @@ use super::state::element;
 use super::value::Value;
 use super::writes;
 
-/// Memories and tables of an instance, by their indices, as they were before others ran.
+/// Memories and tables of an instance, by index, as they were before other instances ran.
 pub(crate) struct Copies {
     memories: Vec<(u32, Vec<u8>)>,
     tables: Vec<(u32, Vec<Option<Value>>)>,
@@ -47,7 +46,7 @@ impl Copies {
         Self { memories, tables: tables.collect() }
     }
 
-    /// The ranges of bytes of a memory that have changed.
+    /// The byte ranges of a memory that have changed.
     pub(crate) fn changed_bytes(
         &self,
         index: u32,
@@ -76,7 +75,7 @@ impl Copies {
         let elements = 0..store.elements(table);
         let is_changed = |at: &u64| {
             match (before.get(*at as usize), element(store, instance, functions, table, *at)) {
-                // Without a recorded form: it is refused.
+                // It cannot be recorded, and is refused.
                 (_, None) => true,
                 (Some(before), now) => *before != now,
                 (None, Some(now)) => !now.is_null(),

@@ -1,8 +1,8 @@
-//! [`refuse`]: objects that remain between two calls of the host.
+//! [`refuse`]: refuses objects that remain between two calls by the host.
 //!
-//! Events say what is in memories, tables and globals, but not what is in objects. Where a trace
-//! begins with the state of an instance, or leaves out a part of its run, as snapshots and slices
-//! do, a replay would find objects as initializers have made them.
+//! Events have the contents of memories, tables and globals, but not of objects. If a trace begins
+//! with the state of an instance, or leaves out a part of its run, as snapshots and slices do,
+//! objects in a replay would have the contents that initializers gave them.
 
 use wasm_jit::wasmparser::{ConstExpr, ElementItems, Operator, Parser, Payload, TableInit};
 use wasm_jit::{Instance, Mutability, Val};
@@ -11,7 +11,7 @@ use super::any_store::AnyStore;
 use super::error::{Error, unsupported};
 
 /// Refuses an instance with objects in constant globals, or made by the initializers of its tables
-/// and element segments. Those in mutable globals, and in tables that the program changes, are
+/// and element segments. Objects in mutable globals, and in tables that the program changes, are
 /// found when their values are recorded.
 pub(crate) fn refuse(store: &mut dyn AnyStore, instance: Instance) -> Result<(), Error> {
     for index in 0.. {

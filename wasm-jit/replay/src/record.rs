@@ -1,9 +1,10 @@
-//! [`Recorder`].
+//! [`Recorder`]: records an instance.
 //!
 //! A recording begins with a new instance ([`Recorder::instantiate`]), or with one that ran before
-//! ([`Recorder::attach`]): then the trace begins with its state (`state.rs`). From there on until
-//! [`Recorder::stop`], a [`CallObserver`] of the store notifies the recording of calls in both
-//! directions (`recording.rs`). Afterwards, nothing of it is left in the store or in the code.
+//! ([`Recorder::attach`]); in the latter case, the trace begins with its state (`state.rs`). From
+//! there on until [`Recorder::stop`], a [`CallObserver`] of the store notifies the recording of
+//! calls in both directions (`recording.rs`). Afterwards, no trace of it is left in the store or in
+//! the code.
 
 use std::fmt;
 use std::fs::File;
@@ -25,16 +26,14 @@ use super::trace::Writer;
 
 /// Records one instance of a module. A clone records to the same trace.
 ///
-/// Calls by the host are recorded by whatever part of the engine's API they are made.
+/// Calls by the host are recorded regardless of which part of the engine's API they use.
 ///
-/// Other instances in the store are a part of its host: what they change in memories, tables and
-/// globals that they share with it, and calls in both directions, are in the trace. While one of
-/// them runs, shared memories and tables are copied at each call between it and the recorded
-/// instance. A recorder for each of several instances writes a trace of each, in one run; each
-/// trace replays alone.
+/// Other instances in the store are a part of the instance's host: calls in both directions, and
+/// their changes to shared memories, tables and globals, are in the trace. While one of them runs,
+/// shared memories and tables are copied at each call between it and the recorded instance.
+/// Recorders for several instances each write a trace in the same run; each trace replays alone.
 ///
-/// Calls of one instance by another are calls of its imports, or through references, as in a table
-/// that they share.
+/// One instance calls another by its imports, or through references, as in a table that they share.
 #[derive(Clone)]
 pub struct Recorder {
     module: Module,
@@ -43,16 +42,16 @@ pub struct Recorder {
 
 struct Trace {
     recording: Recording,
-    /// Whether there was an instance.
+    /// Whether the recording has had an instance.
     has_begun: bool,
-    /// That of the store, while an instance is recorded.
+    /// The observer of the store, while an instance is recorded.
     observer: Option<ObserverId>,
 }
 
 impl Recorder {
-    /// A recorder that writes the trace to `out`. It is flushed whenever the program calls its
-    /// host, or the host the program, and when such a call has returned. With a file,
-    /// [`Recorder::to_file`] takes much less time for that.
+    /// A recorder that writes the trace to `out`. The trace is flushed whenever the program calls
+    /// its host, or the host calls the program, and when such a call has returned. For a file,
+    /// [`Recorder::to_file`] is much faster.
     ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Io`].
@@ -61,8 +60,8 @@ impl Recorder {
         Self::with(module, Writer::new(out)?)
     }
 
-    /// A recorder that writes the trace to a file: see [`Writer::to_file`]. Whenever the process
-    /// ends, and however it does, the file has everything up to the last call in either direction.
+    /// A recorder that writes the trace to a file: see [`Writer::to_file`]. Whenever and however
+    /// the process ends, the file has everything up to the last call or return in either direction.
     ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Io`].
@@ -77,7 +76,7 @@ impl Recorder {
         Ok(Self { module: module.clone(), trace: Arc::new(Mutex::new(trace)) })
     }
 
-    /// Whether a module can be recorded, as far as that is known before it runs.
+    /// Checks whether a module can be recorded, as far as that is known before it runs.
     ///
     /// # Errors
     /// [`Error::Unsupported`].
@@ -85,12 +84,12 @@ impl Recorder {
         check(module)
     }
 
-    /// Instantiates the module with the definitions of a linker, and records the instance, the call
-    /// of its start function included.
+    /// Instantiates the module with the definitions of a linker, and records the instance,
+    /// including the call to its start function.
     ///
     /// # Errors
-    /// Those of [`Linker::instantiate`]; [`Error::Unsupported`] for a second instance, and imports
-    /// of one function of the host, memory, table, tag or mutable global more than once.
+    /// As [`Linker::instantiate`]; [`Error::Unsupported`] for a second instance, and if the same
+    /// host function, memory, table, tag or mutable global is imported more than once.
     pub fn instantiate<T: 'static>(
         &self,
         store: &mut Store<T>,
@@ -112,17 +111,17 @@ impl Recorder {
         Ok(instance)
     }
 
-    /// Records an instance that ran before, from now on. The trace begins with its memories,
-    /// tables, mutable globals, and the segments that it has dropped: this takes time in proportion
-    /// to the sizes of memories and tables. They are not copied.
+    /// Starts to record an instance that ran before. The trace begins with its memories, tables,
+    /// mutable globals, and the segments that it has dropped: this takes time in proportion to the
+    /// sizes of memories and tables. They are not copied.
     ///
     /// # Errors
     /// [`Error::Unsupported`] as for [`Recorder::instantiate`], for an instance of another module,
-    /// and if a table or global has a reference that cannot be recorded: one to a value of the host
-    /// or to an object. [`Error::Io`].
+    /// and if a table or global has a reference that cannot be recorded: a reference to a host
+    /// value or to an object. [`Error::Io`].
     ///
     /// # Panics
-    /// If the instance is of another store.
+    /// If the instance belongs to another store.
     pub fn attach<T: 'static>(&self, store: &mut Store<T>, instance: Instance) -> Result<(), Error> {
         if instance.module(&*store).bytes() != self.module.bytes() {
             return Err(unsupported("an instance of another module"));
@@ -142,7 +141,8 @@ impl Recorder {
         if std::mem::replace(&mut trace.has_begun, true) {
             return Err(unsupported("a second instance in one trace"));
         }
-        // From here on, imports that are functions of other instances are functions of the host.
+        // From here on, imports that are functions of other instances are treated as host
+        // functions.
         let observer = store.observe_calls(Arc::new(self.clone()))?;
         let recording = &mut trace.recording;
         let any = &mut store.as_context_mut();
@@ -160,14 +160,14 @@ impl Recorder {
         begun
     }
 
-    /// Ends the recording; does nothing if there is none. Within a host function, the trace ends
-    /// before the function has returned. The trace is complete then.
+    /// Ends the recording and completes the trace; does nothing if there is no recording. If it is
+    /// called within a host function, the trace ends before that function has returned.
     ///
     /// # Errors
     /// [`Error::Io`].
     ///
     /// # Panics
-    /// If the store is not that of the instance.
+    /// If the store is not the one of the instance.
     pub fn stop(&self, mut store: impl AsContextMut) -> Result<(), Error> {
         let mut trace = self.lock();
         trace.recording.end();

@@ -15,24 +15,24 @@ use super::trace::Writer;
 use super::value::{Value, mutable_globals};
 use super::writes;
 
-/// The instance that is recorded.
+/// The instance that is recorded, and its state when the program last stopped running.
 struct Recorded {
     instance: Instance,
-    /// All memories, with their sizes in pages when the program left off.
+    /// All memories, with their sizes in pages at that time.
     memories: Vec<(Memory, u64)>,
-    /// All tables, with their sizes when the program left off.
+    /// All tables, with their sizes at that time.
     tables: Vec<(Table, u64)>,
-    /// Mutable globals that are imported or exported, by their indices in the module, with their
-    /// values when the program left off.
+    /// Mutable globals that are imported or exported, by index in the module, with their values at
+    /// that time.
     globals: Vec<(u32, Global, Option<Value>)>,
     log: WriteLog,
     shared: Shared,
     functions: Functions,
-    /// Calls of other instances by the host that have not ended.
+    /// The number of calls by the host to other instances that have not ended.
     others: u32,
-    /// What they may change, since the program left off or since one was called.
+    /// What such calls may change, as it was at that time or when one was called.
     copies: Option<Copies>,
-    /// How much there was at the beginning, if it is limited.
+    /// The amount of fuel at the beginning, if it is limited.
     fuel: Option<u64>,
 }
 
@@ -70,7 +70,7 @@ impl Recorded {
         }
     }
 
-    /// The program runs from now on: writes what has changed since the host ran.
+    /// The program runs from now on. Writes what has changed since the host ran.
     fn end_host(&mut self, store: &mut dyn AnyStore, out: &mut Output) -> Result<(), Error> {
         let copies = self.copies.take();
         for (index, (memory, before)) in self.memories.iter().enumerate() {
@@ -148,7 +148,7 @@ impl Recorded {
         all_recorded(values, self.instance, &self.functions, store)
     }
 
-    /// How a call ends that does not return.
+    /// The event for a call that ends without returning.
     fn failure(
         &self,
         store: &mut dyn AnyStore,
@@ -164,7 +164,7 @@ impl Recorded {
     }
 }
 
-/// A trace, and the instance that is recorded; what happens while there is none is ignored.
+/// A trace, and the instance that is recorded; calls while there is no instance are ignored.
 pub(crate) struct Recording {
     pub(crate) out: Output,
     recorded: Option<Recorded>,
@@ -181,7 +181,7 @@ impl Recording {
         Ok(Self { out, recorded: None, tags: Tags::default() })
     }
 
-    /// Records an instance from now on, whose state was written. The program runs.
+    /// Records an instance from now on; its state was written. The program runs.
     pub(crate) fn begin(&mut self, store: &mut dyn AnyStore, instance: Instance) -> Result<(), Error> {
         check_imports(store, instance)?;
         let shared = Shared::of(store.module(instance))?;
@@ -209,12 +209,12 @@ impl Recording {
         Ok(())
     }
 
-    /// How much there was when the recording of the instance began, if it is limited.
+    /// The amount of fuel when the recording of the instance began, if it is limited.
     pub(crate) fn fuel(&self) -> Option<u64> {
         self.recorded.as_ref()?.fuel
     }
 
-    /// Ends that.
+    /// Ends the recording of the instance.
     pub(crate) fn end(&mut self) {
         self.recorded = None;
     }
@@ -224,7 +224,7 @@ impl Recording {
         self.recorded.as_mut().map_or(Ok(()), |recorded| recorded.begin_host(store))
     }
 
-    /// The host calls a function, of the program or of another one.
+    /// The host calls a function of the program or of another instance.
     pub(crate) fn enter(
         &mut self,
         store: &mut dyn AnyStore,
@@ -263,7 +263,7 @@ impl Recording {
         out.flush()
     }
 
-    /// An instance calls a host function. Those of others, such as monitors, are ignored.
+    /// An instance calls a host function. Calls by other instances, such as monitors, are ignored.
     pub(crate) fn enter_host(
         &mut self,
         store: &mut dyn AnyStore,

@@ -1,8 +1,8 @@
 //! [`reduce`]: keeps what the program reads (section 3.3.1 of the paper).
 //!
-//! 1. The program runs with the host of the trace. Each byte that the host writes is pending: the
-//!    shadow memory has its number. A load of a pending byte makes it needed; a store ends that it
-//!    is pending, and so does another write by the host.
+//! 1. The program runs with the host of the trace. Each byte that the host writes becomes
+//!    *pending*, and the shadow memory records the number of the written byte. A load of a pending
+//!    byte marks it as needed; a store by the program or a later write by the host clears it.
 //! 2. The trace is copied without the bytes that are not needed.
 //!
 //! Calls inside the program (section 3.3.2) are not in the trace in the first place.
@@ -22,22 +22,21 @@ use super::rerun::{Observer, rerun};
 use super::trace::{Reader, Writer};
 use super::writes;
 
-/// What a reduction has achieved.
+/// The effect of a reduction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reduced {
-    /// Numbers of events before and after.
+    /// The numbers of events, before and after.
     pub events: [u64; 2],
-    /// Numbers of bytes that the host writes, before and after.
+    /// The numbers of bytes that the host writes, before and after.
     pub bytes: [u64; 2],
 }
 
-/// Writes a trace of the same run of the program, without the bytes that the program does not read
-/// before they are overwritten. Runs the program, on this thread, some ten times slower than usual.
-/// No other instance of the module may run meanwhile.
+/// Writes a trace of the same run without the bytes that the program does not read before they are
+/// overwritten. Runs the program on this thread, about ten times slower than usual. No other
+/// instance of the module may run at the same time.
 ///
 /// # Errors
-/// Those of [`generate`](super::generate); [`Error::Mismatch`] names the first event that does not
-/// repeat.
+/// As [`generate`](super::generate); [`Error::Mismatch`] with the first event that does not repeat.
 pub fn reduce(
     module: &Module,
     trace: impl Read + Seek + Send + 'static,
@@ -46,10 +45,10 @@ pub fn reduce(
     reduce_within(&Limits::default(), module, trace, out)
 }
 
-/// As [`reduce`], with limits of the program.
+/// As [`reduce`], with limits for the program.
 ///
 /// # Errors
-/// Those of [`reduce`]. [`Error::Failed`] also if the program reaches a limit.
+/// As [`reduce`]; [`Error::Failed`] also if the program reaches a limit.
 pub fn reduce_within(
     limits: &Limits,
     module: &Module,
@@ -104,13 +103,13 @@ fn copy(trace: impl Read, mut out: Writer, needed: &Bits) -> Result<Reduced, Err
     Ok(reduced)
 }
 
-/// Bytes of a page of the shadow memory.
+/// Number of bytes of a page of the shadow memory.
 const PAGE: u64 = 4096;
 
-/// The written bytes are numbered in the order of the trace.
+/// The pending bytes. Written bytes are numbered in the order of the trace.
 #[derive(Default)]
 struct Shadow {
-    /// The numbers of pending bytes plus 1, or 0: by memory and page.
+    /// By memory and page: for each byte, its number plus 1 if it is pending, otherwise 0.
     pending: HashMap<(u32, u64), Box<[u64; PAGE as usize]>>,
     needed: Bits,
     written: u64,
@@ -128,7 +127,7 @@ impl Shadow {
                 }
             }
         };
-        // One that is out of bounds may have any size.
+        // An access out of bounds may have any size.
         if pages.end - pages.start > self.pending.len() as u64 {
             for ((memory, page), numbers) in &mut self.pending {
                 if *memory == access.memory && pages.contains(page) {

@@ -1,4 +1,4 @@
-//! [`Replay`]: a recorded run, again in this engine.
+//! [`Replay`]: repeats a recorded run in this engine.
 
 use std::fmt;
 use std::io::Read;
@@ -12,12 +12,12 @@ use super::rerun::{self, Ended, Observer, Run};
 use super::snapshot::{Snapshots, Taking};
 use super::state::State;
 
-/// A recorded run, which happens again in this engine: the program runs, with a host that does what
-/// the trace says. What the host did outside of the program, such as output, is not repeated.
+/// Repeats a recorded run in this engine: the program runs with a host that does what the trace
+/// says. What the host did outside of the program, such as output, is not repeated.
 ///
 /// The program executes the same instructions on the same values as when it was recorded, and as in
-/// every other replay, whatever probes its module has. What it gets from its host is compared with
-/// the trace: arguments, results, and which function is called next.
+/// every other replay, whatever probes its module has. Arguments, results, and which function is
+/// called next are compared with the trace.
 ///
 /// # Example
 /// ```
@@ -62,14 +62,14 @@ pub struct Replay {
     store: Store<Run<Box<dyn Read>, Unobserved>>,
 }
 
-/// Nobody is notified.
+/// An observer that does nothing.
 struct Unobserved;
 
 impl Observer for Unobserved {}
 
 impl Replay {
-    /// A replay before its start: the instance exists, and no function of it has been called, also
-    /// not its start function. The trace is read while the program runs.
+    /// A replay before its start: the instance exists, and none of its functions has been called,
+    /// not even its start function. The trace is read while the program runs.
     ///
     /// # Errors
     /// [`Error::OtherModule`], [`Error::Damaged`], [`Error::Io`]; [`Error::Mismatch`] and
@@ -79,23 +79,23 @@ impl Replay {
         rerun::instantiate(module, trace, Unobserved).map(|store| Self { store })
     }
 
-    /// The instance.
+    /// The instance that is replayed.
     pub fn instance(&self) -> Instance {
         self.store.data().instance()
     }
 
-    /// Interrupts the program from other threads.
+    /// A handle to interrupt the program from other threads.
     pub fn interrupt_handle(&mut self) -> InterruptHandle {
         self.store.interrupt_handle()
     }
 
-    /// Limits what the program may use. If it had limits when it was recorded, a replay without
-    /// them differs from there on where they had an effect.
+    /// Limits the resources that the program may use. If it had limits when it was recorded, a
+    /// replay without them differs from the point where they had an effect.
     pub fn set_limits(&mut self, limits: StoreLimits) {
         self.store.set_limits(limits);
     }
 
-    /// Gives the program fuel: see [`Store::set_fuel`]. If the recorded run had as much and
+    /// Gives the program fuel: see [`Store::set_fuel`]. If the recorded run had the same amount and
     /// consumed it, the replay ends at the same instruction.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Replay {
         Ok(())
     }
 
-    /// The fuel that is left.
+    /// The remaining fuel.
     ///
     /// # Errors
     /// [`wasm_jit::Error::NoFuel`].
@@ -114,14 +114,14 @@ impl Replay {
         self.store.fuel()
     }
 
-    /// Begins at the last one of these snapshots at which less fuel had been consumed than
-    /// `unobserved`, if there is one: what happened before does not happen. And takes further
-    /// snapshots while it runs: where the host calls the program, no call of it is active, and the
-    /// last one is some milliseconds ago. To be called before [`Replay::run`], with the fuel of a
-    /// run from its beginning; the fuel that was consumed before the snapshot is subtracted.
+    /// Begins at the last of these snapshots at which less fuel than `unobserved` had been
+    /// consumed, if there is one, so that earlier events do not happen. Also takes further
+    /// snapshots during the run: where the host calls the program, no call to it is active, and the
+    /// last snapshot is some milliseconds ago. To be called before [`Replay::run`], with the fuel
+    /// of a run from its beginning; the fuel that was consumed before the snapshot is subtracted.
     ///
-    /// Programs that keep references other than to their own functions in tables or globals, or
-    /// objects in constant globals and initializers, have no snapshots.
+    /// No snapshots are taken of programs that keep references to anything but their own functions
+    /// in tables or globals, or objects in constant globals and initializers.
     ///
     /// # Example
     /// ```no_run
@@ -139,7 +139,8 @@ impl Replay {
     /// ```
     ///
     /// # Errors
-    /// [`wasm_jit::Error::NoFuel`], and the errors of reading the trace.
+    /// [`wasm_jit::Error::NoFuel`], and the errors of reading the trace: [`Error::Damaged`],
+    /// [`Error::Io`].
     pub fn use_snapshots(&mut self, snapshots: Arc<Snapshots>, unobserved: u64) -> Result<(), Error> {
         let given = self.store.fuel()?;
         let instance = self.instance();
@@ -157,13 +158,13 @@ impl Replay {
         Ok(())
     }
 
-    /// Runs the program on this thread, to the end of the trace. The second time, there is nothing
-    /// left to do.
+    /// Runs the program on this thread, to the end of the trace. A second call has nothing left to
+    /// do.
     ///
     /// # Errors
-    /// The errors of reading the trace. [`Error::Mismatch`] if the program does not do what is
-    /// recorded, [`Error::Failed`] if it fails instead: also if a probe or an interrupt ends its
-    /// call.
+    /// [`Error::Damaged`] and [`Error::Io`] if the trace cannot be read. [`Error::Mismatch`] if the
+    /// program does not do what is recorded, [`Error::Failed`] if it fails instead, including when
+    /// a probe or an interrupt ends its call.
     pub fn run(&mut self) -> Result<Ended, Error> {
         rerun::run(&mut self.store)
     }

@@ -1,4 +1,4 @@
-//! A run of the program in this engine with a host that does what a trace says.
+//! Runs the program in this engine with a host that does what a trace says.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::snapshot::{Snapshot, Taking};
 use super::stops::Events;
 use super::value::Value;
 
-/// Is notified of what happens in the run.
+/// Observes the events of the run.
 pub(crate) trait Observer: 'static {
     /// The next event was read, and has not happened; `None` at the end of the trace.
     fn reads(&mut self, _event: Option<&Event>) -> Result<(), Error> {
@@ -32,38 +32,39 @@ pub(crate) trait Observer: 'static {
 /// The state of the run.
 pub(crate) struct Run<R, O> {
     events: Events<R>,
-    /// Number of the event that is read next.
+    /// The number of the event that is read next.
     number: u64,
     instance: Option<Instance>,
-    /// Why the run does not go on: the end of the trace, or an error.
+    /// Why the run has stopped: the end of the trace (`Ok`), or an error.
     stopped: Option<Result<(), Error>>,
     /// The first error of the program, as recorded.
     failure: Option<wasm_jit::Error>,
     tags: Tags,
     functions: Functions,
-    /// Those that the module does not have: their types, and the functions once they are needed.
+    /// The functions that the module does not have: their types, and the functions once they are
+    /// needed.
     others: Vec<(FuncType, Option<Func>)>,
     observer: O,
-    /// Of a run that begins with a snapshot: the rest of its events.
+    /// The remaining events of the snapshot with which the run begins.
     restored: Option<(Arc<Snapshot>, usize)>,
-    /// If it takes snapshots.
+    /// Present if the run takes snapshots.
     taking: Option<Taking>,
 }
 
-/// How a recorded run has ended.
+/// The way in which a recorded run has ended.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Ended {
     /// The program returned to its host.
     Returned,
-    /// The program failed, as in the recorded run: it trapped, or did not catch an exception; or it
-    /// called a host function that failed ([`HostFailed`]), such as one that ends the program.
+    /// The program failed as in the recorded run: it trapped, did not catch an exception, or called
+    /// a host function that failed ([`HostFailed`]), such as one that ends the program.
     Failed(wasm_jit::Error),
-    /// The recorded run was stopped while the program ran, by an interrupt, or since all fuel was
-    /// consumed, of which the replay does not have the same amount. The replay ends where the host
-    /// was active last.
+    /// The recorded run was stopped while the program ran: by an interrupt, or because all fuel was
+    /// consumed and the replay does not have the same amount. The replay ends where the host was
+    /// last active.
     Stopped(Reason),
-    /// The trace ends before the program does: the recording was ended, or its process was.
+    /// The trace ends before the program does: the recording, or its process, was ended.
     TraceEnded,
 }
 
@@ -72,13 +73,14 @@ pub enum Ended {
 #[error("the host function {module}.{name} failed when it was recorded{}", after_colon(reason))]
 #[non_exhaustive]
 pub struct HostFailed {
-    /// The module of the import; `another module` for a function that the program does not import.
+    /// The module name of the import; `another module` for a function that the program does not
+    /// import.
     pub module: String,
     /// The name of the import, or the number of the function in the trace.
     pub name: String,
     /// The arguments of the call.
     pub arguments: Vec<Value>,
-    /// The error, if it is known.
+    /// The recorded error, if it is known.
     pub reason: Option<Reason>,
 }
 
@@ -86,7 +88,7 @@ fn after_colon(reason: &Option<Reason>) -> String {
     reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default()
 }
 
-/// In place of the module from which a function is imported.
+/// Replaces the module from which a function is imported.
 const OTHER_MODULES: &str = "another module";
 
 impl<R: Read, O: Observer> Run<R, O> {
@@ -107,7 +109,7 @@ impl<R: Read, O: Observer> Run<R, O> {
         }
     }
 
-    /// The same, also if it is a function, which is known then.
+    /// Reads the next event, including declarations of functions, which are recorded.
     fn read(&mut self) -> Result<Option<Event>, Error> {
         self.number += 1;
         let event = self.events.next().transpose()?;
@@ -121,7 +123,7 @@ impl<R: Read, O: Observer> Run<R, O> {
         Ok(event)
     }
 
-    /// The program has this much fuel.
+    /// Records the amount of fuel that the program has.
     pub(crate) fn set_fuel(&mut self, fuel: u64) {
         self.events.set_fuel(fuel);
     }
@@ -130,12 +132,12 @@ impl<R: Read, O: Observer> Run<R, O> {
         &self.functions
     }
 
-    /// The event that was read last does not fit.
+    /// The error that the last event does not fit.
     fn mismatch(&self, what: &'static str) -> Error {
         Error::Mismatch { number: self.number - 1, what, values: None }
     }
 
-    /// The same, with what the program does, if traces can have it.
+    /// The same, with what the program does, if traces can represent it.
     fn differs(&self, what: &'static str, found: Option<Event>, recorded: Event) -> Error {
         let values = found.map(|found| Box::new(Difference { found, recorded }));
         Error::Mismatch { number: self.number - 1, what, values }
@@ -162,15 +164,15 @@ impl<R: Read, O: Observer> Run<R, O> {
     }
 }
 
-/// How the host's part ended.
+/// The end of the host's part of a call.
 enum HostEnded {
-    /// With these results; of the host itself, after its last call, without any.
+    /// It returned these results; for the host itself, after its last call, there are none.
     Returned(Vec<Value>),
-    /// With this exception.
+    /// It threw this exception.
     Threw(ExnRef),
-    /// It failed, for this reason if it is known, or what it called did.
+    /// It failed, for this reason if it is known, or a function that it called failed.
     Failed(Option<Reason>),
-    /// The trace ended before: the recording was ended, or its process was.
+    /// The trace ended before: the recording, or its process, was ended.
     Trace,
 }
 
@@ -178,7 +180,7 @@ enum HostEnded {
 /// before it runs.
 ///
 /// # Errors
-/// Those of [`instantiate`], [`Limits`] and [`run`], and those of `begin`.
+/// As [`instantiate`], [`Limits`] and [`run`], and those of `begin`.
 pub(crate) fn rerun<R: Read + 'static, O: Observer>(
     module: &Module,
     trace: R,
@@ -196,10 +198,10 @@ pub(crate) fn rerun<R: Read + 'static, O: Observer>(
     run(&mut store).map(drop)
 }
 
-/// Makes an instance of a module with the imports that a trace has, before it runs.
+/// Instantiates a module with the imports in a trace, before it runs.
 ///
 /// # Errors
-/// Those of [`Reader`], [`Error::OtherModule`], [`Error::Mismatch`].
+/// As [`Reader`]; [`Error::OtherModule`], [`Error::Mismatch`].
 pub(crate) fn instantiate<R: Read + 'static, O: Observer>(
     module: &Module,
     trace: R,
@@ -249,7 +251,7 @@ pub(crate) fn instantiate<R: Read + 'static, O: Observer>(
 /// Does what the host does, to the end of the trace.
 ///
 /// # Errors
-/// Those of [`Reader`], [`Error::Mismatch`], [`Error::Failed`].
+/// As [`Reader`]; [`Error::Mismatch`], [`Error::Failed`].
 pub(crate) fn run<R: Read + 'static, O: Observer>(store: &mut Store<Run<R, O>>) -> Result<Ended, Error> {
     let ended = act(&mut store.as_context_mut(), None);
     let cut = store.data().events.stopped().cloned().map_or(Ended::TraceEnded, Ended::Stopped);
@@ -272,13 +274,13 @@ pub(crate) fn run<R: Read + 'static, O: Observer>(store: &mut Store<Run<R, O>>) 
     }
 }
 
-/// A size and a maximum, if they have 32 bits.
+/// A size and a maximum, if they fit into 32 bits.
 fn small(size: u64, maximum: Option<u64>) -> Option<(u32, Option<u32>)> {
     let maximum = maximum.map(u32::try_from).transpose();
     u32::try_from(size).ok().zip(maximum.ok())
 }
 
-/// A memory that a program imports with this type, as the next event says.
+/// Makes a memory that a program imports with this type, as the next event says.
 fn memory<R: Read, O: Observer>(store: &mut Store<Run<R, O>>, ty: &MemoryType) -> Result<Memory, Error> {
     let Some(Event::ImportMemory { pages, maximum, .. }) = store.data_mut().next()? else {
         return Err(store.data().mismatch("the program imports a memory"));
@@ -292,7 +294,7 @@ fn memory<R: Read, O: Observer>(store: &mut Store<Run<R, O>>, ty: &MemoryType) -
     Ok(Memory::new(&mut *store, made)?)
 }
 
-/// A table that a program imports with this type, as the next event says.
+/// Makes a table that a program imports with this type, as the next event says.
 fn table<R: Read, O: Observer>(store: &mut Store<Run<R, O>>, ty: &TableType) -> Result<Table, Error> {
     let Some(Event::ImportTable { elements, maximum, .. }) = store.data_mut().next()? else {
         return Err(store.data().mismatch("the program imports a table"));
@@ -304,7 +306,7 @@ fn table<R: Read, O: Observer>(store: &mut Store<Run<R, O>>, ty: &TableType) -> 
     Ok(Table::new(&mut *store, made, null)?)
 }
 
-/// A global that a program imports with this type, as the next event says.
+/// Makes a global that a program imports with this type, as the next event says.
 fn global<R: Read + 'static, O: Observer>(
     store: &mut Store<Run<R, O>>,
     ty: &GlobalType,
@@ -340,7 +342,7 @@ fn host_function<R: Read + 'static, O: Observer>(
             Ok(HostEnded::Trace) => Ok(()),
             Err(error) => Err(error),
         };
-        // A call that was nested in this one may have found why.
+        // A call that was nested in this one may have found the reason.
         store.data_mut().stopped.get_or_insert(stopped);
         Err(failed(store, None))
     };
@@ -386,7 +388,7 @@ fn called<R: Read, O: Observer>(
 }
 
 /// Does what the host does until it returns; the host itself, to the end of the trace. A trace
-/// without a call of the program ends before the program does.
+/// without a call to the program ends before the program does.
 fn act<R: Read + 'static, O: Observer>(
     store: &mut StoreContextMut<'_, Run<R, O>>,
     import: Option<u32>,
@@ -447,7 +449,7 @@ fn act<R: Read + 'static, O: Observer>(
                 match enter(store, function, arguments)? {
                     Entered::Returned => {}
                     Entered::Threw(exception) => caught = Some(exception),
-                    // The host passes the failure on.
+                    // The host passes on the failure.
                     Entered::Failed if import.is_some() => match store.data_mut().next()? {
                         Some(Event::Fail { .. }) => return Ok(HostEnded::Failed(None)),
                         None => return Ok(HostEnded::Trace),
@@ -467,8 +469,8 @@ fn act<R: Read + 'static, O: Observer>(
     }
 }
 
-/// Takes a snapshot, if the run takes some; no call of the program is active, and the event that
-/// was read last comes after it.
+/// Takes a snapshot, if the run takes them. No call to the program is active, and the event that
+/// was read last comes after the snapshot.
 fn take_snapshot<R: Read + 'static, O: Observer>(
     store: &mut StoreContextMut<'_, Run<R, O>>,
     instance: Instance,
@@ -477,7 +479,7 @@ fn take_snapshot<R: Read + 'static, O: Observer>(
     let before = store.data().number - 1;
     match taking.take(store, instance, before) {
         Ok(()) => store.data_mut().taking = Some(taking),
-        // Nor will it have one later: the run goes on without.
+        // It will not have one later, either: the run continues without.
         Err(Error::Unsupported { .. }) => {}
         Err(error) => return Err(error),
     }
@@ -490,7 +492,7 @@ fn clear<R: Read + 'static, O: Observer>(
     instance: Instance,
 ) -> Result<(), Error> {
     for memory in (0..).map_while(|index| instance.memory(store.as_context(), index)).collect::<Vec<_>>() {
-        // Pages that nobody has written stay untouched.
+        // Pages that nothing has written stay untouched.
         for page in memory.data_mut(store.as_context_mut()).chunks_mut(4096) {
             if page.iter().any(|byte| *byte != 0) {
                 page.fill(0);
@@ -509,14 +511,14 @@ fn clear<R: Read + 'static, O: Observer>(
     Ok(())
 }
 
-/// How a call of the program ended.
+/// The end of a call to the program.
 enum Entered {
     Returned,
-    /// With this exception, as recorded.
+    /// It threw this exception, as recorded.
     Threw(ExnRef),
-    /// With another error, as recorded.
+    /// It ended with another error, as recorded.
     Failed,
-    /// The trace ended meanwhile, or an error stopped the run.
+    /// The trace ended during the call, or an error stopped the run.
     Trace,
 }
 
@@ -544,7 +546,7 @@ fn enter<R: Read + 'static, O: Observer>(
             Ok(Entered::Threw(exception))
         }
         (Some(Event::Fail { .. }), Err(error)) if !matches!(error, wasm_jit::Error::Exception { .. }) => {
-            // What a call in this one has failed with is the cause.
+            // The cause is the failure of a call inside this one.
             store.data_mut().failure.get_or_insert(error);
             Ok(Entered::Failed)
         }

@@ -1,14 +1,13 @@
-//! [`slice()`]: the trace of one function's calls.
+//! [`slice()`]: derives the trace of one function's calls.
 //!
 //! 1. The program runs with the host of the trace. Probes at the function's entry and exit, and a
-//!    watch of frames that are left otherwise, delimit its outermost calls.
-//! 2. What happens inside of such a call is copied: the events of the trace, also calls by the host
-//!    and recursive calls.
-//! 3. Outside, everything counts as the host's. A copy of the memories, tables and mutable globals
-//!    is kept as they are when the slice is replayed; at the next entry, what differs becomes
-//!    events, which are followed by one for the call. Only blocks of memory that were written are
-//!    compared: probes at all stores know them ([`Dirty`]). Tables are compared if probes at the
-//!    instructions that change tables have fired, or the host has changed one.
+//!    watch for frames that are left otherwise, delimit its outermost calls.
+//! 2. The events inside such a call are copied, including calls by the host and recursive calls.
+//! 3. Everything outside is attributed to the host. A copy of the memories, tables and mutable
+//!    globals is kept as they are when the slice is replayed; at the next entry, the differences
+//!    become events, which are followed by one for the call. Only blocks of memory that were
+//!    written are compared: probes at all stores record them ([`Dirty`]). Tables are compared if
+//!    probes at the instructions that change tables have fired, or the host has changed a table.
 
 use std::io::{Read, Write};
 use std::ops::Range;
@@ -36,19 +35,19 @@ use super::writes;
 
 /// Writes a trace in which the host calls only this function, as often as it was called from
 /// outside of itself in the recorded run, and with the memories, tables and globals that it found
-/// then.
-/// Returns the number of calls. Runs the program, on this thread, several times slower than usual;
-/// takes memory for a copy of its memories. No other instance of the module may run meanwhile.
+/// then. Returns the number of calls. Runs the program on this thread, several times slower than
+/// usual; takes memory for a copy of the program's memories. No other instance of the module may
+/// run at the same time.
 ///
-/// [`reduce`](super::reduce) removes bytes from the slice that the function does not read, and
+/// [`reduce`](super::reduce) removes the bytes from the slice that the function does not read, and
 /// verifies that the slice repeats.
 ///
 /// # Errors
-/// Those of [`generate`](super::generate) for the trace; [`Error::Mismatch`] names the first event
-/// that does not repeat. [`Error::NotCalled`]. [`Error::Unsupported`] if the function is imported
-/// or ends in tail calls, if a global, or a table that is changed outside of the calls, contains a
-/// reference to something that is not the module's, and if the function is called again after a
-/// trap or an exception has left it.
+/// As [`generate`](super::generate) for the trace; [`Error::Mismatch`] with the first event that
+/// does not repeat; [`Error::NotCalled`]; [`Error::Unsupported`] if the function is imported or
+/// ends in tail calls, if a global, or a table that is changed outside of the calls, contains a
+/// reference to something outside of the module, or if the function is called again after a trap or
+/// an exception has left it.
 pub fn slice(
     module: &Module,
     function: u32,
@@ -58,10 +57,10 @@ pub fn slice(
     slice_within(&Limits::default(), module, function, trace, out)
 }
 
-/// As [`slice()`], with limits of the program.
+/// As [`slice()`], with limits for the program.
 ///
 /// # Errors
-/// Those of [`slice()`]. [`Error::Failed`] also if the program reaches a limit.
+/// As [`slice()`]; [`Error::Failed`] also if the program reaches a limit.
 pub fn slice_within(
     limits: &Limits,
     module: &Module,
@@ -104,7 +103,7 @@ fn run<R: Read + 'static>(
         }
     });
     let observed = slice.clone();
-    // Their probes come before those below at the same places.
+    // These probes come before those below at the same locations.
     let _calls = functions(
         module,
         |called| called == index,
@@ -140,7 +139,7 @@ fn run<R: Read + 'static>(
     probed.is_complete()
 }
 
-/// Probes with the arguments and the results of the function.
+/// Probes that pass the arguments and the results of the function.
 fn boundary<R: Read + 'static>(function: &FunctionInfo<'_>, slice: &Shared) -> Vec<ProbeSpec> {
     let (parameters, results) = (function.ty().params().len() as u32, function.ty().results().len() as u32);
     let (entered, left) = (slice.clone(), slice.clone());
@@ -179,13 +178,13 @@ fn changes_table(operator: &Operator<'_>) -> bool {
 
 /// A memory.
 struct Memory {
-    /// As it is when the slice is replayed, but for blocks that are dirty.
+    /// The bytes as they are when the slice is replayed, except for dirty blocks.
     known: Vec<u8>,
     dirty: Dirty,
 }
 
 impl Memory {
-    /// The dirty parts of the memory, which has this length now. Nothing is dirty then.
+    /// Takes the dirty parts of the memory, which has this length now. Nothing is dirty afterwards.
     fn take_dirty(&mut self, length: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         self.known.resize(length, 0);
         let within = move |address: u64| (address as usize).min(length);
@@ -196,21 +195,21 @@ impl Memory {
 struct Slice {
     function: u32,
     out: Writer,
-    /// Number of frames of the function.
+    /// The number of frames of the function.
     depth: u32,
-    /// Whether one of its calls is being copied.
+    /// Whether a call to it is being copied.
     is_inside: bool,
     memories: Vec<Memory>,
-    /// The mutable globals by their indices, as they are when the slice is replayed; `None` for a
-    /// reference that has no recorded form.
+    /// The mutable globals by index, as they are when the slice is replayed; `None` for a reference
+    /// that cannot be recorded.
     globals: Vec<(u32, Option<Value>)>,
-    /// Those of the replay, as soon as it has begun.
+    /// The functions of the replay, once it has begun.
     functions: Functions,
-    /// As they are when the slice is replayed, unless they are dirty.
+    /// The tables as they are when the slice is replayed, unless they are dirty.
     tables: Vec<Elements>,
     /// Whether a table may have changed.
     are_tables_dirty: bool,
-    /// The event for what leaves a frame of the function.
+    /// The event for the reason why a frame of the function is left.
     left_by: Option<Event>,
     /// Whether a call was left by a failure or an exception.
     has_failed: bool,
@@ -289,7 +288,7 @@ impl Slice {
         Ok(())
     }
 
-    /// What was changed outside of the calls becomes events of the host.
+    /// Writes the changes outside of the calls as events of the host.
     fn changed_outside(&mut self, store: &mut dyn AnyStore, instance: Instance) -> Result<(), Error> {
         for (index, memory) in (0..).zip(&mut self.memories) {
             let handle = store.memory(instance, index).expect("memories remain");
@@ -326,7 +325,7 @@ impl Slice {
         Ok(())
     }
 
-    /// The tables are known as they are now.
+    /// Records the tables as they are now.
     fn take_tables(&mut self, store: &mut dyn AnyStore, instance: Instance) {
         self.tables = Elements::of_all(store, instance, &self.functions);
         self.are_tables_dirty = false;

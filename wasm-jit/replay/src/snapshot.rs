@@ -1,12 +1,12 @@
 //! [`Snapshots`]: states of a replay, from which later replays of the same trace begin.
 //!
-//! They are taken where the host is about to call the program and no call of it is active: then the
-//! state is what memories, tables, globals and segments have, as at the beginning of a recording in
-//! the middle of a run (`state.rs`), and the place in the trace. A replay that begins there reads
-//! the events before without doing anything.
+//! Snapshots are taken where the host is about to call the program and no call to it is active. The
+//! state then consists of memories, tables, globals and segments, as at the beginning of a
+//! recording in the middle of a run (`state.rs`), and the position in the trace. A replay that
+//! begins there skips the events before it.
 //!
-//! Their number and size are limited. When a limit is reached, the distance between them is doubled
-//! until enough of them are dropped: so they cover the whole run evenly, however long it is.
+//! Their number and size are limited. When a limit is reached, the distance between snapshots is
+//! doubled until enough of them are dropped. Thus they always cover the entire run evenly.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,15 +20,15 @@ use super::state::State;
 
 /// Maximum number of snapshots.
 const MAX: usize = 64;
-/// The default distance, in units of fuel: some milliseconds.
+/// The default distance, in units of fuel: a few milliseconds.
 const DISTANCE: u64 = 1 << 24;
 /// The default distance for each byte of the memories, which are read and perhaps copied: a run
 /// with snapshots takes a few percent longer.
 const FUEL_PER_BYTE: u64 = 16;
-/// The default limit of their size.
+/// The default limit of the total size, in bytes.
 const MAX_BYTES: usize = 256 << 20;
 
-/// Snapshots of a replay, for others of the same trace and module: see
+/// Snapshots of a replay, for further replays of the same trace and module: see
 /// [`Replay::use_snapshots`](super::Replay::use_snapshots).
 #[derive(Debug)]
 pub struct Snapshots {
@@ -45,14 +45,14 @@ struct Taken {
     bytes: usize,
 }
 
-/// A state.
+/// The state of a run at one event.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    /// How many events of the trace are before it.
+    /// The number of events of the trace before the snapshot.
     pub(crate) number: u64,
-    /// How much fuel was consumed.
+    /// The amount of fuel consumed before the snapshot.
     pub(crate) consumed: u64,
-    /// What makes the state of a new instance.
+    /// The events that turn a new instance into this state.
     pub(crate) events: Vec<Event>,
     bytes: usize,
 }
@@ -64,24 +64,25 @@ impl Default for Snapshots {
 }
 
 impl Snapshots {
-    /// None yet. They will take at most 256 MiB, and be taken at distances that cost a run a few
-    /// percent of its time.
+    /// An empty list, which will take at most 256 MiB; snapshots are taken at distances that cost a
+    /// run a few percent of its time.
     pub fn new() -> Self {
         Self { fuel_per_byte: FUEL_PER_BYTE, ..Self::with(DISTANCE, MAX_BYTES) }
     }
 
-    /// None yet: with this much fuel between two of them at first, and this much memory at most.
+    /// An empty list with this initial distance in units of fuel, and this limit of memory in
+    /// bytes.
     pub fn with(distance: u64, max_bytes: usize) -> Self {
         let taken = Taken { snapshots: Vec::new(), distance, bytes: 0 };
         Self { taken: Mutex::new(taken), fuel_per_byte: 0, max_bytes }
     }
 
-    /// How many there are: at most 64.
+    /// The number of snapshots: at most 64.
     pub fn count(&self) -> usize {
         self.taken().snapshots.len()
     }
 
-    /// How many bytes they take.
+    /// The memory that the snapshots take, in bytes.
     pub fn bytes(&self) -> usize {
         self.taken().bytes
     }
@@ -90,14 +91,14 @@ impl Snapshots {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The last one before this much fuel was consumed.
+    /// The last snapshot before this amount of fuel was consumed.
     pub(crate) fn before(&self, consumed: u64) -> Option<Arc<Snapshot>> {
         let taken = self.taken();
         taken.snapshots.iter().rev().find(|snapshot| snapshot.consumed < consumed).cloned()
     }
 }
 
-/// A replay that takes snapshots.
+/// The state of taking snapshots in a replay.
 pub(crate) struct Taking {
     snapshots: Arc<Snapshots>,
     /// The fuel of a run from its beginning.
@@ -112,7 +113,7 @@ impl Taking {
         Self { snapshots, given, initial, functions }
     }
 
-    /// Takes a snapshot if the last one is long ago; so many events are before it.
+    /// Takes a snapshot if the last one is long enough ago. `number` events are before it.
     ///
     /// # Errors
     /// [`Error::Unsupported`]: the state has no recorded form.
@@ -151,7 +152,7 @@ impl Taking {
 }
 
 impl Taken {
-    /// Doubles the distance, and drops those that are nearer to the one before.
+    /// Doubles the distance, and drops snapshots that are nearer to their predecessor.
     fn thin_out(&mut self) {
         self.distance = self.distance.saturating_mul(2).max(1);
         let mut last = 0;
@@ -171,7 +172,7 @@ impl Snapshots {
             taken.distance = taken.distance.saturating_mul(2);
             return;
         }
-        // Another replay may have taken it meanwhile.
+        // Another replay may have taken it in the meantime.
         if taken.snapshots.last().is_some_and(|last| last.consumed >= snapshot.consumed) {
             return;
         }

@@ -1,7 +1,7 @@
-//! [`State`]: memories, tables, globals and segments of an instance, as a replay knows them.
+//! [`State`]: memories, tables, globals and segments of an instance, as known to a replay.
 //!
-//! What differs from it becomes events of the host. The state at the beginning of a recording in
-//! the middle of a run is written as the difference from an instance that was
+//! Differences from it become events of the host. The state at the beginning of a recording in the
+//! middle of a run is written as the difference from an instance that was
 //! [cleared](Event::Snapshot). It is written while it is read: no copy is made.
 
 use wasm_jit::{Instance, Table};
@@ -20,23 +20,23 @@ use super::writes::changed_blocks;
 pub(crate) struct State {
     memories: Vec<Bytes>,
     tables: Vec<Elements>,
-    /// The mutable globals by their indices; `None` if it is not known.
+    /// The mutable globals by index; `None` if the value is not known.
     globals: Vec<(u32, Option<Value>)>,
-    /// Which data segments and which element segments are empty.
+    /// Whether each data segment, and each element segment, is empty.
     dropped: [Vec<bool>; 2],
 }
 
 /// A memory.
 struct Bytes {
     pages: u64,
-    /// What follows is zero.
+    /// The rest of the memory is zero.
     bytes: Vec<u8>,
 }
 
 /// A table.
 pub(crate) struct Elements {
     size: u64,
-    /// `None` if it has no recorded form. What follows is null.
+    /// `None` for an element that cannot be recorded. The rest of the table is null.
     elements: Vec<Option<Value>>,
 }
 
@@ -55,15 +55,16 @@ pub(crate) fn write_snapshot(
     cleared.write_changes(store, instance, &functions, &mut |event| out.write(&event))
 }
 
-/// Where the events go that describe a state.
+/// Receives the events that describe a state.
 pub(crate) type Sink<'s> = dyn FnMut(Event) -> Result<(), Error> + 's;
 
 impl State {
-    /// The state of a new instance after [`Event::Snapshot`]. The first `memories` and `tables` of
-    /// it are imported.
+    /// The state of a new instance after [`Event::Snapshot`]. The first `memories` and `tables` are
+    /// imported.
     fn cleared(store: &mut dyn AnyStore, instance: Instance, memories: usize, tables: usize) -> Self {
         let mut this = Self::empty(store, instance);
-        // Imported ones already have their sizes; the others are as large as the module says.
+        // Imported ones already have their sizes; the others have the sizes that the module
+        // declares.
         for (index, memory) in (0..).zip(&mut this.memories).skip(memories) {
             let found = store.memory(instance, index).expect("it has this memory");
             memory.pages = store.memory_type(found).minimum();
@@ -75,7 +76,7 @@ impl State {
         this
     }
 
-    /// With the sizes that the memories and tables have, but nothing in them.
+    /// A state in which memories and tables have their current sizes, but are empty.
     pub(crate) fn empty(store: &dyn AnyStore, instance: Instance) -> Self {
         let memories = (0..).map_while(|index| store.memory(instance, index));
         let memories = memories.map(|memory| Bytes { pages: store.pages(memory), bytes: Vec::new() });
@@ -86,7 +87,7 @@ impl State {
         Self { memories, tables, globals, dropped: Default::default() }
     }
 
-    /// That of an instance now. Copies its memories.
+    /// The current state of an instance. Copies its memories.
     pub(crate) fn of(store: &mut dyn AnyStore, instance: Instance, functions: &Functions) -> Self {
         let mut this = Self::empty(store, instance);
         for (index, memory) in (0..).zip(&mut this.memories) {
@@ -101,7 +102,7 @@ impl State {
         this
     }
 
-    /// Writes what an instance has now that this does not.
+    /// Writes the differences between this state and the current state of an instance.
     pub(crate) fn write_changes(
         &self,
         store: &mut dyn AnyStore,
@@ -143,7 +144,7 @@ impl State {
 }
 
 impl Elements {
-    /// Those of all tables of an instance now.
+    /// The elements of all tables of an instance now.
     pub(crate) fn of_all(store: &mut dyn AnyStore, instance: Instance, functions: &Functions) -> Vec<Self> {
         let tables: Vec<Table> = (0..).map_while(|index| store.table(instance, index)).collect();
         let of = |table: Table| {
@@ -154,12 +155,12 @@ impl Elements {
         tables.into_iter().map(of).collect()
     }
 
-    /// All elements are null.
+    /// Sets all elements to null.
     pub(crate) fn clear(&mut self) {
         self.elements.clear();
     }
 
-    /// Writes what the table with this index has now that this does not.
+    /// Writes the differences between this and the current elements of the table with this index.
     pub(crate) fn write_changes(
         &self,
         index: u32,
@@ -193,7 +194,7 @@ impl Elements {
     }
 }
 
-/// An element of a table, if it has a recorded form.
+/// An element of a table, if it can be recorded.
 pub(crate) fn element(
     store: &mut dyn AnyStore,
     instance: Instance,
@@ -205,7 +206,7 @@ pub(crate) fn element(
     in_instance(&value, instance, functions, store)
 }
 
-/// Which data segments, and which element segments, are empty.
+/// Whether each data segment, and each element segment, is empty.
 fn dropped(store: &dyn AnyStore, instance: Instance) -> [Vec<bool>; 2] {
     [
         (0..).map_while(|segment| store.is_data_dropped(instance, segment)).collect(),

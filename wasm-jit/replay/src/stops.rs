@@ -1,9 +1,9 @@
-//! [`Events`]: the events of a trace, up to where the run was stopped.
+//! [`Events`]: the events of a trace, up to the point where the run was stopped.
 //!
-//! A run that ended because its fuel was consumed, or since it was interrupted, would have gone on:
-//! a replay does not know where to stop. It ends at the last event before which the host ran: what
-//! gave control to the program, and everything later, is left out. Then it is the trace of a run
-//! that was killed there.
+//! A run that was interrupted or ran out of fuel stopped at a point that the trace does not
+//! contain. Its replay ends at the last point where the host ran: the event that then returned
+//! control to the program, and all later ones, are dropped, as if the process had been killed
+//! there.
 
 use std::io::Read;
 
@@ -14,11 +14,11 @@ use super::trace::Reader;
 #[derive(Debug)]
 pub(crate) struct Events<R> {
     from: Reader<R>,
-    /// What was read ahead.
+    /// The event that was read ahead.
     next: Option<Result<Event, Error>>,
-    /// Where the run was stopped, and why.
+    /// The reason why the run was stopped, if it was.
     stopped: Option<Reason>,
-    /// A replay that has as much fuel stops by itself.
+    /// The amount of fuel; a replay with the same amount stops by itself.
     fuel: Option<u64>,
 }
 
@@ -27,12 +27,12 @@ impl<R: Read> Events<R> {
         Self { from: Reader::new(trace), next: None, stopped: None, fuel: None }
     }
 
-    /// The program has this much fuel.
+    /// Records the amount of fuel that the program has.
     pub(crate) fn set_fuel(&mut self, fuel: u64) {
         self.fuel = Some(fuel);
     }
 
-    /// Why the run was stopped, if the events have ended there.
+    /// The reason why the run was stopped, if the events have ended there.
     pub(crate) fn stopped(&self) -> Option<&Reason> {
         self.stopped.as_ref()
     }

@@ -6,23 +6,23 @@ use super::any_store::AnyStore;
 use serde::{Serialize, Serializer};
 use wasm_jit::{Global, Instance, Mutability, Val, ValType};
 
-/// A type of values that a trace can have.
+/// The type of a value in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Type {
-    /// Integers of 32 bits.
+    /// 32-bit integers: `i32`.
     I32,
-    /// Integers of 64 bits.
+    /// 64-bit integers: `i64`.
     I64,
-    /// Floats of 32 bits.
+    /// 32-bit floats: `f32`.
     F32,
-    /// Floats of 64 bits.
+    /// 64-bit floats: `f64`.
     F64,
-    /// Vectors.
+    /// 128-bit vectors: `v128`.
     V128,
     /// References to functions of any type: `funcref`.
     Func,
-    /// References to values of the host: `externref`.
+    /// References to host values: `externref`.
     Extern,
 }
 
@@ -34,7 +34,7 @@ impl Type {
         Self::ALL.into_iter().find(|one| one.engine() == ty)
     }
 
-    /// The type as the engine has it.
+    /// The engine's representation of the type.
     pub(crate) fn engine(self) -> ValType {
         match self {
             Self::I32 => ValType::I32,
@@ -54,30 +54,31 @@ impl fmt::Display for Type {
     }
 }
 
-/// A value, as its bits; a function as its index in the module.
+/// A value: the bits of a number or vector, or the index of a function in the module.
 ///
-/// Serialized as a map with its type: `{"i32": -1}`. Readers of JSON round large numbers, so those
-/// of 64 bits and vectors are text: `{"i64": "-1"}`, floats and vectors in hexadecimal digits.
+/// Serialized as a map with its type: `{"i32": -1}`. JSON readers round large numbers, so 64-bit
+/// integers and vectors are text, as in `{"i64": "-1"}`; floats and vectors are in hexadecimal
+/// digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Value {
-    /// An integer of 32 bits.
+    /// A 32-bit integer.
     I32(i32),
-    /// An integer of 64 bits.
+    /// A 64-bit integer.
     #[serde(serialize_with = "decimal")]
     I64(i64),
-    /// The bits of a float of 32 bits.
+    /// The bits of a 32-bit float.
     F32(u32),
-    /// The bits of a float of 64 bits.
+    /// The bits of a 64-bit float.
     #[serde(serialize_with = "hexadecimal")]
     F64(u64),
-    /// The bits of a vector; lane 0 is in the lowest ones.
+    /// The bits of a vector; lane 0 is in the lowest bits.
     #[serde(serialize_with = "hexadecimal")]
     V128(u128),
-    /// A function, or null. Larger numbers than the indices of the module's functions are those of
+    /// A function, or null. Numbers beyond the indices of the module's functions stand for
     /// [functions](crate::Event::Function) that it does not have.
     Func(Option<u32>),
-    /// The null reference to a value of the host.
+    /// The null reference to a host value.
     NullExtern,
 }
 
@@ -87,7 +88,7 @@ impl Value {
         matches!(self, Self::Func(None) | Self::NullExtern)
     }
 
-    /// The general type of such values.
+    /// The most general type of such values.
     pub(crate) fn ty(self) -> Type {
         match self {
             Self::I32(_) => Type::I32,
@@ -100,7 +101,7 @@ impl Value {
         }
     }
 
-    /// The recorded value; `None` for a reference to a value of the host, to an exception, or to a
+    /// The recorded value; `None` for a reference to a host value, to an exception, or to a
     /// function without a number.
     pub(crate) fn of(value: &Val, index: impl FnOnce(&wasm_jit::Func) -> Option<u32>) -> Option<Self> {
         match value {
@@ -111,7 +112,7 @@ impl Value {
         }
     }
 
-    /// That of a number or a vector.
+    /// The recorded value of a number or a vector.
     pub(crate) fn of_number(value: &Val) -> Option<Self> {
         Some(match value {
             Val::I32(value) => Self::I32(*value),
@@ -128,13 +129,13 @@ fn decimal<S: Serializer>(value: &i64, serializer: S) -> Result<S::Ok, S::Error>
     serializer.collect_str(value)
 }
 
-/// All digits of the type, with a prefix.
+/// Serializes all digits of the type, with a prefix.
 fn hexadecimal<T: fmt::LowerHex, S: Serializer>(bits: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{bits:#0width$x}", width = 2 + 2 * size_of::<T>()))
 }
 
 impl fmt::Display for Value {
-    /// Floats as numbers, with their bits where the number does not determine them.
+    /// Floats are shown as numbers, with their bits where the number does not determine them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::I32(value) => write!(f, "i32:{value}"),
@@ -151,7 +152,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// The mutable globals of an instance, by their indices.
+/// The mutable globals of an instance, by index.
 pub(crate) fn mutable_globals(store: &dyn AnyStore, instance: Instance) -> Vec<(u32, Global)> {
     let all = (0..).map_while(|index| Some((index, store.global(instance, index)?)));
     all.filter(|(_, global)| store.global_type(*global).mutability() == Mutability::Var).collect()

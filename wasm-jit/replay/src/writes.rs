@@ -1,18 +1,18 @@
-//! The ranges of bytes that are events of a trace.
+//! The byte ranges that become events of a trace.
 
 use super::event::MAX_WRITE;
 
-/// Number of bytes that are compared at once.
+/// Number of bytes that are compared together.
 const BLOCK: usize = 256;
 
-/// Bytes that are compared at once in a block that differs.
+/// Number of bytes that are compared together in a block that differs.
 const WORD: usize = 8;
 
-/// Ranges that are nearer to each other are one: an event takes about as many bytes.
+/// Ranges with a smaller distance are merged: an event takes about as many bytes.
 const GAP: usize = 8;
 
-/// The ranges that contain these positions, which are in order; each of at most [`MAX_WRITE`]
-/// bytes.
+/// The ranges that contain these positions, which are in ascending order; each has at most
+/// [`MAX_WRITE`] bytes.
 pub(crate) fn runs(positions: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
     let mut runs = Vec::new();
     positions.for_each(|here| add(&mut runs, here));
@@ -38,7 +38,7 @@ pub(crate) fn changed(before: &[u8], now: &[u8]) -> Vec<(usize, usize)> {
     runs
 }
 
-/// Adds the differences of two slices, of which this is the position, eight bytes at a time.
+/// Adds the differences of two slices, which begin at this position, eight bytes at a time.
 fn add_changed(runs: &mut Vec<(usize, usize)>, position: usize, before: &[u8], now: &[u8]) {
     // The bytes of a word are near to each other.
     const { assert!(WORD <= GAP) };
@@ -54,7 +54,7 @@ fn add_changed(runs: &mut Vec<(usize, usize)>, position: usize, before: &[u8], n
             Some((_, end)) if first - *end >= GAP => runs.push((first, last)),
             None => runs.push((first, last)),
             Some((start, end)) if last - *start <= MAX_WRITE => *end = last,
-            // It has to be divided here.
+            // The range must be divided here.
             _ => (at..at + WORD)
                 .filter(|byte| old[byte - at] != new[byte - at])
                 .for_each(|byte| add(runs, byte)),
@@ -69,7 +69,7 @@ fn add_changed(runs: &mut Vec<(usize, usize)>, position: usize, before: &[u8], n
 const ZEROS: [u8; BLOCK] = [0; BLOCK];
 
 /// The blocks in which two states of a memory differ, as ranges of at most [`MAX_WRITE`] bytes.
-/// What the state before lacks was zero.
+/// Anything missing from the earlier state was zero.
 pub(crate) fn changed_blocks<'a>(
     before: &'a [u8],
     now: &'a [u8],

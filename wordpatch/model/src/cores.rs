@@ -57,7 +57,7 @@ impl Core {
         all.into_iter().any(|(_, marks)| marks & mark != 0)
     }
 
-    /// A version that differs from memory.
+    /// A version that differs from memory, if there is one.
     pub(crate) fn outdated(&self, memory: &Memory) -> Option<Code> {
         self.0.iter().find_map(|Fetched { address, length, kept, .. }| {
             let now = memory.read(*address, *length);

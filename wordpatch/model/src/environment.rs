@@ -1,10 +1,10 @@
 //! The functions that the library under exploration calls in place of the machine: reads and stores
 //! of text, the site table, waits.
 //!
-//! A driver is a deterministic function of the answers to its [operations](Operation). So it needs
-//! no coroutine: to find its next operation after some answers, it is run from its beginning in a
-//! *replay*, which gives it these answers again, and is unwound at the first operation without an
-//! answer. Each function here returns `None` on a thread without a replay; the library then uses
+//! A driver is a deterministic function of the answers to its [operations](Operation). Therefore it
+//! needs no coroutine: to find its next operation after some answers, it is run from its beginning
+//! in a *replay*, which gives it these answers again, and is unwound at the first operation without
+//! an answer. Each function here returns `None` on a thread without a replay; the library then uses
 //! the machine.
 //!
 //! While the driver is unwound, its guards are dropped and may request further operations. These
@@ -25,14 +25,14 @@ use crate::code::Code;
 pub enum Operation {
     /// Read bytes of text.
     Read {
-        /// The first byte.
+        /// The address of the first byte.
         address: usize,
         /// The number of bytes.
         length: usize,
     },
     /// Compare bytes with `old` and replace them by `new` if they are equal, in one locked store.
     Exchange {
-        /// The first byte.
+        /// The address of the first byte.
         address: usize,
         /// The expected bytes.
         old: Code,
@@ -80,13 +80,13 @@ pub enum Operation {
 /// The answer to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Done, or yes.
+    /// The operation was done, or the answer is yes.
     Yes,
-    /// Not done, or no.
+    /// The operation was not done, or the answer is no.
     No,
-    /// The bytes found.
+    /// The bytes that were found.
     Found(Code),
-    /// The kernel refuses it.
+    /// The kernel refuses the operation.
     Refused,
 }
 

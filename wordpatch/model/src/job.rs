@@ -11,21 +11,22 @@ use std::rc::Rc;
 use crate::code::Code;
 use crate::environment::{Answer, Operation, Reached, replay};
 
-/// The change of a site by a call that succeeds.
+/// The change of a site by a successful call.
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
-    /// Number of the site in the scenario.
+    /// The number of the site in the scenario.
     pub site: usize,
     /// The old instruction.
     pub old: Code,
     /// The new instruction.
     pub new: Code,
-    /// The number of bytes given in the call. It keeps the others, and succeeds regardless of them.
+    /// The number of bytes given in the call, from the start of the instruction. The call keeps the
+    /// other bytes, and succeeds regardless of them.
     pub named: usize,
 }
 
 impl Change {
-    /// The change by a call with all bytes of the instruction.
+    /// The change by a call that is given all bytes of the instruction.
     pub fn new(site: usize, old: &[u8], new: &[u8]) -> Self {
         Self { site, old: Code::new(old), new: Code::new(new), named: old.len() }
     }
@@ -37,7 +38,7 @@ impl Change {
     }
 }
 
-/// A sequence of calls of the library by one thread. Clones share the nodes that are known.
+/// A sequence of calls to the library by one thread. Clones share the known nodes.
 #[derive(Clone)]
 pub struct Job {
     shared: Rc<Shared>,
@@ -68,7 +69,7 @@ struct Node {
 }
 
 impl Job {
-    /// Calls of a library that assumes this fetch window. The driver returns whether each change
+    /// Calls to a library that assumes this fetch window. The driver returns whether each change
     /// was made.
     pub fn new(
         name: impl Into<String>,
@@ -86,12 +87,13 @@ impl Job {
         Self { shared: Rc::new(shared), skipped_wait: None, skips_ownership: false }
     }
 
-    /// The same, with a wait (counted from 0 in the order in which waits begin) that ends at once.
+    /// The same calls, where a wait (counted from 0 in the order in which waits begin) ends
+    /// immediately.
     pub fn without_wait(self, which: usize) -> Self {
         Self { skipped_wait: Some(which), ..self }
     }
 
-    /// The same, without acquiring and locking its sites.
+    /// The same calls, without acquiring and locking the sites.
     pub fn without_owning(self) -> Self {
         Self { skips_ownership: true, ..self }
     }
@@ -194,12 +196,12 @@ impl Program {
         Self { jobs: jobs.into_iter().collect(), refusable: false, polls: false }
     }
 
-    /// The same, but the kernel may refuse waits, from any wait on.
+    /// The same calls, but the kernel may refuse waits, from any wait on.
     pub fn refusable(self) -> Self {
         Self { refusable: true, ..self }
     }
 
-    /// The same, but a wait may be polled once before it is over.
+    /// The same calls, but a wait may be polled once before it is over.
     pub fn polling(self) -> Self {
         Self { polls: true, ..self }
     }

@@ -9,7 +9,7 @@
 //! * The library's own drivers, unchanged. In a build with `--cfg model`, `wordpatch` uses the
 //!   [`environment`] in place of the machine and the kernel: for text, the site table, the clock
 //!   and waits. This includes `callpatch`, which writes text and waits through `wordpatch` only.
-//! * [`Job`]s are calls of the library; a [`Program`] is the sequence of calls of one thread; a
+//! * [`Job`]s are calls to the library; a [`Program`] is the sequence of calls of one thread; a
 //!   [`Scenario`] has sites, executors and patchers.
 //! * [`explore`](explore::explore) visits all states, breadth first, and returns the shortest
 //!   counterexample.
@@ -19,7 +19,7 @@
 //! ```
 //!
 //! `-- --nocapture` prints the number of states of each scenario, and the counterexample for each
-//! defect. `record.md` in this crate's folder contains the results of a run.
+//! defect. `record.md` in this crate's directory contains the results of a run.
 //!
 //! # Assumptions
 //! [`Assumption::ALL`] lists them, each with its status. Dropping any of them gives a

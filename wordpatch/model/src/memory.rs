@@ -5,7 +5,8 @@
 //! for each processor, and a lock that excludes reads and buffered stores of the others. To this
 //! the paper adds that "we can model a write that straddles cache lines as two write events", and
 //! an atomic one as "a pair of events bracketed by lock and unlock"; instruction fetch ignores the
-//! lock. So the unit here is a [`Write`], which never crosses a boundary of the true fetch window.
+//! lock. Therefore the unit here is a [`Write`], which never crosses a boundary of the true fetch
+//! window.
 //!
 //! # Instruction fetch
 //! "Each processor logically issues an *instruction read* ... in a bounded time window before each
@@ -16,9 +17,9 @@
 //! any order.
 //!
 //! # Why cores are not modelled individually
-//! * A core may read each window at any time, and its reads have no effect on others. So a core
-//!   that has read every version of every window can do everything that any other core can do.
-//! * A core may forget versions at any time, but this only reduces what it can execute. So it
+//! * A core may read each window at any time, and its reads have no effect on others. Therefore a
+//!   core that has read every version of every window can do everything that any other core can do.
+//! * A core may forget versions at any time, but this only reduces what it can execute. Here, it
 //!   forgets a version only when a wait forces it to.
 //!
 //! Therefore, one set of versions for each window represents all bytes that *some* core can still
@@ -28,7 +29,7 @@
 //! where cores are modelled individually.
 //!
 //! # Waits
-//! T_max bounds the age of the bytes that a core executes. So after a wait of T_max since a time
+//! T_max bounds the age of the bytes that a core executes. Thus, after a wait of T_max since a time
 //! `s`, every version that any core may still execute was read after `s`. A wait guarantees this
 //! and nothing else: reading the clock *marks* the versions that differ from memory at that time,
 //! and the end of the wait removes them.

@@ -34,7 +34,7 @@ use std::rc::Rc;
 /// Bytes that may be executed at a site.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Form {
-    /// These bytes.
+    /// Exactly these bytes.
     Whole(Code),
     /// These bytes, followed by any others: a dead operand, or bytes that are jumped over.
     Front(Code),
@@ -187,7 +187,7 @@ impl Scenario {
         }
     }
 
-    /// An instruction, and this many threads that execute it.
+    /// Adds an instruction, and this number of threads that execute it.
     pub fn site(mut self, address: usize, initial: &[u8], executors: usize) -> Self {
         self.executors.extend(std::iter::repeat_n(self.sites.len(), executors));
         let initial = Code::new(initial);
@@ -195,7 +195,7 @@ impl Scenario {
         self
     }
 
-    /// A patcher. Its new bytes may be executed at their sites.
+    /// Adds a patcher. Its new bytes may be executed at their sites.
     pub fn patcher(mut self, program: Program) -> Self {
         for Change { site, new, .. } in program.jobs.iter().flat_map(|job| job.changes()) {
             self.sites[*site].forms.push(Form::Whole(*new));
@@ -205,64 +205,64 @@ impl Scenario {
         self
     }
 
-    /// Another form that may be executed at the last site.
+    /// Allows another form to be executed at the last site.
     pub fn allowing(mut self, form: Form) -> Self {
         self.sites.last_mut().expect("a site").forms.push(form);
         self
     }
 
-    /// With another trap handler.
+    /// Uses another trap handler.
     pub fn handler(self, handler: Handler) -> Self {
         Self { handler, ..self }
     }
 
-    /// With other stores.
+    /// Uses another kind of stores.
     pub fn storing(self, stores: Stores) -> Self {
         Self { stores, ..self }
     }
 
-    /// With waits that begin while stores are still in the buffer.
+    /// Lets waits begin while stores are still in the buffer.
     pub fn waits_do_not_drain(self) -> Self {
         Self { waits_drain: false, ..self }
     }
 
-    /// With an individual core for each executor (`cores.rs`).
+    /// Models an individual core for each executor (`cores.rs`).
     pub fn core_by_core(self) -> Self {
         Self { one_by_one: true, ..self }
     }
 
-    /// With patchers that read text one byte at a time, as the library does.
+    /// Lets patchers read text one byte at a time, as the library does.
     pub fn reading_bytes(self) -> Self {
         Self { reads_bytes: true, ..self }
     }
 
-    /// With a thread that forks at any time.
+    /// Adds a thread that forks at any time.
     pub fn forking(self) -> Self {
         Self { forks: true, ..self }
     }
 
-    /// With a thread that forks at any time, even during steps.
+    /// Adds a thread that forks at any time, even during steps.
     pub fn forking_in_steps(self) -> Self {
         Self { forks_in_steps: true, ..self.forking() }
     }
 
-    /// On machines, or with callers, that violate this assumption.
+    /// Uses machines, or callers, that violate this assumption.
     pub fn without(self, assumption: Assumption) -> Self {
         Self { dropped: Some(assumption), ..self }
     }
 
-    /// Every core must have seen the result when the patchers have finished. (This is always
-    /// checked if all of them wait at their end.)
+    /// Requires that every core has seen the result when the patchers have finished. (This is
+    /// always checked if all of them wait at their end.)
     pub fn seen_at_the_end(self) -> Self {
         Self { must_be_seen: true, ..self }
     }
 
-    /// All patches may fail.
+    /// Permits all patches to fail.
     pub fn where_all_may_fail(self) -> Self {
         Self { may_all_fail: true, ..self }
     }
 
-    /// Explores it; panics if there is a flaw. Prints the number of states.
+    /// Explores the scenario; panics if there is a flaw. Prints the number of states.
     #[track_caller]
     pub fn holds(&self) {
         let Exploration { states, counterexample } = explore(self);
@@ -272,7 +272,8 @@ impl Scenario {
         println!("holds: {states} states");
     }
 
-    /// Explores it; panics unless the expected flaw is found. Prints the shortest path to it.
+    /// Explores the scenario; panics unless the expected flaw is found. Prints the shortest path to
+    /// it.
     #[track_caller]
     pub fn fails(&self, expected: impl Fn(&Flaw<Violation>) -> bool) {
         let Exploration { states, counterexample } = explore(self);

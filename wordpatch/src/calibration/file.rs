@@ -29,43 +29,43 @@ const MAX_LENGTH: u64 = 64 << 10;
 const TITLE: &str =
     "# Calibration of instruction fetch on one machine; made by tmax-probe. Not to be edited.\n";
 
-/// The reason why a calibration is refused.
+/// The reason why a calibration file is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{source}")]
     Unreadable {
         /// The system call's error.
         source: io::Error,
     },
 
-    /// It has no checksum line, or the checksum does not match.
+    /// The file has no checksum line, or the checksum does not match.
     #[error("it was cut off or changed after it was made")]
     Altered,
 
-    /// It was written by another version of `tmax-probe`.
+    /// The file was written by another version of `tmax-probe`.
     #[error("it has version {found}; only version {VERSION} is supported")]
     Version {
         /// The version of the file.
         found: u32,
     },
 
-    /// It is intact, but its contents are not a valid calibration.
+    /// The file is intact, but its contents are not a valid calibration.
     #[error("{reason}")]
     Invalid {
-        /// The reason.
+        /// The problem with the contents.
         reason: String,
     },
 
-    /// It was made on another machine.
+    /// The calibration was made on another machine.
     #[error("it was made on another machine ({what} {found:?} there, {here:?} here)")]
     OtherHost {
-        /// The key in which the two differ.
+        /// The key in which the two machines differ.
         what: &'static str,
-        /// The calibration's value.
+        /// The value in the calibration.
         found: String,
-        /// This machine's value.
+        /// The value on this machine.
         here: String,
     },
 }
@@ -73,13 +73,13 @@ pub enum Refusal {
 /// The calibration of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// [`VERSION`].
+    /// The version of the format: [`VERSION`].
     pub version: u32,
-    /// The program that made it, with its version.
+    /// The name and version of the program that made the calibration.
     pub made_by: String,
-    /// Seconds since 1970.
+    /// The time at which the calibration was made, in seconds since 1970.
     pub made_unix_s: u64,
-    /// The machine.
+    /// The machine on which the calibration was made.
     pub host: Host,
     /// The properties of instruction fetch that patches may rely on.
     pub model: Model,
@@ -105,16 +105,16 @@ pub struct Model {
 /// 50 ms in its own process. Because tears are clustered, trials that tore are counted, not tears.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// Level of the bounds below, 0 to 1.
+    /// The confidence level of the bounds below, from 0 to 1.
     pub confidence: f64,
     /// The number of trials of stores that do not cross a window boundary, for the kind of address
     /// with the fewest trials. None tore.
     pub trials_inside_window: u64,
     /// The upper confidence bound of the fraction of such trials that tear.
     pub torn_inside_at_most: f64,
-    /// The lower confidence bound of the fraction of equal trials that
-    /// tear at the window's boundary. 0 if the window is the one that the vendors guarantee, which
-    /// needs no evidence.
+    /// The lower confidence bound of the fraction of otherwise equal trials that tear at the
+    /// window's boundary. 0 if the window is the one that the vendors guarantee, which needs no
+    /// evidence.
     pub torn_at_border_at_least: f64,
     /// The shortest wait, in ticks, such that no trial with this wait or a longer one tore.
     pub clean_wait_ticks: u32,
@@ -127,8 +127,8 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Whether it supports a larger window than the vendors guarantee: stores inside the window
-    /// tear significantly less often than stores across its boundary.
+    /// Whether the evidence supports a larger window than the vendors guarantee: stores inside the
+    /// window tear significantly less often than stores across its boundary.
     fn supports_window(&self) -> bool {
         self.trials_inside_window > 0 && self.torn_inside_at_most < self.torn_at_border_at_least
     }
@@ -140,10 +140,10 @@ pub(super) fn exists(path: &Path) -> bool {
 }
 
 impl Calibration {
-    /// Reads a file and checks everything but the host.
+    /// Reads a file and checks everything except the host.
     ///
     /// # Errors
-    /// All [`Refusal`]s except [`Refusal::OtherHost`].
+    /// Any [`Refusal`] except [`Refusal::OtherHost`].
     pub fn read(path: &Path) -> Result<Self, Refusal> {
         let unreadable = |source| Refusal::Unreadable { source };
         // Checked before it is opened, because opening a FIFO would block.
@@ -181,13 +181,13 @@ impl Calibration {
         Ok(calibration)
     }
 
-    /// The text of a file.
+    /// The text of the calibration file.
     pub fn to_text(&self) -> String {
         let body = toml::to_string(self).expect("numbers and text in named tables");
         format!("{TITLE}{}\n{body}", checksum_line(&body))
     }
 
-    /// Writes a file atomically, and creates its folder if necessary.
+    /// Writes a file atomically, and creates its directory if necessary.
     ///
     /// # Errors
     /// The error of the failed system call.
@@ -228,7 +228,7 @@ impl Calibration {
         }
     }
 
-    /// Whether it was made on `host`.
+    /// Checks that the calibration was made on `host`.
     ///
     /// # Errors
     /// [`Refusal::OtherHost`].
@@ -239,7 +239,7 @@ impl Calibration {
         }
     }
 
-    /// The fetch model for patches.
+    /// The fetch model on which patches rely.
     pub fn fetch_model(&self) -> FetchModel {
         FetchModel {
             window: FetchWindow::from_bytes(self.model.window_bytes).expect("checked when it was read"),

@@ -1,4 +1,4 @@
-//! The machine that a calibration belongs to.
+//! The machine to which a calibration belongs.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The properties of a machine on which instruction fetch may depend. Unknown text is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
-    /// The twelve letters of CPUID.
+    /// The vendor: the twelve letters of CPUID.
     pub cpu_vendor: String,
     /// The family, including the extended family.
     pub cpu_family: u32,
@@ -18,7 +18,7 @@ pub struct Host {
     pub cpu_stepping: u32,
     /// The marketing name, for information: not compared.
     pub cpu_name: String,
-    /// The version, as the kernel prints it. In a virtual machine it may be a constant.
+    /// The microcode version, as the kernel prints it. In a virtual machine it may be a constant.
     pub microcode: String,
     /// The number of processor packages that the kernel reports.
     pub sockets: usize,
@@ -26,7 +26,7 @@ pub struct Host {
     pub processors: usize,
     /// The hypervisor, according to its CPUID leaf; `none` on bare metal.
     pub hypervisor: String,
-    /// Release of the kernel.
+    /// The release of the kernel.
     pub kernel: String,
 }
 

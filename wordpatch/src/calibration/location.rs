@@ -3,22 +3,22 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The environment variable with the path of the file. `none` means no file.
+/// The environment variable with the path of the file. `none` stands for no file.
 pub const ENVIRONMENT: &str = "FASTINST_CALIBRATION";
 
-/// The file for all users of the machine.
+/// The path of the file for all users of the machine.
 pub const SYSTEM_PATH: &str = "/etc/fastinst/calibration.toml";
 
 const NAME: &str = "fastinst/calibration.toml";
 
-/// The paths of calibration files, of which the first that exists is used:
+/// The possible paths of calibration files. The first one that exists is used:
 ///
 /// 1. `FASTINST_CALIBRATION`; if it is set, there are no other candidates;
 /// 2. `$XDG_CONFIG_HOME/fastinst/calibration.toml`, by default
 ///    `~/.config/fastinst/calibration.toml`;
 /// 3. `/etc/fastinst/calibration.toml`.
 ///
-/// In a process with more privileges than its user, only the last one.
+/// In a process with more privileges than its user, only the last path is returned.
 pub fn candidates() -> Vec<PathBuf> {
     // SAFETY: getauxval reads a value that the kernel has given to the process.
     let has_more_rights = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;

@@ -28,20 +28,20 @@ use crate::FetchModel;
 /// The status of the calibration file.
 #[derive(Debug)]
 pub enum Status {
-    /// There is none, or the environment disables it.
+    /// There is no file, or the environment disables it.
     Absent,
-    /// It is in use.
+    /// The file is in use.
     Loaded {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
-        /// Its contents.
+        /// The contents of the file.
         calibration: Box<Calibration>,
     },
-    /// It is refused; the vendors' guarantees are in use.
+    /// The file is refused; the vendors' guarantees are in use.
     Refused {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
-        /// The reason.
+        /// The reason for the refusal.
         why: Refusal,
     },
 }

@@ -51,8 +51,8 @@ fn a_patcher_follows_another() {
     programs.into_iter().fold(site.scenario(&CALL, 1), Scenario::patcher).holds();
 }
 
-/// A patch of the opcode only is one store, which compares the first byte and fails while that is
-/// INT3.
+/// A patch of the opcode only is one store, which compares the first byte and fails while that byte
+/// is INT3.
 #[test]
 fn a_single_store_against_the_protocol() {
     let site = Straddler::ANY;

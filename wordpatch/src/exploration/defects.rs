@@ -123,8 +123,8 @@ fn site_not_owned_its_lock_is_taken_for_a_breakpoint() {
     });
 }
 
-/// A store to one side does not compare the other side, which another patch changes meanwhile: both
-/// succeed, and the result is an instruction that neither has requested.
+/// A store to one side does not compare the other side, which another patch changes at the same
+/// time: both succeed, and the result is an instruction that neither has requested.
 #[test]
 fn site_not_owned_both_sides_are_patched_at_once() {
     let site = Straddler::ANY;

@@ -64,7 +64,8 @@ fn the_front_and_the_back_patched_at_once() {
     at_once(&Straddler::ANY, &OPCODE, &OPERAND).holds();
 }
 
-/// The store to the opcode does not compare the other bytes, which the protocol changes meanwhile.
+/// The store to the opcode does not compare the other bytes, which the protocol changes at the same
+/// time.
 #[test]
 fn the_opcode_and_the_whole_operand_patched_at_once() {
     at_once(&Straddler::ANY, &OPCODE, &OTHER_CALL).holds();

@@ -41,7 +41,7 @@ fn by_polling(patches: Vec<Outstanding>) -> Vec<bool> {
     results(patches)
 }
 
-/// Finishes the first, while the second one's wait continues.
+/// Finishes the first one while the wait of the second one continues.
 fn by_finishing(patches: Vec<Outstanding>) -> Vec<bool> {
     results(patches)
 }

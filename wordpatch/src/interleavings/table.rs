@@ -176,8 +176,8 @@ fn a_foreign_int3_stays_foreign_while_the_site_is_acquired_and_released() {
     });
 }
 
-/// A child that makes its own copy of the text meanwhile gets the bytes of one instruction, before
-/// or after a patch. 2 preemptions: 3,860 executions.
+/// A child that makes its own copy of the text during a patch gets the bytes of one instruction,
+/// before or after a patch. 2 preemptions: 3,860 executions.
 #[test]
 fn settled_bytes_are_those_of_one_instruction() {
     explore(2, 3_860, || {

@@ -7,15 +7,15 @@
 //! 3. The file is mapped *privately*, with the text's protection, at another address, and its pages
 //!    are faulted in.
 //! 4. `mremap` moves that mapping onto the text. The kernel holds the address space's lock during
-//!    the entire step, so a thread that faults meanwhile waits and then finds the new pages, which
-//!    contain the same bytes.
+//!    the entire step, so a thread that faults during the step waits and then finds the new pages,
+//!    which contain the same bytes.
 //!
 //! # Debuggers
 //! A debugger writes breakpoints into read-only text by copying the page, which the kernel refuses
-//! for a shared mapping of a file. In a private one, a page shows the stores through the alias
+//! for a shared mapping of a file. In a private one, stores through the alias are visible in a page
 //! until it is copied; `shown` handles that case. A breakpoint that was set before step 1 is in a
-//! page that was copied already: it is not written to the file, which is what forked children and
-//! decoders see, but to the new text before step 4.
+//! page that was copied already: it is not written to the file, which forked children and decoders
+//! read, but to the new text before step 4.
 //!
 //! Rejected: `/proc/self/mem` (3,000 ticks for each store, and no atomicity), and mprotect to
 //! writable without execute (executing threads would fault).
@@ -128,7 +128,7 @@ pub(crate) unsafe fn map_executable(writable: NonNull<u8>, length: usize) -> nix
 ///
 /// # Safety
 /// As [`map_executable`]; `place` must be the start of a mapping of `length` bytes that the caller
-/// owns and that is not in use. The caller owns it afterwards, too.
+/// owns and that is not in use. The caller still owns it afterwards.
 pub(crate) unsafe fn map_executable_at(
     writable: NonNull<u8>,
     length: usize,
@@ -235,7 +235,7 @@ unsafe fn read_settled(start: *const u8, length: usize) -> Bytes {
 }
 
 /// Replaces the private mapping at `range` by one of a new memory file with the same bytes, and
-/// returns the file's writable view.
+/// returns the file's writable alias.
 ///
 /// # Safety
 /// `range` must be a complete mapping, readable, that no other code writes or remaps during the
@@ -254,11 +254,11 @@ pub(super) unsafe fn replace_by_memory_file(
     };
     let breakpoints = if is_private { debugger::breakpoints_in_file_text(range) } else { Vec::new() };
     for (at, byte) in &breakpoints {
-        // SAFETY: inside the writable view, which is not in use yet.
+        // SAFETY: inside the writable alias, which is not in use yet.
         unsafe { writable.cast::<u8>().as_ptr().add(at - range.start).write(*byte) };
     }
     let addresses: Vec<usize> = breakpoints.into_iter().map(|(at, _)| at).collect();
-    // SAFETY: the file holds a copy of the text, which has not been changed meanwhile.
+    // SAFETY: the file holds a copy of the text, which has not been changed since.
     if let Err(errno) = unsafe { map_over_text(&file, 0, range, is_private, &addresses) } {
         // SAFETY: the mapping is ours and not in use.
         let _ = unsafe { munmap(writable, range.len()) };
@@ -267,11 +267,11 @@ pub(super) unsafe fn replace_by_memory_file(
     Ok(writable.cast())
 }
 
-/// In a forked child: maps a new memory file at the addresses of both views of a mapping. Of the
-/// text, only the parts in `shown` are still mapped, and are replaced.
+/// Maps, in a forked child, a new memory file at the addresses of both the text and its alias. Only
+/// the parts of the text in `shown` are still mapped, and are replaced.
 ///
 /// # Safety
-/// The writable view and the parts must be mapped, and not used by other threads of this process,
+/// The writable alias and the parts must be mapped, and not used by other threads of this process,
 /// except for execution.
 pub(super) unsafe fn replace_in_child(
     range: &Range<usize>,
@@ -302,7 +302,7 @@ pub(super) unsafe fn replace_in_child(
         let view = writable.as_ptr().cast_const().wrapping_add(part.start - range.start);
         let mut breakpoints = Vec::new();
         if is_private {
-            // SAFETY: this part of the text is mapped, and the view covers it.
+            // SAFETY: this part of the text is mapped, and the alias covers it.
             breakpoints = unsafe { debugger::breakpoints_in_copies(part, view) };
         }
         breakpoints.retain(|at| !sites.iter().any(|site| site.contains(at)));
@@ -310,7 +310,7 @@ pub(super) unsafe fn replace_in_child(
         unsafe { map_over_text(&file, part.start - range.start, part, is_private, &breakpoints) }
             .map_err(refused)?;
     }
-    // SAFETY: replaces the inherited writable view, which is not in use now, by the new one.
+    // SAFETY: replaces the inherited writable alias, which is not in use now, by the new one.
     let moved = unsafe {
         mremap(
             copy,
@@ -323,10 +323,10 @@ pub(super) unsafe fn replace_in_child(
     moved.map(drop).map_err(refused)
 }
 
-/// Replaces a writable view by empty memory.
+/// Replaces a writable alias by empty memory.
 ///
 /// # Safety
-/// The view is ours, `length` bytes long, and may lose its content.
+/// The alias is ours, `length` bytes long, and may lose its contents.
 pub(super) unsafe fn empty(view: NonNull<u8>, length: usize) {
     let (Some(address), Ok(size)) = (NonZeroUsize::new(view.addr().get()), length.try_into()) else { return };
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED | MapFlags::MAP_NORESERVE;
@@ -337,10 +337,10 @@ pub(super) unsafe fn empty(view: NonNull<u8>, length: usize) {
     }
 }
 
-/// Moves a writable view over another.
+/// Moves a writable alias over another one.
 ///
 /// # Safety
-/// Both are ours, `length` bytes long, and the first is not in use.
+/// Both are ours, `length` bytes long, and the first one is not in use.
 pub(super) unsafe fn move_view(from: NonNull<u8>, to: NonNull<u8>, length: usize) -> nix::Result<()> {
     let flags = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
     // SAFETY: the caller's obligation.
@@ -356,12 +356,12 @@ impl Files {
         Some(Self(maps::mappings().ok()?))
     }
 
-    /// The parts of `range` that belong to the writable view's file, not to something that was
-    /// mapped there since.
+    /// The parts of `range` that still belong to the writable alias's file, rather than to
+    /// something that was mapped there since.
     pub(super) fn shown(&self, range: &Range<usize>, writable: NonNull<u8>) -> Vec<Range<usize>> {
         let view = writable.addr().get();
         let mapped = |mapping: &&Mapping| mapping.range.contains(&view);
-        // An emptied view shows nothing.
+        // An emptied alias has no text.
         let Some(file) = self.0.iter().find(mapped).and_then(|mapping| mapping.file) else {
             return Vec::new();
         };
@@ -371,8 +371,8 @@ impl Files {
         parts.filter(|part| part.start < part.end).collect()
     }
 
-    /// The address at which a writable mapping shows all of `text`, a private mapping of a memory
-    /// file of ours.
+    /// The address of a writable alias of all of `text`, a private mapping of a memory file of
+    /// ours.
     fn view_of(&self, text: &Mapping) -> Option<usize> {
         let end = text.offset + text.range.len();
         let shows = |view: &&Mapping| {
@@ -386,23 +386,23 @@ impl Files {
     }
 }
 
-/// Another writable view of text that is a private mapping of a memory file of ours, and whose view
-/// is no longer registered. None if it has no view that can be duplicated.
+/// Another writable alias of text that is a private mapping of a memory file of ours, and whose
+/// alias is no longer registered. None if it has no alias that can be duplicated.
 ///
 /// # Safety
-/// No view is unmapped meanwhile.
+/// No alias is unmapped during the call.
 pub(super) unsafe fn duplicate_view_of(text: &Mapping) -> Result<Option<NonNull<u8>>, Error> {
     let view = Files::now().and_then(|files| files.view_of(text));
     let Some(view) = view.and_then(|view| NonNull::new(std::ptr::with_exposed_provenance_mut(view))) else {
         return Ok(None);
     };
-    // SAFETY: the view is as long as the text, and stays mapped by the caller's obligation.
+    // SAFETY: the alias is as long as the text, and stays mapped by the caller's obligation.
     let copy = unsafe { duplicate(view, text.range.len(), READ_WRITE) };
     copy.map(Some).map_err(|errno| refused(text.range.start, errno))
 }
 
-/// A writable view of a shared mapping that the caller has made: copying it would disconnect its
-/// other views, so the mapping is duplicated.
+/// A writable alias of a shared mapping that the caller has made: copying the text would disconnect
+/// its other mappings, so the mapping is duplicated.
 ///
 /// # Safety
 /// `range` must be mapped shared.

@@ -1,8 +1,8 @@
 //! Finds a debugger's breakpoints in text, and the pages that it has copied to set them.
 //!
-//! A debugger's write to read-only text gives the process its own copy of the page, which no longer
-//! shows what is stored in the mapped file. `/proc/thread-self/pagemap` has, for each page, whether
-//! it belongs to a file. If it cannot be read, no page counts as copied.
+//! A debugger's write to read-only text gives the process its own copy of the page, in which stores
+//! to the mapped file are no longer visible. `/proc/thread-self/pagemap` has, for each page,
+//! whether it belongs to a file. If it cannot be read, no page counts as copied.
 
 use std::fs::File;
 use std::ops::Range;
@@ -45,7 +45,7 @@ unsafe fn read_page(page: *const u8) -> [u8; PAGE] {
     std::array::from_fn(|at| unsafe { page.add(at).read_volatile() })
 }
 
-/// The places where `text` has an INT3 and `original` does not.
+/// The addresses at which `text` has an INT3 and `original` does not.
 fn differences<'a>(
     page: usize,
     text: &'a [u8; PAGE],
@@ -58,13 +58,13 @@ fn differences<'a>(
 }
 
 /// The breakpoints in text at `part` that was mapped from a memory file of ours with this writable
-/// `view`.
+/// alias `view`.
 ///
 /// # Safety
 /// Both must be mapped readable, and of the same length.
 pub(super) unsafe fn breakpoints_in_copies(part: &Range<usize>, view: *const u8) -> Vec<usize> {
     let in_page = |page: usize| {
-        // SAFETY: a page of the part, and the same one of the view.
+        // SAFETY: a page of the part, and the same page of the alias.
         let (text, original) = unsafe {
             (
                 read_page(std::ptr::with_exposed_provenance(page)),
@@ -75,7 +75,7 @@ pub(super) unsafe fn breakpoints_in_copies(part: &Range<usize>, view: *const u8)
     };
     let mut breakpoints: Vec<usize> = copied_pages(part).into_iter().flat_map(in_page).collect();
     // The parent may have stored since: then several adjacent bytes differ. A breakpoint is a
-    // single byte. SAFETY: both bytes are inside the part, and inside the view.
+    // single byte. SAFETY: both bytes are inside the part, and inside the alias.
     let differs = |at: usize| unsafe {
         part.contains(&at)
             && std::ptr::with_exposed_provenance::<u8>(at).read_volatile()

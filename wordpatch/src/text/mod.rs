@@ -4,7 +4,7 @@
 //! The first patch inside a mapping creates a writable alias of the entire mapping (`alias`): its
 //! bytes are copied into a memory file, and the file is mapped twice: writable at another address,
 //! and read-execute over the text, privately, which replaces the old pages in one step. From then
-//! on a store through the alias changes the text without a system call. No page is ever writable
+//! on, a store through the alias changes the text without a system call. No page is ever writable
 //! where it is executable, except a page that a debugger has copied (`shown`), during a store.
 //! Memory that the caller has mapped writable and executable is written directly.
 //!
@@ -78,7 +78,7 @@ pub fn access() -> TextAccess {
     }
 }
 
-/// Number of comparisons of text and its writable view that must all differ before a difference
+/// Number of comparisons of text and its writable alias that must all differ before a difference
 /// counts. A store of another thread may fall between the two reads, and often does if a site is
 /// toggled at the processor's full speed.
 const LOOKS: usize = 64;
@@ -86,7 +86,7 @@ const LOOKS: usize = 64;
 /// One executable mapping that can be written.
 pub(crate) struct TextMapping {
     range: Range<usize>,
-    /// Start of the writable view of `range`; none if each store changes the protection.
+    /// Start of the writable alias of `range`; none if each store changes the protection.
     writable: Option<NonNull<u8>>,
     /// Whether the pages are a memory file of ours, so that a forked child shares them.
     copied: bool,
@@ -94,7 +94,7 @@ pub(crate) struct TextMapping {
     is_private: bool,
     /// Whether a forked child has its own copy of the pages from the start.
     private: bool,
-    /// Whether places in it were resolved outside [`preparing`].
+    /// Whether addresses in it were resolved outside [`preparing`].
     is_given_out: bool,
 }
 
@@ -102,7 +102,7 @@ thread_local! {
     static IS_PREPARING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `act`, which keeps the places that it resolves to itself: a text in which no other places
+/// Runs `act`, which keeps the references that it resolves to itself: a text in which no others
 /// have been resolved can be [revived](revive).
 pub fn preparing<R>(act: impl FnOnce() -> R) -> R {
     let before = IS_PREPARING.replace(true);
@@ -118,7 +118,7 @@ static MAPPINGS: Mutex<Vec<TextMapping>> = Mutex::new(Vec::new());
 // only.
 unsafe impl Send for TextMapping {}
 
-/// A place in text, with its writable view looked up in advance. Cheap to copy.
+/// A location in text, with its writable alias looked up in advance. Cheap to copy.
 #[derive(Clone, Copy, Debug)]
 pub struct TextRef {
     address: usize,
@@ -144,8 +144,9 @@ impl TextRef {
     /// # Safety
     /// No other thread changes the mapping of these bytes (munmap, mremap, mprotect) during the
     /// call, and nothing but this crate writes text in it from now on. A mapping is what
-    /// `/proc/self/maps` shows as one: adjacent anonymous pages belong to one mapping, whoever has
-    /// mapped them. Texts of several owners must be separated by a page of something else.
+    /// `/proc/self/maps` shows as one: adjacent anonymous pages belong to one mapping, regardless
+    /// of which code has mapped them. Texts of several owners must be separated by a page of
+    /// something else.
     pub unsafe fn resolve(address: usize, length: usize) -> Result<Self, Error> {
         #[cfg(model)]
         if environment::window().is_some() {
@@ -170,14 +171,14 @@ impl TextRef {
         Ok(place)
     }
 
-    /// The place `offset` bytes further, in the same mapping.
+    /// The location `offset` bytes further, in the same mapping.
     pub(crate) fn at_offset(&self, offset: usize) -> Self {
         let writable = self.writable.and_then(|view| NonNull::new(view.as_ptr().wrapping_add(offset)));
         Self { address: self.address + offset, writable, ..*self }
     }
 
-    /// The same place, with the caller's guarantee that its text stays mapped. If a debugger has
-    /// copied a page, stores then show in it immediately, at the cost of a load.
+    /// The same location, with the caller's guarantee that its text stays mapped. If a debugger has
+    /// copied a page, stores become visible in it immediately, at the cost of a load.
     ///
     /// # Safety
     /// The text must stay mapped, and nothing else be mapped there, as long as the result, or
@@ -202,7 +203,7 @@ impl TextRef {
     /// Reads `length` bytes (1 to 8), `offset` bytes after the address.
     ///
     /// # Safety
-    /// The bytes must belong to the mapping this place was resolved in, and with
+    /// The bytes must belong to the mapping in which this location was resolved, and with
     /// [`TextAccess::Mprotect`] still be mapped.
     pub unsafe fn read(&self, offset: usize, length: usize) -> Bytes {
         #[cfg(model)]
@@ -222,7 +223,7 @@ impl TextRef {
     }
 
     /// Whether something else was mapped over the `length` bytes of text, so that they differ from
-    /// the writable view.
+    /// the writable alias.
     ///
     /// # Safety
     /// The bytes must be mapped readable at the address where they are executed.
@@ -234,12 +235,12 @@ impl TextRef {
         let text = std::ptr::with_exposed_provenance::<u8>(self.address);
         let view = self.writable.map_or(text, |view| view.as_ptr().cast_const());
         (0..LOOKS).all(|_| {
-            // SAFETY: the caller's obligation; the view outlives the text.
+            // SAFETY: the caller's obligation; the alias outlives the text.
             (0..length).any(|i| unsafe { text.add(i).read_volatile() != view.add(i).read_volatile() })
         }) && !self.is_copied_page(length)
     }
 
-    /// Whether the text is still that of the view, so that a difference means that its page was
+    /// Whether the text still belongs to the alias, so that a difference means that its page was
     /// copied. Does not allocate.
     fn is_copied_page(&self, length: usize) -> bool {
         let Some(view) = self.writable.filter(|_| self.is_private) else { return false };
@@ -263,7 +264,7 @@ impl TextRef {
     /// If the bytes cross a boundary of `window`, or `old` and `new` differ in length.
     ///
     /// # Safety
-    /// 1. The bytes must belong to the mapping this place was resolved in, and with
+    /// 1. The bytes must belong to the mapping in which this location was resolved, and with
     ///    [`TextAccess::Mprotect`] still be mapped.
     /// 2. Every thread that executes `new`, or any mixture of old and new bytes outside `window`,
     ///    must run valid code.
@@ -285,8 +286,7 @@ impl TextRef {
             return Err(Error::SharedWithParent { address });
         }
         match self.writable {
-            // SAFETY: obligation 1; a writable view begins at a page boundary like the text it
-            // shows.
+            // SAFETY: obligation 1; a writable alias begins at a page boundary, like its text.
             Some(writable) => unsafe {
                 let view = writable.as_ptr().wrapping_add(offset);
                 let stored = store::compare_exchange(window, view, old, new);
@@ -308,14 +308,14 @@ impl TextRef {
 }
 
 impl TextRef {
-    /// These eight bytes in the view and in the text, where the text is a private mapping.
+    /// These eight bytes in the alias and in the text, where the text is a private mapping.
     fn private_place(&self, quadword: Quadword) -> Option<Place> {
         let view = self.writable.filter(|_| self.is_private)?;
         let start = view.as_ptr().wrapping_sub(quadword.back()).cast();
         Some(Place::new(quadword, start, self.address))
     }
 
-    /// Makes a completed store through the view show in the text.
+    /// Makes a completed store through the alias visible in the text.
     ///
     /// # Safety
     /// As [`TextRef::compare_exchange`].
@@ -325,14 +325,14 @@ impl TextRef {
         let (old, new) = (quadword.word(old), quadword.word(new));
         // SAFETY: the caller's obligation of `staying_mapped`.
         let shown = || unsafe { place.shown(self.stays_mapped) };
-        // SAFETY: the view outlives the text.
+        // SAFETY: the alias outlives the text.
         let is_in_view = |shown| unsafe { quadword.load(place.view) == shown };
         // If another thread has stored since, the two differ only briefly.
         if shown().is_none_or(|shown| shown == new) || (0..LOOKS).any(|_| shown().is_none_or(is_in_view)) {
             return Ok(());
         }
-        // Other text may have been mapped there before the call: then the place is stale, and its
-        // store has no effect on text.
+        // Other text may have been mapped there before the call: then the location is stale, and
+        // its store has no effect on text.
         if !self.is_copied_page(1) {
             return Ok(());
         }
@@ -340,25 +340,26 @@ impl TextRef {
         unsafe { place.follow_store(old, new) }
     }
 
-    /// Whether the text has an INT3 at the place and the view does not: a debugger's breakpoint.
+    /// Whether the text has an INT3 at the location and the alias does not: a debugger's
+    /// breakpoint.
     pub(crate) fn has_breakpoint(&self) -> bool {
         let quadword = Quadword::of(FetchWindow::Bytes8, self.address, 1);
         let Some(place) = self.private_place(quadword) else { return false };
         let is_int3 = |_| {
             // SAFETY: the caller's obligation of `staying_mapped`.
             let shown = unsafe { place.shown(self.stays_mapped) };
-            // SAFETY: the view outlives the text.
+            // SAFETY: the alias outlives the text.
             let written = unsafe { quadword.load(place.view) };
             quadword.bytes(written)[0] != INT3 && shown.is_some_and(|word| quadword.bytes(word)[0] == INT3)
         };
         (0..LOOKS).all(is_int3)
     }
 
-    /// Writes `bytes` at the place, not atomically.
+    /// Writes `bytes` at the location, not atomically.
     ///
     /// # Safety
     /// 1. As [`TextRef::compare_exchange`].
-    /// 2. No thread executes these bytes meanwhile.
+    /// 2. No thread executes these bytes during the call.
     unsafe fn put_back(&self, bytes: &Bytes) {
         for (i, byte) in bytes.iter().enumerate() {
             let (to, _writable) = match self.writable {
@@ -391,11 +392,11 @@ impl TextMapping {
         }
         let private = !mapping.shared;
         let mut is_private = !mapping.writable && private && access() == TextAccess::Private;
-        // If the text is one of our files already, it was forgotten while it was mapped: another
-        // file would disconnect the earlier view.
+        // If the text is already one of our files, it was forgotten while it was mapped: another
+        // file would disconnect the earlier alias.
         let known = if mapping.is_ours && private && !mapping.writable {
-            // SAFETY: views are emptied or moved with the caller's lock held, and only if the text
-            // is gone or known.
+            // SAFETY: aliases are emptied or moved with the caller's lock held, and only if the
+            // text is gone or known.
             unsafe { alias::duplicate_view_of(&mapping)? }
         } else {
             None
@@ -441,7 +442,7 @@ impl TextMapping {
     }
 }
 
-/// Registers a text that has a writable view from the start: a memory file of ours.
+/// Registers a text that has a writable alias from the start: a memory file of ours.
 pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>) {
     let writable = Some(writable);
     let mapping =
@@ -450,7 +451,7 @@ pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>) {
 }
 
 /// Discards all information about mappings that overlap `range`, after the text there was unmapped
-/// or replaced. Places that were resolved in them remain safe to use: their stores go to memory
+/// or replaced. References that were resolved in them remain safe to use: their stores go to memory
 /// that is not executed.
 ///
 /// This and the other functions for mappings block while another thread resolves or copies text,
@@ -461,9 +462,9 @@ pub fn forget(range: &Range<usize>) {
 }
 
 impl TextRef {
-    /// Discards all information about the mapping that this place was resolved in, if [something
-    /// else](TextRef::is_stale) is mapped there now. Unlike [`forget`], keeps what was resolved
-    /// there since.
+    /// Discards all information about the mapping in which this location was resolved, if
+    /// [something else](TextRef::is_stale) is mapped there now. Unlike [`forget`], keeps what was
+    /// resolved there since.
     pub fn forget_text(&self) {
         let wanted = self.address..self.address + 1;
         let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
@@ -471,10 +472,10 @@ impl TextRef {
     }
 }
 
-/// The remaining writable views of released texts: the former range of each text, and its view.
+/// The remaining writable aliases of released texts: the former range of each text, and its alias.
 static RELEASED: Mutex<Vec<(Range<usize>, View)>> = Mutex::new(Vec::new());
 
-/// Start of a writable view.
+/// Start of a writable alias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct View(NonNull<u8>);
 
@@ -482,8 +483,8 @@ struct View(NonNull<u8>);
 unsafe impl Send for View {}
 
 /// As [`forget`], for text that has been unmapped completely; also frees its pages and their file.
-/// The address space of the alias is kept, with empty memory, so that places resolved in the text
-/// can still be used without effect; [`revive`] reuses it.
+/// The address space of the alias is kept, with empty memory, so that references resolved in the
+/// text can still be used without effect; [`revive`] reuses it.
 ///
 /// # Safety
 /// The mappings that overlap `range` must have been unmapped completely. Other mappings may have
@@ -493,21 +494,22 @@ pub unsafe fn release(range: &Range<usize>) {
     let gone = |m: &mut TextMapping| range.start < m.range.end && m.range.start < range.end;
     for mapping in mappings.extract_if(.., gone).filter(|mapping| mapping.copied) {
         let view = mapping.writable.expect("a copied mapping has a writable view");
-        // SAFETY: the view is ours, and its pages are not executed, by the caller's obligation.
+        // SAFETY: the alias is ours, and its pages are not executed, by the caller's obligation.
         unsafe { alias::empty(view, mapping.range.len()) };
         RELEASED.lock().unwrap_or_else(|e| e.into_inner()).push((mapping.range, View(view)));
     }
 }
 
-/// For text that is mapped again where the text of `old`, a place in it, was before it was
-/// released: moves its writable view to the old one's address. Old places are then valid again, and
-/// new ones must no longer be used. Returns whether there was such a text, with the same extent,
-/// and places in the new one were resolved in [`preparing`] only; otherwise nothing is changed.
+/// For text that is mapped again where the text of `old`, a location in it, was before it was
+/// released: moves its writable alias to the old one's address. Old references are then valid
+/// again, and new ones must no longer be used. Returns whether there was such a text, with the same
+/// extent, and all references to the new one were resolved in [`preparing`]; otherwise nothing is
+/// changed.
 ///
 /// # Safety
 /// 1. The text is mapped, and no [`TextRef`] or [`TogglePair`] that was resolved in it in
 ///    [`preparing`] is in use or used afterwards.
-/// 2. Changes through the old places must be correct in the new text.
+/// 2. Changes through the old references must be correct in the new text.
 pub unsafe fn revive(old: &TextRef) -> bool {
     let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     let wanted = old.address..old.address + 1;
@@ -523,7 +525,7 @@ pub unsafe fn revive(old: &TextRef) -> bool {
     if !mapping.copied || mapping.is_given_out {
         return false;
     }
-    // SAFETY: both views are ours and of this length; the caller's obligations.
+    // SAFETY: both aliases are ours and of this length; the caller's obligations.
     if unsafe { alias::move_view(now, place, mapping.range.len()) }.is_err() {
         return false;
     }
@@ -533,8 +535,8 @@ pub unsafe fn revive(old: &TextRef) -> bool {
 }
 
 /// Gives a forked child its own text pages, so that patches of parent and child no longer affect
-/// each other. To be called in the child; does nothing if nothing is shared. Blocks while the
-/// patched mappings are copied.
+/// each other. Called in the child; does nothing if nothing is shared. Blocks while the patched
+/// mappings are copied.
 ///
 /// Sites that the parent was patching contain their old instruction in the child. The child cannot
 /// finish a patch that the parent has begun: its [`Outstanding`](crate::Outstanding) returns
@@ -579,8 +581,8 @@ pub unsafe fn unshare() -> Result<(), Error> {
 /// As [`unshare`].
 unsafe fn unshare_mapping(mapping: &TextMapping, files: Option<&alias::Files>) -> Result<(), Error> {
     let writable = mapping.writable.expect("a copied mapping has a writable view");
-    // If the text was unmapped, something else may be mapped there; stores through its view have no
-    // effect.
+    // If the text was unmapped, something else may be mapped there; stores through its alias have
+    // no effect.
     let shown = match files {
         Some(files) => files.shown(&mapping.range, writable),
         None => vec![mapping.range.clone()],
@@ -588,14 +590,14 @@ unsafe fn unshare_mapping(mapping: &TextMapping, files: Option<&alias::Files>) -
     if shown.is_empty() {
         return Ok(());
     }
-    // SAFETY: the writable view and these parts are mapped (the child inherits them), and unused
-    // meanwhile by the caller's obligation.
+    // SAFETY: the writable alias and these parts are mapped (the child inherits them), and unused
+    // during the call by the caller's obligation.
     unsafe { alias::replace_in_child(&mapping.range, writable, &shown, mapping.is_private) }
 }
 
-/// In a forked child: gives it its own pages of all texts in which a debugger has copied some. If a
-/// site crosses into a copied page, the child would see only half of its parent's patches, and in a
-/// copy it would keep their INT3s.
+/// Gives a forked child its own pages of all texts in which a debugger has copied some. If a site
+/// crosses into a copied page, the child would see only half of its parent's patches, and in a copy
+/// it would keep their INT3s.
 ///
 /// # Safety
 /// As [`unshare`].
@@ -615,8 +617,8 @@ pub(crate) unsafe fn unshare_where_copied(mappings: &[TextMapping]) {
 }
 
 /// Restores the old bytes of each of these sites, in text of which this process has its own pages;
-/// the others are left to [`unshare`]. For a forked child, with the sites that were locked when its
-/// parent forked.
+/// the others are left to [`unshare`]. Called in a forked child, with the sites that were locked
+/// when its parent forked.
 ///
 /// # Safety
 /// No other thread of this process writes text; the old bytes are those that the in-flight patches
@@ -633,9 +635,9 @@ pub(crate) unsafe fn roll_back_own_pages(mappings: &[TextMapping], sites: &[(usi
     }
 }
 
-/// Whether the text at all these places, with these lengths, is what was written there. Unlike
-/// [`TextRef::is_stale`], reads the bytes by system calls, a thousand places at a time, so the text
-/// need not be mapped. Text that is written where it is executed cannot be checked.
+/// Whether the text at all these locations, with these lengths, is what was written there. Unlike
+/// [`TextRef::is_stale`], reads the bytes by system calls, a thousand locations at a time, so the
+/// text need not be mapped. Text that is written where it is executed cannot be checked.
 pub(crate) fn are_current(places: &[(TextRef, usize)]) -> bool {
     /// The kernel's limit for one call (UIO_MAXIOV).
     const AT_ONCE: usize = 1024;
@@ -673,7 +675,7 @@ pub(crate) fn are_current(places: &[(TextRef, usize)]) -> bool {
         let is_same = |(place, length): &&(TextRef, usize)| {
             let (text, behind) = rest.split_at(*length);
             rest = behind;
-            // SAFETY: the view outlives the text.
+            // SAFETY: the alias outlives the text.
             text == &*unsafe { place.read(0, *length) } || place.is_copied_page(*length)
         };
         read == found.len() as isize && places.iter().all(is_same)
@@ -681,9 +683,9 @@ pub(crate) fn are_current(places: &[(TextRef, usize)]) -> bool {
     places.chunks(AT_ONCE).all(|places| (0..LOOKS).any(|_| are_current(places)))
 }
 
-/// The addresses of pages in `range` that a debugger has copied: stores to text there show only
-/// after [`TogglePair::settle`], unless it was marked as staying mapped. Reads the page table,
-/// which takes some microseconds per megabyte.
+/// The addresses of pages in `range` that a debugger has copied: stores to text there become
+/// visible only after [`TogglePair::settle`], unless it was marked as staying mapped. Reads the
+/// page table, which takes a few microseconds per megabyte.
 pub fn copied_pages(range: &Range<usize>) -> Vec<usize> {
     let mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     let overlap = |m: &TextMapping| m.range.start.max(range.start)..m.range.end.min(range.end);
@@ -699,13 +701,13 @@ pub fn copied_bytes() -> usize {
 }
 
 /// Whether forked children of this process may be executing its text: whether it has forked, as far
-/// as `fork`'s handlers know. Once true, it stays so.
+/// as `fork`'s handlers know. Once true, it remains true.
 pub fn may_have_children() -> bool {
     fork::may_have_children()
 }
 
-/// Does something during which no thread forks: `fork` waits until it is done. It must not patch,
-/// or call this again.
+/// Executes `step`, during which no thread forks: `fork` waits until it is done. It must not patch,
+/// or call this function again.
 pub fn without_forks<T>(step: impl FnOnce() -> T) -> T {
     let _step = atfork::step();
     step()

@@ -43,8 +43,8 @@ pub(super) fn release_in_child() {
     HOLDER.store(NOBODY, Ordering::Release);
 }
 
-/// Waits until this thread has the guard. Returns false at once if it has it already, interrupted
-/// by a signal, or after [`PATIENCE`].
+/// Waits until this thread has the guard. Returns false immediately if it already has the guard,
+/// interrupted by a signal, or after [`PATIENCE`].
 fn acquire() -> bool {
     let this = thread_id();
     let begin = Instant::now();
@@ -92,7 +92,7 @@ mod tests {
         PAGE_OF_TEST.0.as_ptr().addr()
     }
 
-    /// However often the other threads yield meanwhile.
+    /// The order does not depend on how often the other threads yield.
     #[test]
     fn a_thread_waits_for_another_one_and_not_for_itself() {
         const YIELDS: usize = 1 << 19;

@@ -1,17 +1,18 @@
-//! Makes stores through the writable view show where the text is executed.
+//! Makes stores through the writable alias visible in pages that a debugger has copied.
 //!
-//! The text is a private mapping of the view's file. A page of it shows every store until it is
-//! written otherwise: a debugger that sets a breakpoint gives the process a permanent copy of that
-//! page. So a store takes three steps:
+//! The text is a private mapping of the alias's file. Every store is visible in a page of it until
+//! the page is written otherwise: a debugger that sets a breakpoint gives the process a permanent
+//! copy of that page. Therefore a store takes three steps:
 //!
-//! 1. The store through the view.
-//! 2. A load of the same bytes from the text. They are the new ones, unless the page is a copy or
+//! 1. The store through the alias.
+//! 2. A load of the same bytes from the text. They equal the new ones, unless the page is a copy or
 //!    another thread has stored since.
-//! 3. On a copy, the page is made writable temporarily, and the text follows the view ([`follow`]).
+//! 3. On a copy, the page is made writable temporarily, and the text is updated from the alias
+//!    ([`follow`]).
 //!
-//! A breakpoint on the bytes themselves is foreign: the store through the view is undone, and an
+//! A breakpoint on the bytes themselves is foreign: the store through the alias is undone, and an
 //! error returned. The debugger will restore the byte that it has found, so the byte must not
-//! change meanwhile.
+//! change before that.
 //!
 //! Step 2 needs text that is mapped. Text that may be unmapped at any time is read by a system call
 //! ([`TextRef::compare_exchange`]), or not at all ([`TogglePair`](super::TogglePair), which makes
@@ -22,12 +23,12 @@
 //!
 //! # Copies made during a store
 //! A debugger that stops every thread before it writes cannot copy an older page between steps 1
-//! and 2. One that writes while threads run can: the store then does not show until the next store
-//! to these bytes.
+//! and 2. A debugger that writes while threads run can: the store is then not visible until the
+//! next store to these bytes.
 //!
 //! # Fork
 //! A child inherits copies as they are, and shares the other pages with its parent. If patches of
-//! several steps are in use, it gets its own text immediately (`atfork`), else by
+//! several steps are in use, it gets its own text immediately (`atfork`), otherwise by
 //! [`unshare`](super::unshare).
 
 use super::protect::PageGuard;
@@ -35,13 +36,13 @@ use crate::Error;
 use crate::protocol::INT3;
 use crate::store::Quadword;
 
-/// The eight bytes of a store, in the view and in the text.
+/// The eight bytes of a store, in the alias and in the text.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) quadword: Quadword,
-    /// Address in the writable view.
+    /// The address in the writable alias.
     pub(super) view: *mut u64,
-    /// Address at which they are executed.
+    /// The address at which the bytes are executed.
     pub(super) text: *mut u64,
 }
 
@@ -55,7 +56,7 @@ impl Place {
         self.text.addr() + self.quadword.back()
     }
 
-    /// The bytes that the text shows.
+    /// The bytes in the text.
     ///
     /// # Safety
     /// The text must be mapped.
@@ -65,7 +66,7 @@ impl Place {
         unsafe { self.quadword.load(self.text) }
     }
 
-    /// The bytes that the text shows, if it is mapped.
+    /// The bytes in the text, if it is mapped.
     ///
     /// # Safety
     /// With `stays_mapped`, the text must be mapped.
@@ -78,7 +79,7 @@ impl Place {
         }
     }
 
-    /// The bytes that the text shows; none if it is not mapped or the system call is refused.
+    /// The bytes in the text; none if it is not mapped or the system call is refused.
     fn text_word_if_mapped(&self) -> Option<u64> {
         let mut word = 0_u64;
         let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
@@ -88,10 +89,10 @@ impl Place {
         (read == size_of::<u64>() as isize).then(|| self.quadword.masked(word))
     }
 
-    /// Makes a store of `new` over `old` through the view show in the text.
+    /// Makes a store of `new` over `old` through the alias visible in the text.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] with the bytes that the text shows, if there is a breakpoint in them,
+    /// [`Error::Mismatch`] with the bytes in the text, if there is a breakpoint in them,
     /// [`Error::Contended`], [`Error::ProtectRefused`]. The store is then undone.
     ///
     /// # Safety
@@ -109,7 +110,7 @@ impl Place {
         followed
     }
 
-    /// Makes the text show the view's bytes, which are usually one of the two words.
+    /// Updates the text with the alias's bytes, which are usually one of the two words.
     ///
     /// # Errors
     /// As [`Place::follow_store`].
@@ -117,14 +118,14 @@ impl Place {
     /// # Safety
     /// As [`Place::follow_store`].
     pub(super) unsafe fn follow(&self, old: u64, new: u64) -> Result<(), Error> {
-        // A difference may be due to another thread's store between the two loads.
-        // SAFETY: text and view are mapped by the caller's obligation.
+        // A difference may be due to another thread's store between the two loads. SAFETY: text and
+        // alias are mapped by the caller's obligation.
         let differ = |_| unsafe { self.text_word() != self.quadword.load(self.view) };
         if !(0..super::LOOKS).all(differ) {
             return Ok(());
         }
         let _writable = PageGuard::new(self.address())?;
-        // Only the holder of the guard stores into copied pages; the view may change at any time.
+        // Only the holder of the guard stores into copied pages; the alias may change at any time.
         loop {
             // SAFETY: as above.
             let (shown, wanted) = unsafe { (self.text_word(), self.quadword.load(self.view)) };

@@ -12,18 +12,18 @@ use crate::{Bytes, Error, FetchWindow};
 /// One of the two forms of a [`TogglePair`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// The form given first.
+    /// The form that was given first.
     First,
-    /// The other form.
+    /// The form that was given second.
     Second,
 }
 
-/// A place in text and the two forms that it can have. Cheap to copy.
+/// A location in text and the two forms that it can have. Cheap to copy.
 #[derive(Clone, Copy, Debug)]
 pub struct TogglePair {
-    /// The eight bytes in the writable view; none if each store changes the protection.
+    /// The eight bytes in the writable alias; none if each store changes the protection.
     base: Option<NonNull<u64>>,
-    /// The forms, at their position in the eight bytes.
+    /// The two forms, at their position in the eight bytes.
     words: [u64; 2],
     quadword: Quadword,
     /// The address at which the forms are executed.
@@ -40,10 +40,10 @@ unsafe impl Send for TogglePair {}
 unsafe impl Sync for TogglePair {}
 
 impl TogglePair {
-    /// The bytes `offset` bytes after `place`, which can have either of `forms`.
+    /// The pair for the bytes `offset` bytes after `place`, which can have either of `forms`.
     ///
     /// # Panics
-    /// If they cross a boundary of `window`, or the two differ in length.
+    /// If the bytes cross a boundary of `window`, or the two forms differ in length.
     pub fn new(place: &TextRef, window: FetchWindow, offset: usize, forms: [&Bytes; 2]) -> Self {
         assert_eq!(forms[0].len(), forms[1].len());
         let place = place.at_offset(offset);
@@ -88,7 +88,7 @@ impl TogglePair {
             && !(self.copied && fork::is_unprepared_child())
         {
             // SAFETY: the caller's obligations; `Quadword::of` keeps the eight bytes inside the
-            // window, and the view begins at a page boundary like the text.
+            // window, and the alias begins at a page boundary like the text.
             match unsafe { self.quadword.exchange(base.as_ptr(), old, new) } {
                 Ok(()) => {
                     if self.is_private && self.stays_mapped {
@@ -146,8 +146,8 @@ impl TogglePair {
         unsafe { place.is_stale(length) }
     }
 
-    /// Makes the text show what was stored, if a debugger has copied its page. For text that may be
-    /// unmapped, and was not marked as staying mapped ([`TextRef::staying_mapped`]):
+    /// Makes the last store visible in the text, if a debugger has copied its page. For text that
+    /// may be unmapped, and was not marked as staying mapped ([`TextRef::staying_mapped`]):
     /// [`TogglePair::exchange`] does not read it.
     ///
     /// # Errors
@@ -167,14 +167,14 @@ impl TogglePair {
         }
     }
 
-    /// Whether this pair, of text that was unmapped, equals `now`, a pair in the text that was
+    /// Whether this pair, in text that was unmapped, equals `now`, a pair in the text that was
     /// mapped in its place.
     pub fn is_equivalent(&self, now: &Self) -> bool {
         let of = |forms: &Self| (forms.address, forms.window, forms.quadword.length(), forms.words);
         of(self) == of(now)
     }
 
-    /// Whether both were resolved in the same mapping.
+    /// Whether both pairs were resolved in the same mapping.
     pub fn shares_text_with(&self, other: &Self) -> bool {
         let distance = |forms: &Self| {
             let view = forms.place().writable.map(|view| view.as_ptr().addr());

@@ -1,4 +1,4 @@
-//! The action of a process for SIGTRAP: reading it, replacing it, and taking it in place of the
+//! The action of a process for SIGTRAP: reading it, replacing it, and performing it instead of the
 //! kernel.
 
 use std::io;
@@ -117,7 +117,7 @@ fn change_mask(how: libc::c_int, mask: u64) -> u64 {
 ///
 /// If the kernel's frame is known, the signal is made pending, with the same `info`, until the
 /// handler returns, so the core dump shows the interrupted registers. If another thread covers
-/// SIG_DFL meanwhile, the handler gets the same signal again and calls this function again.
+/// SIG_DFL before that, the handler gets the same signal again and calls this function again.
 pub(super) fn take_default(info: Option<&libc::siginfo_t>, context: Option<&mut Context>) {
     // SAFETY: SIG_DFL.
     let _ = unsafe { Action::DEFAULT.install() };

@@ -8,9 +8,9 @@
 //! 3. Another action: the next free entry is bound to it and installed.
 //!
 //! If the program changes the action at the same time, the installation returns another action than
-//! the one examined, which is then covered as well. So no action is lost, whichever comes first. In
-//! between, for two system calls of the covering thread, the action that was examined first
-//! receives the traps: the kernel has no compare-and-exchange for actions.
+//! the one examined, which is then covered as well. Therefore no action is lost, whichever comes
+//! first. In between, for two system calls of the covering thread, the action that was examined
+//! first receives the traps: the kernel has no compare-and-exchange for actions.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ use super::action::Action;
 use super::entry::{self, ENTRIES};
 use crate::Error;
 
-/// An entry, and the action it is bound to.
+/// An entry, and the action to which it is bound.
 pub(super) struct Entry {
     /// The position in the order of installations; 0 while the entry is free. Written last.
     rank: AtomicU64,
@@ -169,7 +169,7 @@ impl Chain {
             if replaced == in_force {
                 return Ok(());
             }
-            // The program has installed another action meanwhile, which is covered next.
+            // The program has installed another action in the meantime, which is covered next.
             (found, in_force) = (replaced, ours);
         }
     }
@@ -315,7 +315,7 @@ mod tests {
         process.cover().unwrap();
         assert_eq!(process.top(), Some(2));
         assert_eq!(process.actions(&[2]), [Some(C)]);
-        // One of our entries, restored by the program meanwhile.
+        // One of our entries, restored by the program in the meantime.
         let second = action_of(1, &B);
         process.in_force.set(Action { mask: 2, ..A });
         process.intruders.set(vec![second]);

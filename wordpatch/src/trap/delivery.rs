@@ -3,10 +3,10 @@
 //! A delivery begins when the signal first reaches an entry, and ends when that call returns or a
 //! handler makes a non-local exit. During this time, a slot, found by the thread's id, contains the
 //! delivery's state for the entries that are called from there. A handler without SA_SIGINFO does
-//! not pass the pointers on, so they are in the slot.
+//! not pass on the pointers, so they are in the slot.
 //!
 //! # Stale slots
-//! After a non-local exit, the slot is not cleared. So a slot is valid only
+//! After a non-local exit, the slot is not cleared. Therefore a slot is valid only
 //! 1. for a call from deeper in the stack than the call that filled it;
 //! 2. if the frame that it names contains our [`TAG`]: the kernel clears that word for each signal.
 //!    This matters if the next signal is delivered at the same stack depth.

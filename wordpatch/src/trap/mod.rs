@@ -1,4 +1,4 @@
-//! SIGTRAP: resumes threads that execute the INT3 of a locked site, and passes every other trap on
+//! SIGTRAP: resumes threads that execute the INT3 of a locked site, and passes on every other trap
 //! to the action that the program had installed.
 //!
 //! The handler runs on any thread, at any instruction: it uses atomics on fixed memory and
@@ -36,15 +36,16 @@
 //!
 //! # No handler receives a trap twice
 //! A handler that installs itself again on top of entry 1 saves entry 1 as its old action, which is
-//! bound to this handler: a cycle. So each delivery of a signal records the entries it has passed
-//! ([`delivery`]). An entry that is reached again, or whose handler has already received the trap,
-//! passes it to the entry installed before it. After the last entry, the default action is taken.
+//! bound to this handler: a cycle. Therefore each delivery of a signal records the entries that it
+//! has passed ([`delivery`]). An entry that is reached again, or whose handler has already received
+//! the trap, passes it to the entry installed before it. After the last entry, the default action
+//! is taken.
 //!
 //! # Semantics of an action
 //! An action has the same effect as when the kernel called it ([`action`]): SA_SIGINFO selects the
 //! signature, SA_RESETHAND makes it valid for one trap, `sa_mask` is blocked while it runs,
 //! SA_RESTART applies to interrupted system calls. SIG_DFL kills the process, with the interrupted
-//! registers in the core dump; so does SIG_IGN if an instruction forced the signal, as in the
+//! registers in the core dump; SIG_IGN does the same if an instruction forced the signal, as in the
 //! kernel.
 //!
 //! Differences that remain:
@@ -61,13 +62,13 @@
 //!
 //! # Handlers that the program installs later
 //! A handler that replaces ours is covered by the next patch that needs INT3. Until then it
-//! receives the traps of sites that were locked before. If it passes `info` and `context` of
-//! unknown traps on, those threads are resumed too; otherwise they are not. A program should
-//! install its handler before it patches.
+//! receives the traps of sites that were locked before. If it passes on `info` and `context` of
+//! unknown traps, those threads are resumed, too; otherwise they are not. A program should install
+//! its handler before it patches.
 //!
-//! A handler that one thread installs while another one covers the handler before it receives traps
-//! once that thread has covered both: until then, they go to the handler before it. Each trap is
-//! passed on once.
+//! If one thread installs a handler while another thread's patch is covering the previous handler,
+//! the new handler receives no traps until that is done; until then they go to the previous one.
+//! Each trap is passed on once.
 //!
 //! A thread that blocks SIGTRAP is killed by the kernel when it executes INT3: see
 //! [`check_sigtrap_unblocked`].

@@ -1,4 +1,4 @@
-//! Threads that block SIGTRAP: finding them, and starting threads that do not.
+//! Threads that block SIGTRAP: finding them, and starting threads that do not block it.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -8,9 +8,9 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
 use crate::Error;
 
-/// Runs `act` with all signals except SIGTRAP blocked: to start a thread on which the program's
-/// handlers never run, and which can still execute a locked site. Affects the calling thread only,
-/// and the threads that `act` starts.
+/// Runs `act` with all signals except SIGTRAP blocked, in order to start a thread that never runs
+/// the program's handlers but can execute a locked site. Affects only the calling thread and the
+/// threads that `act` starts.
 pub fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
     let mut mask = SigSet::all();
     mask.remove(Signal::SIGTRAP);
@@ -24,8 +24,8 @@ pub fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// How long a thread must block the signal to be reported. The C library blocks all signals while a
-/// thread starts and ends, which includes the time that the thread waits for a processor.
+/// How long a thread must block the signal before it is reported. The C library blocks all signals
+/// while a thread starts and ends, which includes the time that the thread waits for a processor.
 const LONG_BLOCKED: Duration = Duration::from_millis(200);
 
 /// Checks that no thread of this process blocks SIGTRAP: the kernel kills the process when such a
@@ -34,8 +34,8 @@ const LONG_BLOCKED: Duration = Duration::from_millis(200);
 /// signal later are not detected.
 ///
 /// # Errors
-/// [`Error::SigtrapBlocked`] names a thread that blocks it; [`Error::ThreadsUnknown`] if `/proc`
-/// cannot be read.
+/// [`Error::SigtrapBlocked`] with a thread that blocks the signal; [`Error::ThreadsUnknown`] if
+/// `/proc` cannot be read.
 pub fn check_sigtrap_unblocked() -> Result<(), Error> {
     let unreadable = |source| Error::ThreadsUnknown { source };
     for task in std::fs::read_dir("/proc/self/task").map_err(unreadable)? {
@@ -64,7 +64,7 @@ fn stays_blocked(
     Ok(false)
 }
 
-/// Whether the thread of this folder blocks the signal; false if the thread has ended.
+/// Whether the thread of this directory blocks the signal; false if the thread has ended.
 fn blocks_sigtrap(folder: &Path) -> io::Result<bool> {
     match std::fs::read_to_string(folder.join("status")) {
         Ok(status) => mask_has_sigtrap(&status).ok_or_else(|| ErrorKind::InvalidData.into()),

@@ -59,7 +59,7 @@ pub fn map_pages(start: usize, count: usize) -> *mut u8 {
 /// Maps another page over that of `site`, which contains only this code at `site`.
 ///
 /// # Safety
-/// No other thread may execute or map this page meanwhile.
+/// No other thread may execute or map this page during the call.
 pub unsafe fn map_over(site: usize, code: &[u8]) {
     let page = site & !(PAGE - 1);
     let fixed = MapFlags::MAP_FIXED | MapFlags::MAP_PRIVATE;

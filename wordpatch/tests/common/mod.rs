@@ -14,13 +14,13 @@ use wordpatch::near::NearBlock;
 use wordpatch::text::{Form, TogglePair};
 use wordpatch::{Bytes, Error, FetchModel, FetchWindow, Patch, TMax, TextRef, WaitPolicy};
 
-/// The fetch model is global: tests that force one are serialized.
+/// The fetch model is global, so tests that force one are serialized.
 pub fn with_model(window: FetchWindow, t_max: Option<TMax>, wait: WaitPolicy) -> MutexGuard<'static, ()> {
     static MODEL: Mutex<()> = Mutex::new(());
     let guard = MODEL.lock().unwrap_or_else(|e| e.into_inner());
     // SAFETY: eight bytes are the vendors' guarantee; the tests that force more do not execute
-    // concurrently. If text is executed meanwhile, the T_max of the test is much longer than that
-    // of any known processor.
+    // concurrently. If text is executed concurrently, the T_max of the test is much longer than
+    // that of any known processor.
     unsafe { FetchModel::force(window, t_max, wait) };
     guard
 }
@@ -141,7 +141,7 @@ pub fn while_executing<R>(sites: &[usize], act: impl FnOnce(&Executor) -> R) -> 
     let executor = Executor::default();
     let result = std::thread::scope(|scope| {
         scope.spawn(|| executor.run(sites));
-        // Also if `act` panics.
+        // This is done even if `act` panics.
         let _stop = Stop(&executor);
         executor.wait_for_calls(sites.len() as u64);
         act(&executor)

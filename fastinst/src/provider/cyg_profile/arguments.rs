@@ -5,10 +5,10 @@
 //! control flow of one function:
 //!
 //! 1. For most sites, a search along straight-line code is sufficient. It starts at the site and
-//!    goes back, as long as there is only one predecessor, to the last definition of RDI, or of the
-//!    register from which it was copied.
-//! 2. If it ends before a definition, with a register other than RDI, and all definitions of this
-//!    register in the function are the same constant, that constant is the result.
+//!    goes backwards, as long as there is only one predecessor, to the last definition of RDI, or
+//!    of the register from which it was copied.
+//! 2. If the search ends before a definition, at a register other than RDI, and all definitions of
+//!    this register in the function are the same constant, that constant is the result.
 //! 3. Otherwise the search follows all predecessors. If all definitions that it finds are the same
 //!    constant, that constant is the result. Nothing is known where an instruction has no
 //!    predecessor (a landing pad, a case of a switch), nor at the start of any basic block if the
@@ -55,7 +55,7 @@ pub(super) struct Analysis {
     /// The effects of one instruction.
     effects: Vec<Effect>,
     /// What the searches of step 3 have found in the current function: the constant in a register
-    /// before an instruction, or that there is none.
+    /// before an instruction, or `None` if there is none.
     found: HashMap<Place, Option<usize>>,
 }
 
@@ -69,14 +69,14 @@ struct Place {
 /// The branches of a function.
 #[derive(Default)]
 struct Branches {
-    /// Its first address.
+    /// The first address of the function.
     start: u64,
-    /// A bit for each of its bytes, whether it is the target of a branch of the function.
+    /// One bit per byte of the function: whether it is the target of a branch of the function.
     targets: Vec<u64>,
     /// Whether there is a jump through a table, which stays inside the function, unlike a tail call
     /// through a pointer.
     has_table: bool,
-    /// The targets and the indices of the branches to them, ascending. Only made for step 3.
+    /// The targets, and the indices of the branches to them, ascending. Only computed for step 3.
     sources: Vec<(u64, usize)>,
 }
 
@@ -130,7 +130,7 @@ impl Branches {
 /// The result of a search along straight-line code.
 enum Look {
     Constant(usize),
-    /// Ended before this instruction, which has more than one predecessor, or none.
+    /// Ended before this instruction, which has several predecessors, or none.
     Stopped(Place),
     /// Ended at a definition that is not a constant.
     Unknown,
@@ -146,8 +146,9 @@ impl Analysis {
         }
     }
 
-    /// For each of the `sites` (ascending indices into the instructions of one function), the
-    /// constant in RDI before it. `constants` are ranges of memory with pointers that never change.
+    /// For each of the `sites` (ascending indices into the instructions of one function), returns
+    /// the constant in RDI before it. `constants` are ranges of memory with pointers that never
+    /// change.
     pub(super) fn functions_of(
         &mut self,
         instructions: &[Instruction],
@@ -269,15 +270,15 @@ impl Analysis {
         let mut reached = Vec::new();
         let agreed = self.search(instructions, place, constants, &mut reached);
         match agreed {
-            // What holds for all definitions holds for those before each place on the way.
+            // What holds for all definitions holds for those before each location on the way.
             Some(_) => self.found.extend(reached.into_iter().map(|place| (place, agreed))),
             None => _ = self.found.insert(place, None),
         }
         agreed
     }
 
-    /// Visits all definitions before a place, until two differ. Adds the places at which it has
-    /// looked for predecessors to `reached`.
+    /// Visits all definitions before a location, until two differ. Adds the locations at which it
+    /// has looked for predecessors to `reached`.
     fn search(
         &mut self,
         instructions: &[Instruction],
@@ -368,15 +369,15 @@ fn number(register: Register) -> Option<usize> {
     full.is_gpr64().then(|| full.number())
 }
 
-/// The registers that an instruction writes, besides the stack pointer. Known for the most frequent
+/// The registers that an instruction writes, except the stack pointer. Known for the most frequent
 /// instructions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writes {
     /// None.
     Nothing,
-    /// Its first operand, if that is a register.
+    /// The first operand, if it is a register.
     First,
-    /// Those that the called function may change.
+    /// The registers that the called function may change.
     Called,
     /// Must be looked up.
     Other,

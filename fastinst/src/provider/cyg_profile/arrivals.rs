@@ -6,8 +6,8 @@
 //! thread. Entries are counted: in the word of the interval if the function starts there, otherwise
 //! (inlined functions, objects that were not examined yet) in a table by function.
 //!
-//! An exit that is a tail call returns to the caller of its function, and so queues the caller's
-//! code, which is being executed as well.
+//! An exit that is a tail call returns to the caller of its function; it therefore queues the
+//! caller's code, which is being executed as well.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -26,7 +26,7 @@ pub(super) struct KnownObject {
     pub(super) range: Range<usize>,
     /// Whether the object is loaded now.
     pub(super) alive: AtomicBool,
-    /// Number of entries that have arrived from there although their sites are probes.
+    /// The number of entries that have arrived from the object although their sites are probes.
     pub(super) arrivals: AtomicU32,
     pub(super) index: Index,
 }
@@ -38,8 +38,8 @@ impl KnownObject {
 }
 
 /// The intervals of the sites from which calls have arrived recently: a search in the index takes
-/// several times as long, and a function that is called often arrives many times before its probes
-/// are made.
+/// several times as long, and calls to a frequently called function arrive many times before its
+/// probes are made.
 ///
 /// An entry is a word, so it is always consistent: from its high bits, the address of the site
 /// without the bits that select the entry, the number of the interval, and the number of the object
@@ -82,9 +82,9 @@ impl Cache {
     }
 }
 
-/// Number of arrivals from code whose sites are probes that shows that the code makes calls in
-/// other forms. Fewer arrivals may come from threads that were executing the calls when the sites
-/// were retargeted.
+/// If this number of calls arrives from code whose sites are probes, the code makes calls in other
+/// forms. Fewer arrivals may come from threads that were executing the calls when the sites were
+/// retargeted.
 pub(super) const TOO_MANY_ARRIVALS: u32 = 100;
 
 pub(super) static KNOWN: Segments<KnownObject> = Segments::new();
@@ -96,7 +96,7 @@ pub(super) static STARTED: AtomicBool = AtomicBool::new(false);
 /// Set by an arrival that notifies, until the service thread handles it.
 pub(super) static ARRIVALS_PENDING: AtomicBool = AtomicBool::new(false);
 
-/// Handles a call of the exported `__cyg_profile_func_enter` or `..._exit`, which pass their kind,
+/// Handles a call to the exported `__cyg_profile_func_enter` or `..._exit`, which pass their kind,
 /// their first argument, and their return address. Safe at any time in a process, in any context:
 /// it uses atomics, and makes at most one system call.
 pub fn arrival(kind: ProbeKind, this_fn: usize, return_address: usize) {
@@ -152,7 +152,7 @@ fn notify() {
     }
 }
 
-/// The probe function of an entry site from the time when it becomes a probe until it is announced.
+/// The probe function of an entry site, from when it becomes a probe until it is announced.
 pub(super) unsafe extern "C" fn count(_: ProbeId, _call_site: usize, this_fn: usize) {
     COUNTS.add(this_fn);
 }
@@ -162,8 +162,8 @@ pub(super) fn add(this_fn: usize) {
     COUNTS.add(this_fn);
 }
 
-/// Number of slots of the first table, and of the second one, whose pages are used only in programs
-/// that fill the first.
+/// The number of slots of the first table, and of the second one, whose pages are used only in
+/// programs that fill the first.
 const SLOTS: usize = 8192;
 const MORE_SLOTS: usize = 65_536;
 
@@ -174,7 +174,7 @@ const PROBED: usize = 16;
 const SLOTS_PER_MARK: usize = 64;
 
 struct Slot {
-    /// 0 for a free slot. Never changed afterwards.
+    /// 0 for a free slot; never changed once it is set.
     function: AtomicUsize,
     calls: AtomicU64,
 }
@@ -263,13 +263,13 @@ impl<const SLOTS: usize, const MARKS: usize> Counts<SLOTS, MARKS> {
     }
 }
 
-/// Two tables of counts, of which the second is for functions that have no room in the first.
+/// Two tables of counts; the second one is for functions that have no room in the first.
 struct Table<const SLOTS: usize, const MARKS: usize, const MORE: usize, const MORE_MARKS: usize> {
     first: Counts<SLOTS, MARKS>,
     more: Counts<MORE, MORE_MARKS>,
     /// Whether the second one is in use.
     is_full: AtomicBool,
-    /// Calls of functions for which there was no slot.
+    /// Calls to functions for which there was no slot.
     missed: AtomicU64,
 }
 
@@ -306,7 +306,7 @@ impl<const SLOTS: usize, const MARKS: usize, const MORE: usize, const MORE_MARKS
 
 /// Counts that the next [`take`] returns.
 struct PendingCounts {
-    /// The counts of the intervals that are over, and the functions whose sites were off.
+    /// The counts of finished intervals, and the functions whose sites were off.
     of_functions: Vec<(usize, EarlyCalls)>,
     /// Probes that were off when their functions were not known.
     interrupted: BTreeSet<ProbeId>,
@@ -355,10 +355,10 @@ pub(super) fn resolved(probe: ProbeId, function: usize) {
 ///
 /// The exceptions, which are not counted:
 /// * entries before the beginning of discovery;
-/// * entries of a site that cannot stay on while it is retargeted to its stub
-///   ([`super::relays`]), for two calls of `membarrier`, and longer if the thread is preempted
-///   meanwhile: its function is [`EarlyCalls::Interrupted`];
-/// * in code whose calls never become probes, all entries but the first 100.
+/// * entries of a site that cannot stay on while it is retargeted to its stub ([`super::relays`]),
+///   for two calls to `membarrier`, and longer if the thread is preempted in between; its function
+///   is [`EarlyCalls::Interrupted`];
+/// * in code whose calls never become probes, all entries except the first 100.
 ///
 /// Takes a lock and may free memory. Callbacks may call it.
 pub(super) fn take(mut take: impl FnMut(usize, EarlyCalls)) -> u64 {
@@ -441,7 +441,7 @@ mod tests {
         assert_eq!(taken(), [(unknown, EarlyCalls::Interrupted)]);
     }
 
-    /// As many functions as the first table has slots, of which each is searched for in a few.
+    /// As many functions as the first table has slots; only a few slots are searched for each.
     #[test]
     fn functions_without_room_in_the_first_table_are_counted_in_the_second() {
         static TABLE: Small = Small::new();

@@ -1,9 +1,9 @@
-//! Functions of other objects that an object refers to.
+//! Functions of other objects to which an object refers.
 //!
 //! A function that is declared in a header can be inlined in one object and defined in another,
-//! such as those of the strings of C++. The address that its probes get is that of the definition.
-//! The other object need not be instrumented, but the loader has stored the address in a pointer of
-//! the object that uses it, by a relocation with the function's name.
+//! such as the functions of C++ strings. Its probes get the address of the definition. The other
+//! object need not be instrumented, but the loader has stored the address in a pointer of the
+//! object that uses it, by a relocation with the function's name.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -34,7 +34,7 @@ impl Imports {
     }
 
     /// # Safety
-    /// As for [`Imports::read`].
+    /// As [`Imports::read`].
     unsafe fn of(elf: &Elf<'_>, loaded: &LoadedObject, view: &View) -> Self {
         let Some(symbols) = elf.dynamic_symbol_table() else { return Self::default() };
         let imported = elf.dynamic_relocations().into_iter().flatten().filter_map(|(address, relocation)| {

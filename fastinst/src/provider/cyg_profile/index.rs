@@ -1,5 +1,5 @@
-//! The index of an object: it records which bodies have been executed, and is looked up and marked
-//! by arrivals.
+//! The index of an object: records which bodies have been executed. Arrivals look it up and mark
+//! it.
 //!
 //! A *body* is a range of code given by the unwind table or a symbol: a function, or a part of one.
 //! Each *interval*, from the start of one body to the start of the next, has a word with its state:
@@ -34,7 +34,7 @@ pub(super) enum PriorState {
     Done,
 }
 
-/// A call that arrives from an interval.
+/// The kind of a call that arrives from an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// An entry of the function that starts there, which is counted.
@@ -46,9 +46,9 @@ pub(super) enum Arrival {
 /// The blocks that are searched for queued intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blocks {
-    /// Those with a mark.
+    /// The marked blocks.
     Marked,
-    /// All, because a mark may have been lost at a fork.
+    /// All blocks, because a mark may have been lost at a fork.
     All,
 }
 
@@ -162,7 +162,7 @@ impl Index {
     }
 
     /// Clears the states, for an object that may be loaded again. Returns the counts that were not
-    /// taken, by the starts of their intervals.
+    /// taken, indexed by the starts of their intervals.
     pub(super) fn reset(&self) -> Vec<(usize, u64)> {
         self.marks.iter().for_each(|marks| marks.store(0, Ordering::Relaxed));
         let counted = |(number, word): (usize, &AtomicU32)| {
@@ -173,7 +173,7 @@ impl Index {
         self.words.iter().enumerate().filter_map(counted).collect()
     }
 
-    /// Number of bytes of memory that it uses.
+    /// The memory of the index, in bytes.
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.starts) + size_of_val(&*self.words) + size_of_val(&*self.marks)
     }

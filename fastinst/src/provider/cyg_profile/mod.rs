@@ -1,24 +1,25 @@
 //! The provider for programs compiled with `-finstrument-functions` (gcc and clang).
 //!
-//! The compiler inserts calls of `__cyg_profile_func_enter(this_fn, call_site)` and `..._exit` at
+//! The compiler inserts calls to `__cyg_profile_func_enter(this_fn, call_site)` and `..._exit` at
 //! the entry and at every exit of each function. This provider finds these calls in the loaded
 //! objects and makes a probe of each:
 //!
 //! 1. [`crate::loaded`] lists the loaded objects; `elf` finds an object's pointers to the two
 //!    functions; `unwind` finds the starts of its own functions. `index` stores the starts, sorted:
 //!    eight bytes for each function.
-//! 2. `arrivals`: a call that arrives at the exported `__cyg_profile_func_*` marks the code that it
-//!    comes from in the index.
+//! 2. `arrivals`: a call that arrives at the exported `__cyg_profile_func_*` marks its caller's
+//!    code in the index.
 //! 3. `scan` decodes marked code that contains a call of either function, in every form: CALL and
 //!    JMP to a PLT entry, CALL and JMP through the pointer (`-fno-plt`). A call at the very end of
 //!    a function is a JMP.
 //! 4. `arguments` determines the function of a site, from the code that sets up its first argument.
-//!    Inlined functions have sites in the bodies of other functions. `naming` finds its name and
-//!    its object, in the symbols (`names`) or by a relocation (`imports`).
-//! 5. `stubs` assigns an id and a stub to each site, and retargets the site to the stub, switched
-//!    off. Entries of code that may be executed meanwhile stay on and are counted (`relays`).
+//!    Inlined functions have sites in the bodies of other functions. `naming` finds the function's
+//!    name and object, in the symbols (`names`) or by a relocation (`imports`).
+//! 5. `stubs` assigns an id and a stub to each site, and retargets the site to the stub, in the
+//!    inactive form. Entries of code that may be executed at the same time stay on and are counted
+//!    (`relays`).
 //! 6. `resolve`: a site whose function cannot be determined from the code is left on until it is
-//!    first executed; then its argument is the function. Entries are counted until the probe is
+//!    first executed; its argument is then the function. Entries are counted until the probe is
 //!    announced.
 //!
 //! With [`Extent::All`], all code is marked, so every probe is known after the first discovery.
@@ -26,9 +27,9 @@
 //! that were made before their probes were ready are counted:
 //! [`take_early_calls`](crate::provider::take_early_calls).
 //!
-//! A part of a function can be placed elsewhere (`.cold`), with sites that do not mark it, because
+//! A part of a function can be located elsewhere (`.cold`), with sites that do not mark it, because
 //! they are tail calls. If marked code branches conditionally to other code, or in any way to a
-//! part with such a name, that code is scanned too.
+//! part with such a name, that code is scanned, too.
 //!
 //! Libraries that are loaded later are found when one of their functions first calls the exported
 //! `__cyg_profile_func_*` functions, or by the next discovery of the service thread. Calls for
@@ -80,7 +81,7 @@ const SETTLE_EVERY: Duration = Duration::from_millis(100);
 
 /// After probes were made lazily, the service thread rests, so that more functions are executed for
 /// the first time: for `REST` times the processor time that it took, within these bounds. The
-/// reason is that each round costs two calls of `membarrier`, regardless of the number of sites. It
+/// reason is that each round costs two calls to `membarrier`, regardless of the number of sites. It
 /// does not rest before it has spent the time `FREE` in total: the first functions of a program,
 /// and all functions of a short run, are measured without delay.
 const REST: u32 = 10;
@@ -96,7 +97,7 @@ const NOT_YET: Duration = Duration::from_millis(1);
 /// does not exist in this process.
 static EVERYWHERE: AtomicBool = AtomicBool::new(false);
 
-/// Number of bytes used for all objects, by data that are not counted separately.
+/// The number of bytes used for all objects by data that are not counted separately.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// The code that is scanned for sites.
@@ -123,12 +124,11 @@ struct State {
     /// Names of functions that have no symbol in their object, by the addresses of the object's
     /// [`ObjectInfo`] and of the function.
     places: BTreeMap<(usize, usize), &'static CStr>,
-    /// What the probes of functions have in common that are inlined in one object and defined in
-    /// another.
+    /// The common data of probes whose functions are inlined in one object and defined in another.
     inlined_elsewhere: Vec<&'static ObjectInfo>,
     /// The processor time that was spent on making probes lazily.
     spent: Duration,
-    /// The time of the last call of [`State::settle`].
+    /// The time of the last call to [`State::settle`].
     settled: Option<Instant>,
     /// The end of the service thread's rest, until which no probes are made.
     rests_until: Option<Instant>,
@@ -169,7 +169,7 @@ impl provider::Provider for CygProfile {
 
     /// With [`Extent::All`], blocks for the time of the scan. Otherwise finds the starts of the
     /// functions (about a microsecond for ten functions); the service thread makes the probes of a
-    /// function when it has been executed, within some milliseconds of the first call.
+    /// function when it has been executed, within a few milliseconds of the first call.
     fn begin(&self, discovery: &Discovery, extent: Extent) {
         if extent == Extent::All {
             return begin(discovery, Scan::Eager);
@@ -236,8 +236,8 @@ fn begin(discovery: &Discovery, scan: Scan) {
 }
 
 /// Handles the objects that were loaded or unloaded since the last call, and the sites whose
-/// functions have become known, and makes probes of the sites in marked code. Returns the time of
-/// the next call, if it must be made without a notification.
+/// functions have become known, and makes probes of the sites in marked code. Returns the time at
+/// which it must be called again without a notification, if any.
 fn discover(discovery: &Discovery) -> Option<Instant> {
     if !STARTED.load(Ordering::Relaxed) {
         return None;
@@ -259,7 +259,7 @@ fn discover(discovery: &Discovery) -> Option<Instant> {
         }
         provider.rests_until = None;
         if wordpatch::text::is_shared_with_parent() {
-            // No site can be switched yet; the marks stay.
+            // No site can be toggled yet; the marks stay.
             return ARRIVALS_PENDING.load(Ordering::Relaxed).then(|| now + NOT_YET);
         }
         // Before the marks are taken: any mark that is set from now on notifies again.
@@ -313,8 +313,8 @@ impl State {
         notes
     }
 
-    /// In objects that may be unloaded, makes toggles take effect on pages that a debugger has
-    /// copied. (In the others, they take effect immediately.)
+    /// Makes toggles take effect on pages that a debugger has copied, in objects that may be
+    /// unloaded. (In others, they take effect immediately.)
     fn settle(&mut self) {
         if self.settled.is_some_and(|at| at.elapsed() < SETTLE_EVERY) {
             return;
@@ -340,9 +340,8 @@ impl State {
                 for site in instrumented.all_probes().filter(is_on_one).filter_map(|probe| probe.site().ok())
                 {
                     // An error means that the breakpoint is in these bytes; then the bytes of the
-                    // debugger take precedence.
-                    // SAFETY: the object is loaded meanwhile. If another one was loaded at its
-                    // address, it has no copied pages of ours.
+                    // debugger take precedence. SAFETY: the object is loaded during the call. If
+                    // another one was loaded at its address, it has no copied pages of ours.
                     let _ = unsafe { site.settle() };
                 }
             });
@@ -368,7 +367,7 @@ impl State {
         }
     }
 
-    /// Retires the objects that are no longer loaded, or were unloaded and loaded again meanwhile.
+    /// Retires the objects that are no longer loaded, or that were unloaded and loaded again since.
     fn retire(&mut self, loaded_now: &[LoadedObject]) {
         let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.objects)
             .into_iter()
@@ -392,7 +391,7 @@ impl State {
 
     /// Adds an object.
     fn add(&mut self, loaded: LoadedObject) {
-        // A library that was unloaded meanwhile is handled by the next discovery.
+        // A library that was unloaded in the meantime is handled by the next discovery.
         let Some(instrumented) = loaded::while_loaded(&loaded, || self.instrumented(&loaded)) else { return };
         let instrumented = instrumented.unwrap_or_else(|error| {
             self.note(error.to_string());
@@ -414,7 +413,7 @@ impl State {
     /// Examines an object, which stays loaded during the call. Returns `None` if it is not
     /// instrumented.
     fn instrumented(&mut self, loaded: &LoadedObject) -> Result<Option<Instrumented>, Error> {
-        // SAFETY: the object is loaded meanwhile.
+        // SAFETY: the object is loaded during the call.
         let table = unsafe { Table::of(loaded) };
         // SAFETY: as above.
         let Some(view) = (unsafe { elf::read(loaded, table.is_some()) })? else { return Ok(None) };

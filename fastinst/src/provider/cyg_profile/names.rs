@@ -1,8 +1,8 @@
 //! Names and sizes of an object's functions, from its symbols.
 //!
 //! They are read once, when the first probe of the object needs them, and use twelve bytes per
-//! function besides its name. If two symbols have the same address, a global one takes precedence
-//! over a local one; otherwise the first one is used.
+//! function in addition to the name. If two symbols have the same address, a global one takes
+//! precedence over a local one; otherwise the first one is used.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -14,7 +14,7 @@ use object::{ReadCache, elf as constants};
 use super::elf::{self, Elf, FileId};
 use crate::loaded::LoadedObject;
 
-/// A function. Its address is relative to the object's lowest one.
+/// A function. Its address is relative to the object's lowest address.
 #[derive(Clone, Copy, Debug)]
 struct Function {
     start: u32,
@@ -121,7 +121,8 @@ impl Names {
         CStr::from_bytes_until_nul(&self.text[self.functions[at].name as usize..]).ok()
     }
 
-    /// The functions with a size that start in `range`, without those that overlap the one before.
+    /// The functions with a size that start in `range`, except those that overlap their
+    /// predecessor.
     pub(super) fn functions_in(&self, range: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let offset = |address: usize| address.saturating_sub(self.base).try_into().unwrap_or(u32::MAX);
         let (first, last): (u32, u32) = (offset(range.start), offset(range.end));
@@ -139,7 +140,7 @@ impl Names {
         )
     }
 
-    /// Number of bytes of memory that they use.
+    /// The memory of the names, in bytes.
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.functions) + self.text.len()
     }

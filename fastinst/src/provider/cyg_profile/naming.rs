@@ -32,7 +32,7 @@ impl State {
         let imports = match &mut instrumented.imports {
             Some(imports) => imports,
             none => {
-                // SAFETY: the object is loaded meanwhile.
+                // SAFETY: the object is loaded during the call.
                 let read = || unsafe { Imports::read(loaded, &instrumented.view) };
                 none.insert(loaded::while_loaded(loaded, read)?)
             }
@@ -40,8 +40,8 @@ impl State {
         imports.name(address).map(CStr::to_owned)
     }
 
-    /// The objects of a probe: `user`, which contains it, and that which defines its function at
-    /// this address.
+    /// The objects of a probe: `user`, which contains it, and the object that defines its function
+    /// at this address.
     fn object_of(&mut self, user: &'static ObjectInfo, address: usize) -> &'static ObjectInfo {
         let Some(holder) = self.objects.iter().find(|object| object.loaded.range.contains(&address)) else {
             return user;

@@ -1,4 +1,5 @@
-//! Objects: the intervals of their code, and the probes that are made of the sites in marked ones.
+//! Objects: the intervals of their code, and the probes that are made of the sites in marked
+//! intervals.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -19,7 +20,7 @@ use crate::permanent::{ObjectInfo, PROBES, Probe};
 
 /// Number of sites of which probes are made at a time. With more, more sites share the two waits of
 /// their retargeting; with fewer, the loader's lock is held for a shorter time, and less memory is
-/// needed meanwhile.
+/// needed.
 const SITES_AT_ONCE: usize = 1024;
 
 /// An object that was examined.
@@ -36,7 +37,7 @@ pub(super) struct Instrumented {
     pub(super) known: &'static KnownObject,
     /// Read when first needed.
     pub(super) names: Option<Names>,
-    /// As above.
+    /// Read when first needed.
     pub(super) imports: Option<Imports>,
     pub(super) stubs: Stubs,
     /// The ids of its probes.
@@ -56,24 +57,24 @@ impl Object {
         }
     }
 
-    /// Whether it is loaded, and its text contains our patches, so that it was not unloaded and
-    /// loaded again.
+    /// Whether the object is loaded, and its text contains our patches, so that it was not unloaded
+    /// and loaded again.
     pub(super) fn is_unchanged(&self) -> bool {
-        /// Number of probes that are examined. One is not sufficient if only one byte of it is
-        /// patched, which may be the same in the new text.
+        /// The number of probes that are examined. One is not sufficient if only one of its bytes
+        /// is patched, which may be the same in the new text.
         const EXAMINED: usize = 8;
         let Some(instrumented) = &self.instrumented else {
             return loaded::while_loaded(&self.loaded, || true).unwrap_or(false);
         };
         let is_stale = |probe: &'static Probe| {
-            // SAFETY: the object is loaded here and stays loaded meanwhile; the site is inside its
-            // text.
+            // SAFETY: the object is loaded here and stays loaded during the call; the site is
+            // inside its text.
             probe.site().is_ok_and(|site| unsafe {
                 site.is_stale(probe.site_address(), callpatch::Shape::Call.len())
             })
         };
         let has_same_starts = || {
-            // SAFETY: the object is loaded meanwhile.
+            // SAFETY: the object is loaded during the call.
             let table = unsafe { Table::of(&self.loaded) };
             let names = instrumented.names.as_ref();
             let starts = starts(&self.loaded, &instrumented.view, table.as_ref(), names);
@@ -106,7 +107,7 @@ impl Instrumented {
         let Self { info, view, known, names, imports: _, stubs, probes, unsupported, back } = self;
         let empty = Names::default();
         let names = names.as_ref().unwrap_or(&empty);
-        // SAFETY: the object is loaded meanwhile.
+        // SAFETY: the object is loaded during the call.
         let table = unsafe { Table::of(loaded) };
         let mut scanner = Scanner::new(loaded, view);
         let mut found = FoundSites::default();

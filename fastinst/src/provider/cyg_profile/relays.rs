@@ -1,5 +1,5 @@
-//! Relays: jumps to an object's instrumentation function for entries. The call of an entry site
-//! leads to one while the site is being retargeted to its stub, so that no entry is missed.
+//! Relays: jumps to an object's instrumentation function for entries. While an entry site is being
+//! retargeted to its stub, its call leads to a relay, so that no entry is missed.
 //!
 //! ```text
 //! e8 d0 d1 | d2 d3    the call of the compiler: of `target`, mostly a PLT entry
@@ -34,7 +34,7 @@ const REGION: usize = 1 << 16;
 /// The distance between relays among stubs.
 pub(super) const SLOTS: usize = 1 << 8;
 
-/// Number of places below an object at which a page for a relay is tried. Further down, the
+/// The number of addresses below an object at which a page for a relay is tried. Further down, the
 /// operands of nearby calls differ in their last byte.
 const PLACES: usize = 256;
 
@@ -43,10 +43,10 @@ const PLACES: usize = 256;
 pub(super) struct Relays {
     /// The callee of its entry sites.
     target: usize,
-    /// The place of the next page, counted from the target down.
+    /// The index of the next page, counted from the target down.
     next: usize,
     end: usize,
-    /// The start of the last page, if the place above the next one has it.
+    /// The start of the last page, if it is directly above the next one.
     last: Option<usize>,
     /// The addresses of the relays on pages of their own.
     own_pages: Vec<usize>,
@@ -55,7 +55,7 @@ pub(super) struct Relays {
 }
 
 impl Relays {
-    /// For calls of `target` in an object with this range.
+    /// Relays for calls to `target` in an object with this range.
     pub(super) fn new(target: usize, object: &Range<usize>) -> Self {
         let below = object.start.saturating_sub(2 * PAGE);
         let next = target.saturating_sub(below).div_ceil(REGION).max(1);
@@ -114,7 +114,7 @@ impl Relays {
         Ok(None)
     }
 
-    /// Number of bytes of memory that it uses.
+    /// The memory of the relays, in bytes.
     pub(super) fn memory(&self) -> usize {
         self.own_pages.len() * PAGE
     }

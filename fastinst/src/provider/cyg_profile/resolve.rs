@@ -3,8 +3,8 @@
 //! If the function cannot be determined from the code, the site is left on with [`resolve`] as its
 //! probe function. The first execution passes the function's address as an argument; the probe is
 //! added to a list, and the service thread completes the discovery. Until then, a site at an entry
-//! stays on and counts, and one at an exit is off. So are both if there is no service thread:
-//! nobody has asked for the discovery of probes. This is the paper's discovery on first invocation
+//! stays on and counts, and one at an exit is off. Both remain so if there is no service thread:
+//! discovery of probes was not requested. This is the paper's discovery on first invocation
 //! (section 7), for the few sites that need it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -73,7 +73,7 @@ mod tests {
         };
         service::stopped_in_tests(|| assert_eq!(run(0x1234), Some(State::Inactive)));
         assert_eq!(probe.function_address.load(Ordering::Relaxed), 0x1234);
-        // It is discovered when somebody asks.
+        // It is discovered when discovery is requested.
         let mut resolved = Vec::new();
         take_resolved(|probe| resolved.push(probe.id()));
         assert!(resolved.contains(&probe.id()));

@@ -1,4 +1,4 @@
-//! Finds the calls of the instrumentation functions in an object's text.
+//! Finds the calls to the instrumentation functions in an object's text.
 //!
 //! A cheap search over all bytes of a body determines whether it may contain such a call. Only then
 //! is it decoded, from its start, so that a site is always a complete instruction. x86-64 compilers
@@ -15,15 +15,15 @@ use super::elf::View;
 use crate::loaded::LoadedObject;
 use crate::probe::ProbeKind;
 
-/// A call of an instrumentation function.
+/// A call to an instrumentation function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Site {
     pub(super) address: usize,
-    /// The body that contains it.
+    /// The body that contains the call.
     pub(super) body: Range<usize>,
     pub(super) kind: ProbeKind,
     pub(super) shape: Shape,
-    /// The function for which the call is made, if it can be determined from the code.
+    /// The function to which the call belongs, if it can be determined from the code.
     pub(super) function: Option<usize>,
 }
 
@@ -65,11 +65,11 @@ struct Callees<'a> {
 /// An object's text without the breakpoints of a debugger.
 struct Text<'a> {
     text: &'a [Range<usize>],
-    /// The writable view of each range.
+    /// The alias of each range.
     views: Vec<Option<*const u8>>,
 }
 
-/// The address of `range` in the writable view, which contains no breakpoints. The range must be
+/// The address of `range` in the writable alias, which contains no breakpoints. The range must be
 /// text of a loaded object.
 fn view(range: &Range<usize>) -> Option<*const u8> {
     // SAFETY: the loader keeps the object's text mapped while it is scanned (`while_loaded`).
@@ -170,7 +170,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Whether a body lies in the text and may contain a call of an instrumentation function.
+    /// Whether a body lies in the text and may contain a call to an instrumentation function.
     pub(super) fn is_of_interest(&self, body: &Range<usize>) -> bool {
         let Callees { view, code, .. } = &self.callees;
         code.text.iter().any(|text| text.start <= body.start && body.end <= text.end)

@@ -5,8 +5,8 @@
 //! function and the probe's id, and, in blocks for sites that call through a pointer, a word with
 //! the stub's address. A block is written and sealed before its stubs are assigned.
 //!
-//! Sites at entries that are made lazily call the old target, a relay ([`super::relays`]) or their
-//! stub at every time, and each of these counts the entry.
+//! Entry sites that are made lazily always call the old target, a relay ([`super::relays`]) or
+//! their stub, each of which counts the entry.
 
 use std::collections::BTreeSet;
 use std::mem::offset_of;
@@ -31,7 +31,7 @@ const _: () = assert!(size_of::<Cell>() == CELL_SIZE && offset_of!(Cell, number)
 /// Number of stubs per page; the capacity of a block is a multiple of it.
 const PAGE_OF_STUBS: usize = 4096 / STUB_SIZE;
 
-/// A new block has room for at least this part of the stubs that the object has already.
+/// A new block has room for at least this part of the stubs that the object already has.
 const SPARE: usize = 8;
 
 /// The capacity of the largest block that fits between two relays.
@@ -41,7 +41,7 @@ const IN_REGION: usize = 6 * PAGE_OF_STUBS;
 #[derive(Debug)]
 struct Block {
     operand: Operand,
-    /// The place in every 256 bytes whose slots are relays, if there are any.
+    /// The position in every 256 bytes at which slots are relays, if there are any.
     relays: Option<usize>,
     stubs: usize,
     cells: usize,
@@ -103,7 +103,7 @@ impl Block {
         let mut relays = relays.filter(|_| operand == Operand::Callee);
         let between_relays = match &mut relays {
             Some(relays) => {
-                // One slot of sixteen is a relay, and those before the first and after the last one
+                // One slot in sixteen is a relay, and those before the first and after the last one
                 // are not used.
                 let capacity = (stubs + stubs / 15 + 18).next_multiple_of(PAGE_OF_STUBS).min(IN_REGION);
                 let (code, data) = sizes(capacity);
@@ -179,7 +179,7 @@ impl Block {
         Place { stub: self.stubs + index * STUB_SIZE, cell: self.cells + index * self.stride }
     }
 
-    /// The place that has this cell.
+    /// The place of the stub that has this cell.
     fn of_cell(&self, cell: usize) -> Option<Place> {
         let index = cell.checked_sub(self.cells)? / self.stride;
         (index < self.capacity).then(|| self.place(index))
@@ -194,18 +194,18 @@ impl Block {
 #[derive(Debug, Default)]
 pub(super) struct Stubs {
     blocks: Vec<Block>,
-    /// Once an entry site was made lazily.
+    /// Present once an entry site was made lazily.
     relays: Option<Relays>,
 }
 
-/// The state of a site while it is retargeted.
+/// The state of a site while it is being retargeted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DuringRetarget {
     /// It is off, and stays off.
     Off,
     /// It stays on, and leads to a stub or a function that counts.
     On,
-    /// It is off, and on immediately afterwards.
+    /// It is off, and on again immediately afterwards.
     Interrupted,
 }
 
@@ -246,7 +246,8 @@ impl Stubs {
             let wants = |site: &&Site| Operand::of(site.shape) == operand;
             let wanted = sites.iter().filter(wants).count();
             let mut room: usize = self.with_room(operand).map(|block| block.room()).sum();
-            // Few blocks in all: finding a place for one takes as long as making ten probes.
+            // Only a few blocks in total: finding a place for one takes as long as making ten
+            // probes.
             let in_all: usize = self.blocks.iter().map(|block| block.capacity).sum();
             while wanted > room {
                 let stubs = (wanted - room).max(in_all / SPARE);
@@ -268,7 +269,7 @@ impl Stubs {
         self.with_room(Operand::of(shape)).next().expect("there is room").take()
     }
 
-    /// What becomes of a site that counts from now on, if this is its stub.
+    /// The state of a site that counts from now on, while it is retargeted to this stub.
     fn meanwhile(&self, site: &CallSite, place: Place) -> DuringRetarget {
         let is_relay = |address: usize| {
             self.relays.as_ref().is_some_and(|relays| {
@@ -287,15 +288,15 @@ impl Stubs {
         self.blocks.iter().find_map(|block| block.of_cell(cell))
     }
 
-    /// Number of bytes of memory that they use.
+    /// The memory of the stubs, in bytes.
     pub(super) fn memory(&self) -> usize {
         let relays = self.relays.as_ref().map_or(0, Relays::memory);
         self.blocks.iter().map(Block::memory).sum::<usize>() + relays
     }
 
-    /// Makes probes of sites of an object. They are switched off, except for those whose functions
-    /// are not known and are determined by execution, and, with [`Scan::Lazy`], entries, which are
-    /// counted until [`settle`] is called.
+    /// Makes probes of sites of an object. They are off, except for those whose functions are not
+    /// known and are determined by execution and, with [`Scan::Lazy`], entries, which are counted
+    /// until [`settle`] is called.
     pub(super) fn make(
         &mut self,
         loaded: &LoadedObject,
@@ -379,7 +380,7 @@ impl Stubs {
     }
 }
 
-/// Whether a site counts its entries from when it leads to its stub until it is announced.
+/// Whether a site counts its entries from when it is retargeted to its stub until it is announced.
 fn is_counted(site: &Site, scan: Scan) -> bool {
     scan == Scan::Lazy && site.kind == ProbeKind::ENTRY
 }
@@ -443,11 +444,10 @@ impl<O> Retargeted<O> {
         // exist as long as the process. A relay does the same (`Stubs::meanwhile`).
         let results = unsafe { callpatch::retarget_as(&batch) };
         self.add(loaded, results, owners);
-        // By themselves, so that they are off for as short a time as possible.
-        // SAFETY: as above.
+        // One at a time, so that each is off for as short a time as possible. SAFETY: as above.
         let results = unsafe { callpatch::retarget_as(&interrupted) };
         for site in results.iter().flatten() {
-            // An error is returned to the next caller that switches the site.
+            // An error is returned to the next caller that toggles the site.
             let _ = site.activate();
         }
         self.add(loaded, results, owners_of_interrupted);
@@ -540,7 +540,7 @@ pub(super) fn count_from_now_on(probe: &Probe) {
 }
 
 /// Ends the counting of entries that [`Stubs::make`] or [`count_from_now_on`] has started, for
-/// probes that were announced to the callbacks and not switched by them.
+/// probes that were announced to the callbacks and not toggled by them.
 pub(super) fn settle(probes: impl Iterator<Item = &'static Probe>) {
     let (count, resolve) = (COUNT as usize, RESOLVE as usize);
     let stop = |probe: &&Probe| {
@@ -555,8 +555,8 @@ pub(super) fn settle(probes: impl Iterator<Item = &'static Probe>) {
     if stopped.is_empty() {
         return;
     }
-    // If another thread has switched one of them meanwhile, it may have found it still on, before
-    // it was switched off here. The requested state is visible now.
+    // Another thread that has toggled one of them in the meantime may have found it still on,
+    // before it was deactivated here. The requested state is visible now.
     let _ = wordpatch::serialize_all_cores();
     stopped.into_iter().for_each(Probe::restore);
 }

@@ -19,7 +19,7 @@ const HEADER: usize = 12;
 
 /// The table of an object. Must not be used after the object may have been unloaded.
 pub(super) struct Table<'a> {
-    /// Its address in memory.
+    /// The address of the table in memory.
     address: usize,
     /// Function and description, relative to the table.
     entries: &'a [[i32; 2]],
@@ -31,7 +31,7 @@ pub(super) struct Table<'a> {
 /// The bytes of `range`, if it is mapped by the object.
 ///
 /// # Safety
-/// The object must stay loaded while they are used.
+/// The object must stay loaded while the bytes are used.
 unsafe fn mapped<'a>(loaded: &LoadedObject, range: Range<usize>) -> Option<&'a [u8]> {
     let inside = |memory: &&Range<usize>| memory.start <= range.start && range.end <= memory.end;
     loaded.segments.iter().map(|segment| &segment.memory).find(inside)?;

@@ -1,4 +1,4 @@
-//! Instructions that compare, and the conditions that follow from it.
+//! Instructions that compare, and the conditions that follow from them.
 
 use iced_x86::{ConditionCode, Instruction, Mnemonic, OpKind};
 
@@ -7,7 +7,7 @@ use super::super::copies::index_of;
 use super::{Flags, Held, State, is_of_canary};
 
 impl State<'_> {
-    /// What an instruction compares.
+    /// The comparison that an instruction makes.
     pub(super) fn compared(&mut self, instruction: &Instruction) -> Option<Flags> {
         if is_of_canary(instruction) {
             return Some(Flags::Canary);
@@ -48,7 +48,7 @@ impl State<'_> {
                 let (zero, value) = (self.step(Step::Constant(0))?, self.operand(instruction, 0, bytes)?.0);
                 Some(Flags::Of(zero, value, bytes))
             }
-            // As after a comparison with 0.
+            // The same as after a comparison with 0.
             Mnemonic::Test | Mnemonic::And => {
                 let (left, right) = self.both_operands(instruction, bytes)?;
                 let (both, zero) = (self.binary(Binary::And, left, right)?, self.step(Step::Constant(0))?);
@@ -72,8 +72,8 @@ impl State<'_> {
         }
     }
 
-    /// Whether a condition holds after the comparison of two floats. Those that are unordered are
-    /// equal and below each other.
+    /// Whether a condition holds after the comparison of two floats. Unordered operands count as
+    /// both equal and below.
     fn of_floats(
         &mut self,
         condition: ConditionCode,

@@ -1,5 +1,5 @@
-//! Instructions that assign to the lower halves of vector registers: those of SSE, and their forms
-//! of AVX, which have an operand more.
+//! Instructions that assign to the lower halves of vector registers: SSE instructions, and their
+//! AVX forms, which have an additional operand.
 
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
@@ -8,7 +8,7 @@ use super::super::copies::index_of;
 use super::{Held, State};
 
 impl State<'_> {
-    /// What an instruction assigns to the lower half of a vector register.
+    /// The value that an instruction assigns to the lower half of a vector register.
     pub(super) fn vector(&mut self, instruction: &Instruction) -> Option<Held> {
         use Mnemonic as M;
         let last = instruction.op_count() - 1;
@@ -26,7 +26,7 @@ impl State<'_> {
             M::Vmovaps | M::Vmovapd | M::Vmovups | M::Vmovupd | M::Vmovdqa | M::Vmovdqu => {
                 self.copied(instruction)
             }
-            // The lowest lane stays.
+            // The lowest lane is unchanged.
             M::Unpcklps | M::Vunpcklps if is_of_same(instruction) => {
                 Some(Held::Value(self.operand(instruction, last, 4)?.0, 4))
             }
@@ -61,7 +61,7 @@ impl State<'_> {
         }
     }
 
-    /// The second operand as a whole.
+    /// The entire second operand.
     fn copied(&mut self, instruction: &Instruction) -> Option<Held> {
         match instruction.op1_kind() {
             OpKind::Register => self.registers[index_of(instruction.op1_register())?.0],
@@ -84,7 +84,7 @@ impl State<'_> {
         Some(Held::Value(self.step(Step::Binary(operation, left, right))?, bytes))
     }
 
-    /// An operation on bits, as many as are known of the left operand.
+    /// A bitwise operation on as many bytes as are known of the left operand.
     fn bitwise(&mut self, instruction: &Instruction, operation: Binary) -> Option<Held> {
         let last = instruction.op_count() - 1;
         let (index, _) = index_of(instruction.op_register(last - 1))?;

@@ -35,7 +35,7 @@ impl State<'_> {
         Some([(RAX, Held::Value(low, 8)), (RDX, Held::Value(high, 8))])
     }
 
-    /// What an instruction assigns to a general-purpose register.
+    /// The value that an instruction assigns to a general-purpose register.
     pub(super) fn integer(&mut self, instruction: &Instruction) -> Option<Number> {
         let bytes = instruction.op0_register().size() as u8;
         let is_same = instruction.op_count() == 2

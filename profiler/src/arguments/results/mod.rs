@@ -1,15 +1,15 @@
-//! The result of a function, at the call of the probe at its exit.
+//! Finds the result of a function at the call to the probe at its exit.
 //!
-//! No debugging information says where a result is. But what the function does after the call is
-//! its epilogue, which puts the result into RAX or XMM0 and returns: from a register that the call
-//! preserves, from a stack slot, or by operations that the compiler has moved to after the call. So
-//! the code is executed symbolically, from the call to the `ret`. Registers and slots have the
-//! values that they have at the probe; whatever is computed from them is a [`Step`].
+//! No debugging information says where a result is. But after the call, the function executes its
+//! epilogue, which puts the result into RAX or XMM0 and returns: from a register that the call
+//! preserves, from a stack slot, or by operations that the compiler has moved after the call.
+//! Therefore the code is executed symbolically, from the call to the `ret`. Registers and slots
+//! start with their values at the probe; each value computed from them is a [`Step`].
 //!
 //! The code is followed through jumps, and past the check of the stack protector: if that fails,
-//! the function does not return. At any other branch, at a call and at a store, the result counts
-//! as not known. In this way, the call is the last one of a probe before the function returns: it
-//! is not that of a function which was inlined, and after which its caller continues.
+//! the function does not return. At any other branch, at a call and at a store, the result becomes
+//! unknown. This ensures that the call is the last one of a probe before the function returns, and
+//! not that of an inlined function, after which its caller continues.
 
 mod flags;
 mod floats;
@@ -28,10 +28,10 @@ use super::copies::index_of;
 use super::object::Object;
 use super::{Register, ScalarType, Source, Unavailable};
 
-/// Instructions from the call to the `ret`, at most.
+/// Maximum number of instructions from the call to the `ret`.
 const MAX_INSTRUCTIONS: usize = 256;
 
-/// Steps of which results are computed, at most: with those that do not belong to the result.
+/// Maximum number of steps, including those that do not belong to the result.
 const MAX_STEPS: usize = 250;
 
 /// Registers that a call preserves: RBX, RBP, RSP, R12 to R15.
@@ -43,10 +43,11 @@ const RBP: usize = 6;
 const RSP: usize = 7;
 const XMM0: usize = 16;
 
-/// Where the stack protector keeps its value, in relation to FS.
+/// The offset of the stack protector's value from FS.
 const CANARY: u64 = 0x28;
 
-/// Where the probe that is called before `returns` finds the result of a function of this type.
+/// The source of the result of a function with this result type, for the probe that is called
+/// before `returns`.
 pub(super) fn source(object: &Object, returns: u64, ty: ScalarType) -> Result<Source, Unavailable> {
     let mut state = State::at_probe(object, returns);
     let mut info = InstructionInfoFactory::new();
@@ -75,21 +76,21 @@ pub(super) fn source(object: &Object, returns: u64, ty: ScalarType) -> Result<So
 /// The contents of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
-    /// This number of lower bytes are those of a step.
+    /// These lower bytes are those of a step.
     Value(Number, u8),
     /// The value of the stack protector.
     Canary,
 }
 
-/// The flags, by the comparison that has set them.
+/// The flags, represented by the comparison that has set them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flags {
-    /// Of two integers of this number of bytes.
+    /// Two integers of this number of bytes.
     Of(Number, Number, u8),
-    /// Of two floats of this number of bytes.
+    /// Two floats of this number of bytes.
     OfFloats(Number, Number, u8),
-    /// Of the stack protector's value with that in the frame: equal, or the function does not
-    /// return.
+    /// The stack protector's value and its copy in the frame: they are equal, or the function does
+    /// not return.
     Canary,
 }
 
@@ -98,8 +99,8 @@ struct State<'a> {
     /// The address to which the probe returns.
     returns: u64,
     steps: Vec<Step>,
-    /// By number: first the general-purpose registers, then the lower halves of the vector
-    /// registers. `None`: not known.
+    /// Indexed by number: first the general-purpose registers, then the lower halves of the vector
+    /// registers. `None` if the value is not known.
     registers: [Option<Held>; 32],
     flags: Option<Flags>,
 }
@@ -114,7 +115,7 @@ impl<'a> State<'a> {
         state
     }
 
-    /// The place of the result, at the `ret`.
+    /// The location of the result at the `ret`.
     fn result(&self, ty: ScalarType) -> Option<Source> {
         let is_float = matches!(ty, ScalarType::Float | ScalarType::Double);
         let Some(Held::Value(mut number, known)) = self.registers[if is_float { XMM0 } else { RAX }] else {
@@ -123,7 +124,7 @@ impl<'a> State<'a> {
         if known < ty.bytes() {
             return None;
         }
-        // Only the lower bytes are wanted.
+        // Only the lower bytes are needed.
         while let Step::ZeroExtend(of, bytes) | Step::SignExtend(of, bytes) = self.steps[usize::from(number)]
             && bytes >= ty.bytes()
         {
@@ -137,8 +138,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Executes an instruction, after which the next one is executed. `None` if it stores to
-    /// memory.
+    /// Executes an instruction that continues with the next one. `None` if it stores to memory.
     fn execute(&mut self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> Option<()> {
         let writes = |access: OpAccess| {
             use OpAccess::{CondWrite, ReadCondWrite, ReadWrite, Write};
@@ -164,7 +164,7 @@ impl<'a> State<'a> {
         Some(())
     }
 
-    /// Up to two registers that an instruction sets, with what is known about them.
+    /// Up to two registers that an instruction sets, with what is known of their contents.
     fn changed(&mut self, instruction: &Instruction) -> [Option<(usize, Held)>; 2] {
         match instruction.mnemonic() {
             Mnemonic::Pop => [self.popped(RSP, instruction.op0_register()), self.moved(RSP)],
@@ -176,21 +176,21 @@ impl<'a> State<'a> {
         }
     }
 
-    /// A register that is loaded from where another one points to.
+    /// A register that is loaded from the memory to which another register points.
     fn popped(&mut self, top: usize, register: Iced) -> Option<(usize, Held)> {
-        // clang frees a word of the stack by `pop rax`, where there is no result.
+        // clang frees a stack word by `pop rax` if there is no result.
         let (index, _) = index_of(register).filter(|(index, _)| *index != RAX && register.size() == 8)?;
         let top = self.value(top, 8)?;
         Some((index, Held::Value(self.load(top, 0, 8)?, 8)))
     }
 
-    /// RSP, 8 bytes above where a register points to.
+    /// RSP, set to 8 bytes above the address in a register.
     fn moved(&mut self, top: usize) -> Option<(usize, Held)> {
         let (top, eight) = (self.value(top, 8)?, self.step(Step::Constant(8))?);
         Some((RSP, Held::Value(self.binary(Binary::Add, top, eight)?, 8)))
     }
 
-    /// The first operand, with what an instruction assigns to it.
+    /// The first operand, with the value that an instruction assigns to it.
     fn assigned(&mut self, instruction: &Instruction) -> Option<(usize, Held)> {
         match instruction.mnemonic() {
             Mnemonic::Cdqe => {
@@ -229,7 +229,8 @@ impl<'a> State<'a> {
         if bytes >= 4 {
             return Some(Held::Value(self.zero_extend(value, bytes)?, 8));
         }
-        // The others keep their values: 0, where a comparison is about to set the lowest one.
+        // The other bytes keep their values, which are 0 if a comparison is about to set the lowest
+        // byte.
         let is_zero = |number: Number| self.steps[usize::from(number)] == Step::Constant(0);
         match self.registers[index] {
             Some(Held::Value(before, 8)) if is_zero(before) => {

@@ -1,5 +1,5 @@
-//! Results in code that is assembled here. What is computed is compared with what the processor
-//! computes. What probes fetch in programs of compilers is tested in
+//! Results in code that is assembled here. The computed values are compared with those that the
+//! processor computes. What probes fetch in compiled programs is tested in
 //! `tests/tests/script/results.rs`.
 
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ struct Assembled {
 }
 
 impl Assembled {
-    /// `source` is assembler; the compiler adds debugging information, without which an object is
+    /// `source` is assembly; the compiler adds debugging information, without which an object is
     /// not read.
     fn new(folder: &Path, source: &str, flags: &[&str]) -> Self {
         let (text, file) = (folder.join("code.s"), folder.join("code"));
@@ -52,7 +52,7 @@ impl Assembled {
     }
 }
 
-/// Where a result is, by the code after the call of a probe.
+/// Checks where a result is, from the code after the call to a probe.
 #[track_caller]
 fn check(text: &str, ty: ScalarType, expected: Option<Source>) {
     let folder = tempfile::tempdir().unwrap();
@@ -102,7 +102,7 @@ fn results_that_the_code_does_not_show_are_not_known() {
     check("mov eax, [rcx]; ret", INT, None);
     check("mov eax, [rsp + rbx * 4]; ret", INT, None);
     check("mov rax, rbx; cpuid; ret", LONG, None);
-    // A word of the stack that is freed, where there is no result.
+    // A stack word that is freed if there is no result.
     check("pop rax; ret", LONG, None);
     // Another probe may follow, or the slot may be another value.
     check("call f; mov rax, rbx; ret", LONG, None);
@@ -225,7 +225,7 @@ const COMPUTED: [(&str, ScalarType); 76] = {
     ]
 };
 
-/// The same of AVX.
+/// The same for AVX.
 const WITH_AVX: [(&str, ScalarType); 9] = {
     const D: ScalarType = ScalarType::Double;
     const F: ScalarType = ScalarType::Float;
@@ -242,7 +242,7 @@ const WITH_AVX: [(&str, ScalarType); 9] = {
     ]
 };
 
-/// What this processor can execute.
+/// The code that this processor can execute.
 fn computed() -> impl Iterator<Item = (usize, (&'static str, ScalarType))> {
     let with_avx = if is_x86_feature_detected!("avx") { &WITH_AVX[..] } else { &[] };
     COMPUTED.iter().chain(with_avx).copied().enumerate()

@@ -8,7 +8,8 @@ use super::super::copies::index_of;
 use super::{Held, MAX_STEPS, State};
 
 impl State<'_> {
-    /// An operand of at most this number of bytes, and how many it has. Its other bytes are 0.
+    /// The value of an operand with at most this number of bytes, and its number of bytes. The
+    /// upper bytes are 0.
     pub(super) fn operand(
         &mut self,
         instruction: &Instruction,
@@ -33,13 +34,13 @@ impl State<'_> {
         }
     }
 
-    /// A register as a whole; the other bytes of a narrow one are 0.
+    /// An entire register; the upper bytes of a narrow one are 0.
     pub(super) fn register(&mut self, register: Iced) -> Option<Number> {
         let (index, true) = index_of(register)? else { return None };
         self.value(index, u8::try_from(register.size()).ok()?)
     }
 
-    /// The lower bytes of a register; the others are 0.
+    /// The lower bytes of a register; the upper bytes are 0.
     pub(super) fn value(&mut self, index: usize, bytes: u8) -> Option<Number> {
         match self.registers[index]? {
             Held::Value(value, known) if known >= bytes => self.zero_extend(value, bytes),
@@ -63,7 +64,7 @@ impl State<'_> {
         self.load(base, instruction.memory_displacement64().cast_signed(), bytes)
     }
 
-    /// Bytes in the frame, at a distance from a value.
+    /// Bytes in the frame, at an offset from a value.
     pub(super) fn load(&mut self, base: Number, offset: i64, bytes: u8) -> Option<Number> {
         let Step::Register(register, added) = self.steps[usize::from(base)] else { return None };
         if ![Register::RSP, Register::RBP].contains(&register) || ![1, 2, 4, 8].contains(&bytes) {
@@ -83,7 +84,7 @@ impl State<'_> {
     }
 
     /// An operation on integers. Constants that are added to a register stay with it, so that
-    /// places in the frame are known.
+    /// addresses in the frame remain known.
     pub(super) fn binary(&mut self, operation: Binary, left: Number, right: Number) -> Option<Number> {
         match (operation, self.steps[usize::from(left)], self.steps[usize::from(right)]) {
             (Binary::Add, Step::Register(register, added), Step::Constant(value)) => {
@@ -96,7 +97,7 @@ impl State<'_> {
         }
     }
 
-    /// The number of a step, which is added if it is new.
+    /// The index of a step, which is added if it is new.
     pub(super) fn step(&mut self, step: Step) -> Option<Number> {
         if let Some(known) = self.steps.iter().position(|known| *known == step) {
             return Number::try_from(known).ok();

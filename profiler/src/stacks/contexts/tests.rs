@@ -5,16 +5,16 @@ use super::*;
 /// An instruction of a body; targets are indices of instructions.
 #[derive(Clone, Copy)]
 enum Op {
-    /// Anything that goes on with the next one.
+    /// Any instruction that continues with the next one.
     Plain,
     Enter(u32),
     Exit(u32),
-    /// A jump to the instrumentation function, in place of a call and a return.
+    /// A jump to the instrumentation function, instead of a call and a return.
     ExitAndReturn(u32),
     Call,
     JumpIf(usize),
     Jump(usize),
-    /// By a table.
+    /// A jump through a table.
     Switch,
     Return,
 }
@@ -22,7 +22,7 @@ enum Op {
 use Op::{Call, Enter, Exit, ExitAndReturn, Jump, JumpIf, Plain, Return, Switch};
 
 const START: u64 = 0x40_0000;
-/// Outside of all bodies.
+/// An address outside of all bodies.
 const ELSEWHERE: u64 = 0x50_0000;
 
 /// The instruction, with the address of its target.
@@ -119,7 +119,7 @@ fn loop_and_two_returns() {
     ]);
 }
 
-/// The cases are only reached through a table: what follows them tells where they are.
+/// The cases are only reached through a table: the code after them shows their context.
 #[test]
 fn cases_of_a_switch_by_what_follows_them() {
     check(&[
@@ -152,7 +152,7 @@ fn code_after_a_call_that_does_not_return() {
     ]);
 }
 
-/// A call that returns, before a place to which others jump, is all that leads to the rest.
+/// A call that returns, before a point to which others jump, is the only way to the rest.
 #[test]
 fn code_after_a_call_that_returns() {
     check(&[
@@ -165,7 +165,7 @@ fn code_after_a_call_that_returns() {
     ]);
 }
 
-/// A part without an entry: it begins inside the function that it leaves.
+/// A part without an entry begins inside the function that it leaves.
 #[test]
 fn part_that_was_split_off() {
     check(&[
@@ -236,7 +236,7 @@ fn a_site_that_is_added_changes_what_was_looked_up() {
     assert_eq!(functions(&mut contexts), [2, 1]);
 }
 
-/// While an analysis lacks a site, its results are not kept for longer than it is.
+/// Results of an analysis that lacks a site are not kept for longer than the analysis.
 #[test]
 fn results_of_an_old_analysis_are_not_kept() {
     let ops = [Enter(1), Enter(2), Plain, Exit(2), Exit(1), Return];
@@ -252,7 +252,7 @@ fn results_of_an_old_analysis_are_not_kept() {
     let body = START..START + code.len() as u64;
     contexts.add(addresses[1], ProbeType::Entry, 2, body.clone());
     contexts.add(addresses[3], ProbeType::Exit, 2, body);
-    // Of the analysis before.
+    // The context according to the previous analysis.
     assert_eq!(innermost(&mut contexts), 1);
     let analyzed = contexts.bodies.get_mut(&START).and_then(|body| body.analyzed.as_mut()).unwrap();
     analyzed.made -= LIFETIME;

@@ -13,13 +13,13 @@ pub(super) struct Row {
     pub start: u64,
     pub end: u64,
     pub file: usize,
-    /// 0: none.
+    /// The line number; 0 for none.
     pub line: u32,
     pub is_statement: bool,
     pub prologue_end: bool,
 }
 
-/// The rows of all units, by offset.
+/// The rows of all units, ordered by offset.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     pub rows: Vec<Row>,
@@ -35,7 +35,7 @@ impl Lines {
             let Ok(unit) = units.unit(header) else { continue };
             let _ = lines.add(units, &unit, (code_start, code_size), &mut files);
         }
-        // Stable: of rows with the same range, which are empty, none was added.
+        // A stable sort: of rows with the same range, which are empty, none was added.
         lines.rows.sort_by_key(|row| row.start);
         lines
     }
@@ -115,14 +115,14 @@ impl Lines {
         let start = self.rows.partition_point(|row| row.start < body.start);
         let rows = || self.rows[start..].iter().take_while(|row| row.start < body.end);
         let marked = rows().find(|row| row.prologue_end);
-        // As gdb does: the second line of the function.
+        // Like gdb: the second line of the function.
         let first = rows().next()?;
         let second = || rows().find(|row| row.start > first.start && row.line != 0 && row.is_statement);
         marked.or_else(second).map(|row| row.start)
     }
 }
 
-/// Whether the components of a path are the last ones of a file's.
+/// Whether the components of a path are the last ones of a file's path.
 fn is_file(path: &str, wanted: &str) -> bool {
     let rest = path.strip_suffix(wanted);
     rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('/') || wanted.starts_with('/'))

@@ -1,7 +1,7 @@
 //! DWARF in a module: lines of instructions, and variables.
 //!
 //! In WebAssembly, DWARF's code addresses are offsets from the start of the code section's
-//! contents. Here, all offsets are in the module. What cannot be read counts as absent.
+//! contents. Here, all offsets are in the module. Data that cannot be read is treated as absent.
 
 mod lines;
 pub(crate) mod variables;
@@ -23,14 +23,14 @@ pub(crate) type Units = gimli::Dwarf<Reader>;
 #[derive(Debug)]
 pub(crate) struct Dwarf {
     pub(crate) units: Units,
-    /// The offset of the contents of the code section.
+    /// The offset in the module of the code section's contents.
     pub(crate) code_start: u64,
     lines: Lines,
     pub(crate) parsed: Parsed,
 }
 
 impl Dwarf {
-    /// `None` if there is none.
+    /// Reads the DWARF of a module; `None` if it has none.
     pub(crate) fn of(module: &[u8]) -> Option<Self> {
         let mut code = None;
         let mut sections: HashMap<String, Arc<[u8]>> = HashMap::new();
@@ -63,8 +63,8 @@ impl Dwarf {
         (row.line != 0).then(|| (self.lines.files[row.file].clone(), row.line))
     }
 
-    /// The offsets at which statements of a line begin. A file is found by its last components.
-    /// Of a line without code, those of the next line with some.
+    /// The offsets at which statements of a line begin. A file is found by the last components of
+    /// its path. For a line without code, the offsets of the next line with code.
     pub(crate) fn offsets(&self, file: &str, line: u32) -> Vec<u64> {
         self.lines.offsets(file, line)
     }
@@ -74,7 +74,7 @@ impl Dwarf {
         self.lines.row(offset).is_some_and(|row| row.start == offset && row.is_statement && row.line != 0)
     }
 
-    /// The end of a function's prologue.
+    /// The offset of the end of a function's prologue.
     pub(crate) fn after_prologue(&self, module: &Module, function: u32) -> Option<u64> {
         let body = module.function(function)?.body()?.range();
         let first = body.start as u64..body.end as u64;

@@ -1,4 +1,4 @@
-//! Variables of the source: where they are, and their types.
+//! Variables of the source: their locations and types.
 
 use gimli::{AttributeValue, EvaluationResult, Operation, Reader as _, UnitOffset};
 
@@ -25,7 +25,7 @@ const MAX_NESTED: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Type {
     unit: usize,
-    /// `None`: void.
+    /// `None` for void.
     entry: Option<UnitOffset>,
 }
 
@@ -94,14 +94,14 @@ impl Dwarf {
     /// among them.
     pub(crate) fn variables(&self, offset: u64) -> Vec<Variable> {
         let mut found = self.all_variables(offset);
-        // Of the same name, the one of the innermost block.
+        // Of variables with the same name, the one in the innermost block.
         found.reverse();
         let mut seen = std::collections::HashSet::new();
         found.retain(|variable: &Variable| seen.insert(variable.name.clone()));
         found
     }
 
-    /// The parameters of the function of an instruction, in their order.
+    /// The parameters of the function that contains an instruction, in order.
     pub(crate) fn parameters(&self, offset: u64) -> Vec<Variable> {
         let mut found = self.all_variables(offset);
         found.retain(|variable| variable.is_parameter);
@@ -117,13 +117,13 @@ impl Dwarf {
         found
     }
 
-    /// A variable in scope at an instruction, or a global one.
+    /// The variable with this name in scope at an instruction, or a global one.
     pub(crate) fn variable(&self, offset: u64, name: &str) -> Option<Variable> {
         let local = self.variables(offset).into_iter().find(|variable| variable.name == name);
         local.or_else(|| self.static_variable(name))
     }
 
-    /// A variable that is in no function.
+    /// A variable outside of all functions.
     pub(crate) fn static_variable(&self, name: &str) -> Option<Variable> {
         (0..self.parsed.0.len()).find_map(|unit| {
             let mut entries = self.parsed.0[unit].entries();
@@ -139,7 +139,7 @@ impl Dwarf {
         })
     }
 
-    /// Whether a location is an address only.
+    /// Whether the location of a variable is only an address.
     fn is_static(&self, variable: &Variable) -> bool {
         let Some(AttributeValue::Exprloc(expression)) = &variable.location else { return false };
         let mut operations = expression.clone().operations(self.parsed.0[variable.unit].encoding());
@@ -220,7 +220,7 @@ impl Dwarf {
         })
     }
 
-    /// An attribute of an entry, or of the one that it refers to, with that one's unit.
+    /// An attribute of an entry, or of the entry that it refers to, with the unit of that entry.
     fn attribute(
         &self,
         unit: usize,
@@ -270,7 +270,7 @@ impl Dwarf {
         }
     }
 
-    /// The entry of a type, without qualifiers and other names.
+    /// The entry of a type, after removing qualifiers and aliases.
     fn resolve(&self, mut ty: Type) -> Option<(Type, Entry)> {
         for _ in 0..MAX_LINKS {
             let entry = self.parsed.0[ty.unit].entry(ty.entry?).ok()?;
@@ -304,7 +304,7 @@ impl Dwarf {
         }
     }
 
-    /// Not of arrays of arrays, whose nesting is bounded.
+    /// Not for arrays of arrays, whose nesting is bounded.
     fn size_of_element(&self, mut ty: Type) -> u64 {
         let mut count = 1_u64;
         for _ in 0..MAX_LINKS {
@@ -411,7 +411,7 @@ fn number_of(value: &Val) -> Option<u64> {
 }
 
 impl Variable {
-    /// The variable in a frame.
+    /// The variable's object in a frame.
     pub(crate) fn object(&self, scope: &mut Scope<'_, '_>) -> Result<Object, Error> {
         let dwarf = scope.code().dwarf().ok_or_else(optimized_out)?;
         let at = match (&self.location, &self.constant) {
@@ -434,7 +434,7 @@ fn optimized_out() -> Error {
 }
 
 impl Dwarf {
-    /// The expression of a location that holds where the frame is.
+    /// The location expression that is valid where the frame is.
     fn expression(
         &self,
         unit: usize,
@@ -463,7 +463,7 @@ impl Dwarf {
         scope: &mut Scope<'_, '_>,
     ) -> Result<At, Error> {
         let encoding = self.parsed.0[unit].encoding();
-        // A value that is in one local or global can be changed there.
+        // A value in a single local or global can be changed there.
         let mut operations = expression.clone().operations(encoding);
         let first = operations.next().map_err(unreadable)?;
         let rest: Vec<_> = std::iter::from_fn(|| operations.next().ok().flatten()).take(2).collect();
@@ -549,7 +549,7 @@ impl Dwarf {
 }
 
 impl Object {
-    /// Its address in memory.
+    /// The address of the object in memory.
     pub(crate) fn address(&self) -> Result<u64, Error> {
         match self.at {
             At::Memory(address) => Ok(address),
@@ -577,7 +577,7 @@ impl Object {
         Ok(if size == 8 { bits } else { bits & ((1 << (8 * size)) - 1) })
     }
 
-    /// Its value.
+    /// The value of the object.
     pub(crate) fn value(&self, scope: &mut Scope<'_, '_>) -> Result<Value, Error> {
         self.shown(scope, 0)
     }
@@ -648,7 +648,7 @@ impl Object {
         })
     }
 
-    /// A part at an offset.
+    /// The part of the object at an offset.
     fn part(&self, ty: Type, offset: u64) -> Result<Self, Error> {
         let at = match self.at {
             At::Memory(address) => At::Memory(address.wrapping_add(offset)),
@@ -659,7 +659,7 @@ impl Object {
         Ok(Self { ty, at })
     }
 
-    /// A member of a structure, or of the one that a pointer leads to.
+    /// A member of a structure, or of the structure to which a pointer points.
     pub(crate) fn member(&self, scope: &mut Scope<'_, '_>, name: &str) -> Result<Self, Error> {
         let dwarf = Self::dwarf(scope)?;
         if let Shape::Pointer { .. } = dwarf.shape(self.ty) {
@@ -683,7 +683,7 @@ impl Object {
         }
     }
 
-    /// An element of an array, or of what a pointer leads to.
+    /// An element of an array, or of the array to which a pointer points.
     pub(crate) fn element(&self, scope: &mut Scope<'_, '_>, index: i128) -> Result<Self, Error> {
         let dwarf = Self::dwarf(scope)?;
         let (of, start) = match dwarf.shape(self.ty) {
@@ -698,7 +698,7 @@ impl Object {
         Ok(Self { ty: of, at: At::Memory(address) })
     }
 
-    /// Changes a scalar.
+    /// Assigns a value to a scalar.
     pub(crate) fn assign(&self, scope: &mut Scope<'_, '_>, value: &Value) -> Result<(), Error> {
         let wrong = || Error::Value(format!("{value} is no value for this type"));
         let dwarf = Self::dwarf(scope)?;

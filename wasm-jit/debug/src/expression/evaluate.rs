@@ -1,4 +1,4 @@
-//! Values of expressions.
+//! Evaluates expressions.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ use crate::frames::Scope;
 use crate::value::Value;
 
 impl Expression {
-    /// Its value in a frame.
+    /// Evaluates the expression in a frame.
     ///
     /// # Errors
     /// [`Error::Unknown`], [`Error::Value`], [`Error::Access`], [`Error::Engine`].
@@ -17,11 +17,12 @@ impl Expression {
         self.node.evaluate(scope)?.value(scope)
     }
 
-    /// Assigns a value to what it denotes: a local, an operand, a global, memory, or a scalar
-    /// variable.
+    /// Assigns a value to what the expression denotes: a local, an operand, a global, memory, or a
+    /// scalar variable.
     ///
     /// # Errors
-    /// As [`Expression::evaluate`]; [`Error::Value`] if it denotes nothing that can be changed.
+    /// As [`Expression::evaluate`]; [`Error::Value`] if it does not denote anything that can be
+    /// changed.
     pub fn assign(&self, scope: &mut Scope<'_, '_>, value: &Value) -> Result<(), Error> {
         let wrong = |what: String| Error::Value(format!("{value} is no value for {what}"));
         match &self.node {
@@ -49,7 +50,8 @@ impl Expression {
 }
 
 impl Expression {
-    /// The address of a load that is not in a memory of this size, if it is known without a frame.
+    /// The address of a load outside of a memory of this size in bytes, if it is known without a
+    /// frame.
     pub(crate) fn address_outside(&self, memory: u64) -> Option<u64> {
         let found = Cell::new(None);
         self.node.any(&|node| {
@@ -70,7 +72,7 @@ pub(crate) enum Term {
     Value(Value),
     /// A variable of the source, or a part of one.
     Object(Object),
-    /// By its name.
+    /// A local, by its name.
     Local(u32),
     Global(u32),
 }
@@ -133,7 +135,7 @@ impl Load {
 }
 
 impl Node {
-    /// The value of what is made of numbers only.
+    /// The value of an expression that consists of numbers only.
     fn constant(&self) -> Option<Value> {
         match self {
             Self::Integer(value) => integer(*value).ok(),
@@ -193,7 +195,7 @@ impl Node {
     }
 }
 
-/// An integer, in the smallest of the kinds that are shown.
+/// An integer, in the smallest of the types that are shown.
 fn integer(value: i128) -> Result<Value, Error> {
     if let Ok(value) = i32::try_from(value) {
         Ok(Value::I32(value))

@@ -1,16 +1,16 @@
 //! [`Expression`]: a small language for values of a stopped program.
 //!
-//! | | |
+//! | expression | value |
 //! | --- | --- |
 //! | `1`, `0xff`, `1.5`, `'a'` | numbers |
 //! | `$local0`, `$stack0`, `$global0` | a local, an operand counted from the top, a global |
 //! | `$pc`, `$depth`, `$function` | the instruction's offset in the module, the number of frames around this one, the function's index |
 //! | `name`, `$name` | a variable of the source (DWARF), or a local or global of the name section |
-//! | `i32[A]`, also `i64` `f32` `f64` `u8` `s8` `u16` `s16` `u32` | what is in memory 0 at the address |
+//! | `i32[A]`, also `i64` `f32` `f64` `u8` `s8` `u16` `s16` `u32` | the contents of memory 0 at the address |
 //! | `v.member`, `p->member`, `*p`, `a[1]`, `&v` | for variables of the source |
 //! | `- ! ~ * / % + - << >> < <= > >= == != & ^ \| && \|\|` | as in C |
 //!
-//! Integers have 128 bits while they are computed. A division by zero is an error.
+//! Integers have 128 bits during the computation. A division by zero is an error.
 
 mod evaluate;
 mod parse;
@@ -19,7 +19,7 @@ pub(crate) use evaluate::Term;
 
 use crate::Error;
 
-/// An expression that was read.
+/// A parsed expression.
 #[derive(Clone, Debug)]
 pub struct Expression {
     text: String,
@@ -27,7 +27,7 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// Reads an expression.
+    /// Parses an expression.
     ///
     /// # Errors
     /// [`Error::Syntax`].
@@ -35,12 +35,12 @@ impl Expression {
         Ok(Self { text: text.trim().to_owned(), node: parse::parse(text)? })
     }
 
-    /// As it was given.
+    /// The text that was parsed.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether its value belongs to a frame.
+    /// Whether the value of the expression belongs to a frame.
     pub(crate) fn is_of_frame(&self, is_global: impl Fn(&str) -> bool) -> bool {
         self.node.any(&|node| match node {
             Node::Local(_) | Node::Operand(_) | Node::Special(_) => true,
@@ -49,7 +49,7 @@ impl Expression {
         })
     }
 
-    /// Whether its value may change: it is not made of numbers only.
+    /// Whether the value may change: the expression does not consist of numbers only.
     pub(crate) fn may_change(&self) -> bool {
         self.node.any(&|node| match node {
             Node::Integer(_) | Node::Float(_) => false,
@@ -90,7 +90,7 @@ impl Load {
         })
     }
 
-    /// In bytes.
+    /// The size of the load in bytes.
     pub(crate) fn size(self) -> usize {
         match self {
             Self::U8 | Self::S8 => 1,
@@ -156,7 +156,7 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// Whether it, or a part of it, is such a one.
+    /// Whether the expression, or a part of it, satisfies a condition.
     fn any(&self, test: &impl Fn(&Self) -> bool) -> bool {
         test(self)
             || match self {

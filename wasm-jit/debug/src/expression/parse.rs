@@ -1,4 +1,4 @@
-//! Reads expressions: recursive descent, by precedence.
+//! Parses expressions: recursive descent, by precedence.
 
 use super::{Binary, Load, Node, Special, Unary};
 use crate::Error;
@@ -108,7 +108,7 @@ impl Parser<'_> {
 
     fn next(&mut self) -> Token {
         let token = self.peek().clone();
-        // The end stays.
+        // The end token is not consumed.
         self.at = (self.at + 1).min(self.tokens.len() - 1);
         token
     }

@@ -1,10 +1,10 @@
-//! What a client sends, packet by packet, and the connection as the stub sees it.
+//! The client's packets, and the connection as the stub sees it.
 //!
-//! The stub ends a session at a packet that it cannot parse. A client that sends one, as a user may
-//! by hand, expects an error as the answer: so the stub gets complete packets only, and when it
-//! ends the session, a new stub takes its place. It first gets the packets by which the client has
-//! chosen its settings, and one that resumes the program if it runs; its answers to these are
-//! dropped.
+//! The stub ends a session at a packet that it cannot parse. A client that sends such a packet (for
+//! example typed by a user) expects an error as the answer. Therefore the stub gets complete
+//! packets only, and when it ends the session, a new stub takes its place. The new stub first gets
+//! the packets by which the client has chosen its settings, and one that resumes the program if it
+//! runs; its answers to these are dropped.
 
 use std::io;
 
@@ -13,14 +13,14 @@ use gdbstub::conn::{Connection, ConnectionExt};
 /// The size of the stub's buffer.
 const MAX_PACKET: usize = 4096;
 
-/// Something that the client has sent.
+/// The result of a byte that the client has sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     /// Part of a packet.
     Nothing,
     /// A packet, or a byte outside of one, such as an acknowledgement.
     Complete(Vec<u8>),
-    /// A packet that is larger than any the stub can receive.
+    /// A packet that exceeds the size that the stub can receive.
     TooLong,
 }
 
@@ -28,16 +28,16 @@ pub(super) enum Sent {
 #[derive(Debug, Default)]
 pub(super) struct Packets {
     partial: Vec<u8>,
-    /// Bytes of it, once it is complete.
+    /// The end of the current packet, once it is known.
     end: Option<usize>,
     is_too_long: bool,
     supported: Option<Vec<u8>>,
-    /// The request to acknowledge no packets.
+    /// The client's request not to acknowledge packets.
     quiet: Option<Vec<u8>>,
 }
 
 impl Packets {
-    /// Adds a byte that was received.
+    /// Adds a received byte.
     pub(super) fn add(&mut self, byte: u8) -> Sent {
         if self.partial.is_empty() && byte != b'$' {
             return Sent::Complete(vec![byte]);
@@ -88,7 +88,7 @@ impl Packets {
 /// A connection.
 pub(super) struct Wire<'c, C> {
     pub connection: &'c mut C,
-    /// Whether nothing is written.
+    /// Whether writes are discarded.
     pub is_mute: bool,
 }
 

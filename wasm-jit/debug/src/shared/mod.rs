@@ -23,16 +23,16 @@ use crate::stop::{Breakpoint, Outcome, Reason, Stop, Unwatched};
 use crate::trail::Trail;
 use crate::watch::{Watch, WatchedFrame};
 
-/// The state that the program's threads use, as long as the debugger exists.
+/// The state that the program's threads use during the lifetime of the debugger.
 pub(crate) struct Shared {
     pub code: Code,
     state: Mutex<State>,
-    /// Held by the thread that is stopped.
+    /// Held by the stopped thread.
     turn: Mutex<()>,
     pub reports: Sender<Report>,
     /// The function that the probes call.
     hit: OnceLock<GenericFn>,
-    /// If the program's run repeats.
+    /// Set if the program's run is repeatable.
     pub repeats: OnceLock<Repeats>,
 }
 
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Shared {
 /// Starts the program again.
 pub(crate) type Start = dyn Fn(Repetition) -> Result<(), String> + Send + Sync;
 
-/// A run that repeats.
+/// A repeatable run.
 pub(crate) struct Repeats {
     /// The fuel of a complete run.
     pub fuel: u64,
@@ -54,34 +54,34 @@ pub(crate) struct Repeats {
 
 pub(crate) type Look = Box<dyn FnOnce(&mut Stopped<'_, '_>) + Send>;
 
-/// An event on its way to whoever waits for it.
+/// An event for the thread that waits for it.
 pub(crate) enum Report {
-    /// With the number of the stop.
+    /// The number of the stop, and the stop.
     Stopped(u64, Stop),
     Ended(Outcome),
 }
 
-/// The thread that is stopped.
+/// The stopped thread.
 pub(crate) struct Waiting {
-    /// The number of its stop: that of all stops so far.
+    /// The number of its stop, counted from the first stop of the debugger.
     pub stop: u64,
     pub commands: Sender<Command>,
 }
 
-/// For the stopped thread.
+/// A command for the stopped thread.
 pub(crate) enum Command {
     Look(Look),
     Resume(Resume, Sender<Result<(), Error>>),
     Kill,
 }
 
-/// Where the program is, if its run repeats and it does not run.
+/// The present position of a program whose run is repeatable, and that is not running.
 #[derive(Clone, Debug)]
 pub(crate) struct Present {
     pub point: Point,
     /// The locations of the frames.
     pub locations: Vec<Option<Location>>,
-    /// If it has ended.
+    /// The outcome, if the program has ended.
     pub outcome: Option<Outcome>,
 }
 
@@ -90,47 +90,47 @@ pub(crate) struct State {
     pub places: Places,
     pub breakpoints: BTreeMap<u32, Breakpoint>,
     pub watches: BTreeMap<u32, Arc<Watch>>,
-    /// Sees all instructions, while something is watched or a pass needs them.
+    /// Sees all instructions, while there are watchpoints or a pass needs it.
     everywhere: Option<GlobalProbe>,
-    /// The functions in which it is not, and why, since it was switched on.
+    /// The functions that it does not cover, and the reasons, since it was activated.
     unseen: BTreeMap<u32, String>,
     last_number: u32,
     pub plan: Option<Plan>,
-    /// The places at which threads stop because of a requested pause.
+    /// The locations at which threads stop because of a requested pause.
     pub pause: Option<Vec<Location>>,
     pub stopped: Option<Waiting>,
-    /// Number of stops so far.
+    /// The number of stops so far.
     stops: u64,
-    /// In the order in which they have stopped first.
+    /// In the order of their first stops.
     pub threads: Vec<ThreadId>,
     pub handles: Vec<InterruptHandle>,
     pub is_killed: bool,
     pub present: Option<Present>,
-    /// While the program goes back.
+    /// Set while the program goes back.
     pub back: Option<Back>,
-    /// What the run is for, if it is a repetition.
+    /// The purpose of the run, if it is a re-execution.
     pub pass: Option<Arc<Pass>>,
-    /// Where there are probes for it.
+    /// The locations that have probes for the pass.
     pass_places: Vec<Location>,
-    /// Above it, the probes of places do nothing: until a pass comes to what it looks for.
+    /// With more fuel than this, the probes do nothing, until a pass reaches what it looks for.
     threshold: Arc<FuelThreshold>,
     /// Whether the probes of breakpoints are off during a pass.
     are_breakpoints_off: bool,
-    /// The part of the run that is known, kept for the next time.
+    /// The known part of the run, kept for later requests.
     pub trail: Option<Trail>,
     /// Whether the debugger has ended.
     pub is_over: bool,
 }
 
-/// The program goes back, in several passes.
+/// The program is going back, in several passes.
 pub(crate) struct Back {
-    /// Gets the outcome of each pass.
+    /// Receives the outcome of each pass.
     pub ends: Sender<Outcome>,
-    /// What was requested meanwhile.
+    /// A request that was made in the meantime.
     pub request: Option<Request>,
 }
 
-/// The error with which calls of a program end that was [killed](crate::Debugger::kill).
+/// The error with which calls of a [killed](crate::Debugger::kill) program end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("killed by the debugger")]
 pub struct Killed;
@@ -147,7 +147,7 @@ impl Shared {
             hit: OnceLock::new(),
             repeats: OnceLock::new(),
         });
-        // Probes keep their closure as long as the code: it must not keep the debugger.
+        // Probes keep their closure as long as the code: the closure must not keep the debugger.
         let weak = Arc::downgrade(&shared);
         shared.hit.get_or_init(|| GenericFn::below_fuel(threshold, with(weak, Self::come)));
         shared
@@ -161,7 +161,7 @@ impl Shared {
         self.hit.get().expect("made with it")
     }
 
-    /// Switches on the probe of all instructions.
+    /// Activates the probe of all instructions.
     pub(crate) fn see_all(self: &Arc<Self>, state: &mut State) -> Result<(), Error> {
         if state.everywhere.is_none() {
             let closure = GenericFn::new(with(Arc::downgrade(self), Self::see));
@@ -173,7 +173,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes the probes of the functions that have frames: the frames get code with probes when
+    /// Makes the probes of the functions that have frames. The frames get code with probes when
     /// their callee returns.
     pub(crate) fn prepare(&self, locations: &[Option<Location>]) -> Result<(), Error> {
         locations
@@ -182,13 +182,13 @@ impl Shared {
             .try_for_each(|location| self.state().places.prepare(&self.code, self.hit(), location.function))
     }
 
-    /// The pass that the run is for; an error ends the call of a thread that is killed.
+    /// The pass to which the run belongs; an error ends the call of a thread that is killed.
     fn pass(&self) -> Result<Option<Arc<Pass>>, wasm_jit::Error> {
         let state = self.state();
         if state.is_killed { Err(wasm_jit::Error::host(Killed)) } else { Ok(state.pass.clone()) }
     }
 
-    /// A thread has reached a place with a probe.
+    /// A thread has reached a location with a probe.
     fn come(self: &Arc<Self>, frame: &mut Frame<'_>) -> Result<(), wasm_jit::Error> {
         let location = frame.location();
         if let Some(pass) = self.pass()? {
@@ -197,7 +197,7 @@ impl Shared {
         if self.reasons(frame, location, false).is_empty() {
             return Ok(());
         }
-        // While it waited, another thread's stop may have changed what it has come to.
+        // While it waited, another thread's stop may have changed the breakpoints here.
         let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
         match self.reasons(frame, location, true) {
             reasons if reasons.is_empty() => Ok(()),
@@ -205,7 +205,8 @@ impl Shared {
         }
     }
 
-    /// Why a thread stops at a place. With `counts`, hits of breakpoints are counted.
+    /// The reasons why a thread stops at a location. With `counts`, hits of breakpoints are
+    /// counted.
     fn reasons(&self, frame: &mut Frame<'_>, location: Location, counts: bool) -> Vec<Reason> {
         let mut reasons = Vec::new();
         let mut returned = None;
@@ -217,8 +218,8 @@ impl Shared {
                 Some(Found::Done) => reasons.push(Reason::Step),
                 Some(Found::Returned { results }) => returned = Some(results),
             }
-            // Also elsewhere than where there are probes for it: a thread that soon comes to the
-            // next probe may not be found in compiled code.
+            // The thread stops even where there is no probe for the pause: a thread that soon
+            // reaches the next probe may not be found in compiled code.
             if state.pause.is_some() {
                 reasons.push(Reason::Pause);
             }
@@ -240,7 +241,7 @@ impl Shared {
         reasons
     }
 
-    /// The breakpoints at a place whose condition holds or has no value: their numbers, whether
+    /// The breakpoints at a location whose condition holds or has no value: their numbers, whether
     /// they are for one stop, and why there is no value.
     fn breakpoints_at(&self, frame: &mut Frame<'_>, location: Location) -> Vec<(u32, bool, Option<String>)> {
         let candidates: Vec<_> = {
@@ -264,12 +265,12 @@ impl Shared {
         found.collect()
     }
 
-    /// The watchpoints that are on.
+    /// The enabled watchpoints.
     fn watches(&self) -> Vec<Arc<Watch>> {
         self.watches_and_conditions().into_iter().map(|(watch, _)| watch).collect()
     }
 
-    /// Likewise, with their conditions.
+    /// The enabled watchpoints, with their conditions.
     fn watches_and_conditions(&self) -> Vec<(Arc<Watch>, Option<Arc<Expression>>)> {
         let state = self.state();
         let enabled = state.watches.iter().filter_map(|(number, watch)| {
@@ -279,13 +280,13 @@ impl Shared {
         enabled.collect()
     }
 
-    /// What the watchpoints stop the thread for.
+    /// The reasons for which watchpoints stop the thread.
     fn changes(&self, frame: &mut Frame<'_>) -> Vec<Reason> {
         let all = self.watches_and_conditions().into_iter();
         all.filter_map(|(watch, condition)| watch.check(frame, &self.code, condition.as_deref())).collect()
     }
 
-    /// A thread is about to execute an instruction while all are seen.
+    /// A thread is about to execute an instruction while all instructions are seen.
     fn see(self: &Arc<Self>, frame: &mut Frame<'_>) -> Result<(), wasm_jit::Error> {
         if let Some(pass) = self.pass()? {
             return self.see_in_pass(&pass, frame);
@@ -308,7 +309,7 @@ impl Shared {
                 }
             }
         }
-        // Another thread may have stopped for the pause meanwhile.
+        // Another thread may have stopped for the pause in the meantime.
         if reasons.is_empty() {
             return Ok(());
         }
@@ -327,7 +328,7 @@ impl Shared {
         let locations = frame.locations();
         let (number, thread, unwatched) = {
             let state = &mut *self.state();
-            // Before what has stopped the thread ends the watching.
+            // Before watching is ended by what has stopped the thread.
             let unwatched = state.unseen();
             state.end_plans();
             for reason in &reasons {
@@ -353,7 +354,7 @@ impl Shared {
         };
         let depth = locations.len().saturating_sub(1);
         let stop = Stop { location, depth, reasons, thread, unwatched };
-        // There is no receiver: the debugger is being dropped.
+        // If there is no receiver, the debugger is being dropped.
         if self.reports.send(Report::Stopped(number, stop)).is_err() {
             return Ok(());
         }
@@ -386,7 +387,7 @@ impl Shared {
 }
 
 impl State {
-    /// Ends the step and the pause that are under way.
+    /// Ends the current step and pause.
     pub(crate) fn end_plans(&mut self) {
         if let Some(plan) = self.plan.take() {
             plan.end(&mut self.places);
@@ -410,7 +411,7 @@ impl State {
         self.end_watching();
     }
 
-    /// Switches off the probe of all instructions if nothing is watched.
+    /// Deactivates the probe of all instructions if there are no watchpoints.
     pub(crate) fn end_watching(&mut self) {
         let is_enabled = |number: &u32| self.breakpoints.get(number).is_some_and(|of| of.is_enabled);
         if !self.watches.keys().any(is_enabled) {
@@ -418,7 +419,7 @@ impl State {
         }
     }
 
-    /// Switches off the probe of all instructions.
+    /// Deactivates the probe of all instructions.
     pub(crate) fn see_none(&mut self) {
         self.unseen.clear();
         if let Some(probe) = &self.everywhere {
@@ -428,7 +429,7 @@ impl State {
         }
     }
 
-    /// Which of the instructions that were to be seen are not, if any.
+    /// The functions whose instructions should be seen but are not, if any.
     pub(crate) fn unseen(&mut self) -> Option<Unwatched> {
         let refused = self.everywhere.as_ref().map(GlobalProbe::refused).unwrap_or_default();
         self.unseen.extend(refused.into_iter().map(|(function, error)| (function, error.to_string())));
@@ -436,7 +437,7 @@ impl State {
         Some(Unwatched { functions: self.unseen.keys().copied().collect(), reason: reason.clone() })
     }
 
-    /// Switches the probes of breakpoints off, or on again, which a pass does not need.
+    /// Activates or deactivates the probes of breakpoints, which a pass does not need.
     fn set_breakpoints(&mut self, are_on: bool, code: &Code, hit: &GenericFn) -> Result<(), Error> {
         if std::mem::replace(&mut self.are_breakpoints_off, !are_on) != are_on {
             return Ok(());
@@ -451,8 +452,8 @@ impl State {
         Ok(())
     }
 
-    /// Begins a pass: with probes at its places, and at the entries of the frames of watched
-    /// expressions, so that the pass finds these frames again. Returns the fuel with which it
+    /// Begins a pass, with probes at its locations, and at the entries of the frames of watched
+    /// expressions, so that the pass finds these frames again. Returns the fuel with which the pass
     /// begins to observe.
     pub(crate) fn begin_pass(
         &mut self,
@@ -477,7 +478,7 @@ impl State {
         Ok(observed)
     }
 
-    /// A pass does not need a place any more for one of its purposes.
+    /// Removes a location that a pass no longer needs for one of its purposes.
     pub(crate) fn end_pass_place(&mut self, location: Location) {
         if let Some(index) = self.pass_places.iter().position(|place| *place == location) {
             self.pass_places.swap_remove(index);
@@ -488,7 +489,7 @@ impl State {
     /// Ends the pass, if there is one.
     ///
     /// # Errors
-    /// The probe of a breakpoint cannot be switched on again.
+    /// The probe of a breakpoint cannot be activated again.
     pub(crate) fn end_pass(&mut self, code: &Code, hit: &GenericFn) -> Result<(), Error> {
         self.pass = None;
         self.threshold.set(u64::MAX);
@@ -498,7 +499,7 @@ impl State {
         self.set_breakpoints(true, code, hit)
     }
 
-    /// Another run of the program begins.
+    /// Begins another run of the program.
     pub(crate) fn begin(&mut self) {
         self.is_killed = false;
         self.handles.clear();
@@ -509,13 +510,13 @@ impl State {
         }
     }
 
-    /// Threads end their calls where they come to a probe.
+    /// Makes threads end their calls when they reach a probe.
     pub(crate) fn kill(&mut self) {
         self.is_killed = true;
         self.threshold.set(u64::MAX);
     }
 
-    /// The debugger ends: nothing of it stays in the code.
+    /// Ends the debugger, and removes all of its probes from the code.
     pub(crate) fn end(&mut self) {
         self.is_over = true;
         self.is_killed |= self.pass.is_some();
@@ -529,7 +530,7 @@ impl State {
     }
 }
 
-/// A closure for probes, which does nothing when the debugger has ended.
+/// A closure for probes, which does nothing once the debugger has ended.
 fn with(
     shared: Weak<Shared>,
     come: fn(&Arc<Shared>, &mut Frame<'_>) -> Result<(), wasm_jit::Error>,

@@ -1,4 +1,4 @@
-//! What a thread does at a probe in a [`Pass`].
+//! The behaviour of a thread at a probe during a [`Pass`].
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::position::Position;
 use crate::stop::Reason;
 
 impl Shared {
-    /// A thread has reached a place with a probe.
+    /// A thread has reached a location with a probe.
     pub(super) fn come_in_pass(
         self: &Arc<Self>,
         pass: &Pass,
@@ -56,7 +56,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A thread is about to execute an instruction while all are seen.
+    /// A thread is about to execute an instruction while all instructions are seen.
     pub(super) fn see_in_pass(
         self: &Arc<Self>,
         pass: &Pass,
@@ -82,7 +82,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What is looked for may come from here on.
+    /// The moments of interest may come from here on.
     fn begin_pass(
         self: &Arc<Self>,
         pass: &Pass,
@@ -94,7 +94,7 @@ impl Shared {
             self.see_all(&mut self.state()).map_err(wasm_jit::Error::host)?;
         }
         let position = Position::of(frame, location)?;
-        // It may come here often from now on.
+        // The thread may reach it often from now on.
         self.state().end_pass_place(location);
         pass.progress().begun_at = Some(position);
         pass.progress().has_begun = true;
@@ -118,7 +118,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Notes the breakpoints at a place.
+    /// Records the breakpoints at a location.
     fn find_breakpoints(
         &self,
         pass: &Pass,
@@ -135,7 +135,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A thread has entered a function: perhaps it is the frame of a watched expression.
+    /// A thread has entered a function, which may be the frame of a watched expression.
     fn enter_watched(
         &self,
         pass: &Pass,
@@ -155,11 +155,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Notes where watched values have changed: before the last instruction.
+    /// Records where watched values have changed: before the last instruction.
     fn check_watches(&self, pass: &Pass, frame: &mut Frame<'_>) {
         let mut reasons = Vec::new();
         for reason in self.changes(frame) {
-            // As seen backwards.
+            // As seen when going backwards.
             if let Reason::Watch { number, expression, old, new, problem } = reason {
                 reasons.push(Reason::Watch { number, expression, old: new, new: old, problem });
             }
@@ -172,7 +172,7 @@ impl Shared {
         }
     }
 
-    /// The thread has come to the end of the pass.
+    /// The thread has reached the end of the pass.
     fn complete(
         self: &Arc<Self>,
         pass: &Pass,
@@ -193,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// The program has come back to where it stops. From here on, it runs as usual.
+    /// The program has reached the moment at which it stops. From here on, it runs as usual.
     fn arrive(
         self: &Arc<Self>,
         frame: &mut Frame<'_>,

@@ -1,4 +1,4 @@
-//! Breakpoints: places, conditions, switching them while the program runs.
+//! Breakpoints: locations, conditions, toggling them while the program runs.
 
 use wasm_jit::Val;
 use wasm_jit_debug::{Debugger, Error, Expression, Reason, Resume};
@@ -177,7 +177,7 @@ fn a_stop_that_has_ended_is_no_event() {
     let mut debugged = Debugged::new(COUNTS);
     let number = debugged.debugger.add_breakpoint("add", None, false).unwrap();
     debugged.start(&[Val::I32(4)]);
-    // As a client does that finds the program stopped, and never waits for this stop.
+    // Like a client that finds the program stopped, and never waits for this stop.
     let stopped = |debugged: &Debugged| {
         while !debugged.debugger.is_stopped() {
             std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! The debugger by its API: every stop of a step is where an observer of all instructions says, in
+//! The debugger through its API: every step stops where an observer of all instructions says, in
 //! random programs and in written ones; values, breakpoints, watchpoints, pauses.
 
 #[path = "../../../tests/frame_maps/programs.rs"]
@@ -18,7 +18,7 @@ use wasm_jit::probes::Location;
 use wasm_jit::{Engine, Instance, Linker, Module, Store, Val};
 use wasm_jit_debug::{Debugger, Event, Outcome, Reason, Resume, Stop};
 
-/// A program that runs on a thread of its own, in a debugger.
+/// A program that runs on a separate thread, in a debugger.
 struct Debugged {
     debugger: Arc<Debugger>,
     thread: Option<JoinHandle<()>>,
@@ -61,7 +61,7 @@ impl Debugged {
         self.start_as(arguments, true);
     }
 
-    /// Likewise; unless the thread is known, pauses do not look for it in compiled code.
+    /// As [`Self::start`]; unless the thread is known, pauses do not look for it in compiled code.
     fn start_as(&mut self, arguments: &[Val], is_known: bool) {
         let (debugger, arguments) = (self.debugger.clone(), arguments.to_vec());
         self.thread = Some(std::thread::spawn(move || {

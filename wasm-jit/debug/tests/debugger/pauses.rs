@@ -1,4 +1,4 @@
-//! Pauses: stopping a program that runs.
+//! Pauses: stopping a running program.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn a_loop_is_paused_and_continues() {
         let stop = debugged.stop();
         assert!(matches!(stop.reasons[..], [Reason::Pause]), "{stop:?}");
         assert_eq!(debugged.locations().len(), 2);
-        // Steps go on from there.
+        // Steps continue from there.
         let next = debugged.go(Resume::StepInstruction);
         assert_ne!(next.location, stop.location);
         debugged.debugger.resume(Resume::Continue).unwrap();

@@ -1,5 +1,5 @@
-//! Reverse execution, compared with all instructions that an undebugged run executes, and the
-//! values that it has there.
+//! Reverse execution, compared with all instructions that a run without a debugger executes, and
+//! their values.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use wasm_jit_debug::{
 use super::steps::{TRAPS, WRITTEN};
 use super::{Debugged, call_main, instantiate, is_breakpoint, programs};
 
-/// A moment of a run, with what the debugger shows there.
+/// A moment of a run, with the state that the debugger shows there.
 #[derive(Clone, Debug, PartialEq)]
 struct Moment {
     location: Location,
@@ -28,7 +28,7 @@ struct Moment {
 
 const BYTES: usize = 128;
 
-/// What the innermost frame has.
+/// The state of the innermost frame.
 fn moment(frame: &mut Frame<'_>, locals: u32) -> Moment {
     let mut values = Vec::new();
     for local in 0..locals {
@@ -47,7 +47,7 @@ fn locals(module: &Module, location: Location) -> u32 {
     (function.ty().params().len() + function.body().unwrap().locals().count()) as u32
 }
 
-/// All instructions of a run, without fuel, and how it ends.
+/// All instructions of a run without fuel, and how it ends.
 fn history(text: &str) -> (Vec<Moment>, Result<String, String>) {
     let module = Module::new(&Engine::default(), text).unwrap();
     let executed = Arc::new(Mutex::new(Vec::new()));
@@ -87,7 +87,7 @@ fn start(debugger: &Arc<Debugger>, fuel: u64) {
 }
 
 impl Debugged {
-    /// With a program that can go back. `pass` is called when it is started again.
+    /// A program that can go back. `pass` is called when it is started again.
     fn repeating(text: &str, pass: impl Fn(&Debugger, Repetition) + Send + Sync + 'static) -> Self {
         let engine = Engine::new(Config::new().consume_fuel(true)).unwrap();
         let debugger = Arc::new(Debugger::new(&Module::new(&engine, text).unwrap()));
@@ -102,7 +102,7 @@ impl Debugged {
         Self { debugger, thread: None }
     }
 
-    /// The same, at the end of its run.
+    /// The same program, at the end of its run.
     fn at_end(text: &str) -> Self {
         let debugged = Self::repeating(text, |_, _| {});
         start(&debugged.debugger, FUEL);
@@ -177,7 +177,7 @@ fn every_instruction_is_stepped_back_to() {
     assert!(check_all(TRAPS) > 8);
 }
 
-/// Where steps lead, by the history.
+/// The destinations of steps, according to the history.
 struct Expected<'h>(&'h [Moment]);
 
 impl Expected<'_> {
@@ -212,7 +212,7 @@ fn walk(text: &str, seed: u64, commands: usize) {
                 (stop, next)
             }
             4 => {
-                // A step over a call that comes to a breakpoint.
+                // A step over a call that reaches a breakpoint.
                 let number = debugged.debugger.add_breakpoint_at("place", vec![place], None, false).unwrap();
                 let stop = debugged.back(Reverse::NextInstruction);
                 let next = expected.last(at, |of| of.depth <= depth || of.location == place);
@@ -314,7 +314,7 @@ fn a_step_back_takes_three_runs_and_the_next_one_takes_one() {
     assert_eq!(passes.swap(0, Ordering::Relaxed), 3);
     debugged.back(Reverse::StepInstruction);
     assert_eq!(passes.swap(0, Ordering::Relaxed), 1);
-    // The call is longer than the trail: also to its instruction.
+    // The call is longer than the trail; the step leads to its instruction nevertheless.
     debugged.debugger.reverse(Reverse::NextInstruction, 9).unwrap();
     let stop = debugged.stop();
     assert_eq!(debugged.text(&stop), "call $work");
@@ -335,7 +335,7 @@ fn a_run_may_begin_shortly_before_what_it_observes() {
     debugged.back(Reverse::StepInstruction);
     let last = consumed(&debugged);
     let [less, trail, stop] = runs.lock().unwrap().split_off(0)[..] else { panic!("three runs") };
-    // Of the run with less fuel, only the end.
+    // Of the run with less fuel, only the end is observed.
     assert!(less.fuel < last && less.unobserved >= less.fuel, "{less:?}");
     assert_eq!((trail.fuel, stop.fuel), (FUEL, FUEL));
     assert!(trail.unobserved + 20_000 > last && trail.unobserved < last - 10_000, "{trail:?}");
@@ -359,7 +359,7 @@ fn another_run_stops_at_breakpoints_after_one_that_went_back() {
     start(debugger, FUEL);
     assert!(is_breakpoint(&debugged.stop(), 1));
     debugged.run_to_end();
-    // Also if the last run to the moment was ended.
+    // This also holds if the last run to the moment was ended.
     debugger.reverse(Reverse::StepInstruction, 1).unwrap();
     debugger.kill();
     assert!(matches!(debugger.wait(), Event::Ended(_)));
@@ -552,7 +552,7 @@ fn a_frame_is_left_backwards_at_any_level() {
 }
 
 /// The call of a function that was called a moment ago: only the last part of the run is observed.
-/// That of its caller was before this part.
+/// The call of its caller was before this part.
 #[test]
 fn a_call_is_looked_for_in_the_last_part_of_the_run_first() {
     const CALLS: &str = r#"(module
@@ -652,7 +652,7 @@ fn a_program_is_killed_while_it_goes_back() {
     debugged.debugger.reverse(Reverse::Continue, 1).unwrap();
     let Event::Ended(outcome) = debugged.debugger.wait() else { panic!("it stops") };
     assert_eq!(outcome.text, "killed");
-    // Nor is there an end that it could go back from.
+    // Nor is there an end from which it could go back.
     let error = debugged.debugger.reverse(Reverse::Continue, 1).unwrap_err();
     assert!(matches!(error, Error::Running), "{error}");
 }
@@ -663,7 +663,7 @@ fn a_run_that_does_not_repeat_is_noticed() {
     let debugger = Arc::new(Debugger::new(&Module::new(&engine, TRAPS).unwrap()));
     let again = Arc::downgrade(&debugger);
     debugger.allow_reverse(FUEL, move |_| {
-        // Too little for the run that was before.
+        // Too little fuel for the run that was before.
         again.upgrade().iter().for_each(|debugger| start(debugger, 2));
         Ok(())
     });

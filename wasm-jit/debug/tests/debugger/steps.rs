@@ -1,4 +1,4 @@
-//! Steps, compared with all instructions that an undebugged run executes.
+//! Steps, compared with all instructions that a run without a debugger executes.
 
 use std::sync::{Arc, Mutex};
 
@@ -56,7 +56,7 @@ pub(super) const TRAPS: &str = r#"(module
     (func (export "main") (result i32)
         (i32.add (call $divide (i32.const 6) (i32.const 2)) (call $divide (i32.const 6) (i32.const 0)))))"#;
 
-/// An instruction that was executed, and how many frames were around its own.
+/// An instruction that was executed, and the number of frames outside of its own.
 type Executed = (Location, usize);
 
 /// All instructions of a run, in order, and how it ends.
@@ -77,8 +77,8 @@ fn trace(text: &str) -> (Vec<Executed>, Result<String, String>) {
     (std::mem::take(&mut *executed.lock().unwrap()), outcome)
 }
 
-/// Stops in `main`, and steps to the end. `next` says from the trace, and the index of the present
-/// instruction, where the step leads; `None`: to the end.
+/// Stops in `main`, and steps to the end. `next` determines, from the trace and the index of the
+/// present instruction, where the step leads; `None` stands for the end.
 fn check(text: &str, resume: Resume, next: impl Fn(&[Executed], usize, &Module) -> Option<usize>) -> usize {
     check_from(text, 0, resume, next)
 }
@@ -124,13 +124,13 @@ fn check_from(
     }
 }
 
-/// Each instruction follows the one before, but where the host is in between and nothing of the
+/// Each instruction follows the one before, except where the host is in between and nothing of the
 /// stack remains.
 fn every(executed: &[Executed], at: usize, _: &Module) -> Option<usize> {
     (at + 1 < executed.len()).then_some(at + 1)
 }
 
-/// The next one in the frame, or in one further up after it has ended.
+/// The next one in the frame or, after the frame has ended, in one further up.
 fn over(executed: &[Executed], at: usize, module: &Module) -> Option<usize> {
     let (location, depth) = executed[at];
     let Place::Instruction { offset } = location.place else { panic!("{location:?}") };
@@ -160,7 +160,7 @@ fn instruction_steps_follow_every_instruction() {
         Some(at + 1)
     };
     assert!(check(WRITTEN, Resume::StepInstruction, in_module) > 100);
-    // Without lines, a step is one of an instruction.
+    // Without lines, a step executes one instruction.
     assert!(check(TRAPS, Resume::Step, every) > 8);
 }
 
@@ -173,7 +173,7 @@ fn steps_over_calls_stay_in_the_frame_or_its_callers() {
 
 #[test]
 fn steps_over_calls_in_inner_frames() {
-    // Of recursive functions, and of those that catch what their callees throw.
+    // The frames of recursive functions, and of those that catch what their callees throw.
     let (executed, _) = trace(WRITTEN);
     let module = Module::new(&Engine::default(), WRITTEN).unwrap();
     for name in ["fib", "thrower", "catcher", "catches_in_loop", "tail"] {

@@ -73,7 +73,7 @@ fn expressions_have_the_values_of_c() {
     check("$depth", "1");
     check("$function", "0");
     check("i32[65532]", "0");
-    // What has no value.
+    // Expressions without a value.
     check("i32[65533]", "<4 at 65533 is out of the bounds of a memory of size 65536>");
     check("i32[-4]", "<4 at 4294967292 is out of the bounds of a memory of size 65536>");
     check(

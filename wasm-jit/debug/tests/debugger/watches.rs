@@ -51,7 +51,7 @@ fn memory_is_watched_whoever_writes_it() {
     assert_eq!(stop.depth, 1);
     // A store that overlaps.
     assert_eq!(changed(&debugged.go(Resume::Continue), number), ("5".into(), "7".into()));
-    // The same value is no change.
+    // The same value is not a change.
     let stop = debugged.go(Resume::Continue);
     assert_eq!(changed(&stop, number), ("7".into(), "-1".into()));
     assert_eq!(stop.depth, 0);
@@ -132,7 +132,7 @@ fn conditions_of_watchpoints_are_evaluated_where_the_expression_is() {
     assert!(matches!(&stop.reasons[..], [Reason::Watch { problem: Some(_), .. }]), "{stop:?}");
 }
 
-/// Probes of a function that use the memory for stubs up.
+/// Uses up the memory for stubs by probes of a function.
 fn use_memory_up(module: &Module, function: u32) -> Vec<Probe> {
     let info = module.function(function).unwrap();
     let body = info.body().unwrap();
@@ -174,7 +174,7 @@ fn stops_and_ends_say_what_is_not_watched() {
     let (mut debugged, _probes, _, not_watched) = begin("i32[1000]");
     let outcome = debugged.finish();
     assert_eq!((outcome.text.as_str(), outcome.unwatched.unwrap().functions), ("42", not_watched.to_vec()));
-    // When there is memory, functions are watched again.
+    // Once there is memory, functions are watched again.
     let (mut debugged, probes, number, _) = begin("i32[32]");
     drop(probes);
     debugged.debugger.enable(number, false).unwrap();

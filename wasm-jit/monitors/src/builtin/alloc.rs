@@ -1,8 +1,8 @@
-//! `alloc`: the memory that the program has allocated, by the paths of calls.
+//! `alloc`: the memory that the program has allocated, by call path.
 //!
 //! Allocators are functions with known names and parameters. Probes at their entries take the
-//! arguments, those at their exits the results. An allocator that another one calls is part of that
-//! one's work, so only the outermost call of a thread counts.
+//! arguments, and probes at their exits the results. If an allocator calls another one, only the
+//! outermost call of a thread counts.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -56,7 +56,7 @@ pub(super) const DESCRIPTION: Description = Description {
     start,
 };
 
-/// The operation of an allocator's function, with the indices of its parameters.
+/// The operation of an allocator function, with the indices of its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Does {
     Allocate {
@@ -110,7 +110,7 @@ impl Does {
         !matches!(self, Self::Free { .. })
     }
 
-    /// The request that the function is called with, from the values of its parameters.
+    /// The request of a call with these arguments.
     fn request(self, values: &[u64]) -> AllocRequest {
         match (self, values) {
             (Self::Allocate { .. }, [size, ..]) => AllocRequest { free: None, size: Some(*size) },
@@ -137,14 +137,14 @@ struct AllocRequest {
 }
 
 struct Alloc {
-    /// `None` if there is no allocator.
+    /// `None` if the module has no allocator.
     contexts: Option<Contexts>,
     shared: Arc<Shared>,
     _watch: UnwoundWatch,
 }
 
 struct Shared {
-    /// Identifies it in the threads.
+    /// Identifies the monitor in the threads.
     number: u64,
     current: Current,
     state: Mutex<State>,
@@ -152,10 +152,10 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// By instance and address. Instances that share a memory have the same blocks.
+    /// Indexed by instance and address. Instances that share a memory have the same blocks.
     live: HashMap<(u64, u64), Block>,
     paths: Vec<PathTotals>,
-    /// By functions, the innermost first.
+    /// Path indices by functions, the innermost first.
     numbers: HashMap<Vec<u32>, usize>,
     bytes: u64,
     peak: u64,
@@ -178,11 +178,11 @@ struct PathTotals {
     blocks: u64,
     allocated: u64,
     allocations: u64,
-    /// The most that was live at once.
+    /// The maximum that was live at one time.
     peak: u64,
 }
 
-/// Stands for the functions of a path on which none was observed.
+/// Stands for the functions of a path on which no function was observed.
 const OTHERS: u32 = u32::MAX - 3;
 
 impl PathTotals {
@@ -196,7 +196,7 @@ fn name_of(program: &Program<'_>, function: u32) -> String {
     if function == OTHERS { "[other functions]".to_owned() } else { name(program, function) }
 }
 
-/// A call of an allocator that is being executed: the outermost one of the thread.
+/// A call to an allocator that is being executed: the outermost one of the thread.
 struct Running {
     frame: u64,
     asked: AllocRequest,
@@ -260,7 +260,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     Ok(Box::new(Alloc { contexts, shared, _watch: watch }))
 }
 
-/// The functions of the module that allocate or free.
+/// The functions of the module that allocate or free memory.
 fn allocators<'m>(setup: &Setup<'m>) -> Result<Vec<(FunctionInfo<'m>, Does)>, Error> {
     let symbols = setup.module.symbols();
     let named = [
@@ -281,7 +281,7 @@ fn allocators<'m>(setup: &Setup<'m>) -> Result<Vec<(FunctionInfo<'m>, Does)>, Er
                 option.3 = true;
                 return Some(option.2);
             }
-            // Rust's have the path of a crate.
+            // Rust's allocators have the path of a crate.
             let last = name.rsplit("::").next().unwrap_or(name);
             let is_known = |known: &str| known == if known.starts_with("__rust") { last } else { name };
             KNOWN.iter().find(|(known, _)| is_known(known)).map(|(_, does)| *does)
@@ -298,7 +298,7 @@ fn allocators<'m>(setup: &Setup<'m>) -> Result<Vec<(FunctionInfo<'m>, Does)>, Er
     Ok(found)
 }
 
-/// Whether a function has the parameters and the result.
+/// Whether a function has the parameters and the result of the operation.
 fn fits(function: &FunctionInfo<'_>, does: Does) -> bool {
     let is_integer = |ty: ValType| matches!(ty, ValType::I32 | ValType::I64);
     let ty = function.ty();
@@ -309,7 +309,7 @@ fn fits(function: &FunctionInfo<'_>, does: Does) -> bool {
 
 impl Shared {
     fn with(self: &Arc<Self>, function: impl FnOnce(&mut Option<Running>)) {
-        // Programs that run while their thread ends are not observed.
+        // Programs that run while their thread is ending are not observed.
         let _ = LOCALS.try_with(|locals| {
             let Ok(mut locals) = locals.try_borrow_mut() else { return };
             let known = locals.iter().position(|local| local.of == self.number);
@@ -324,7 +324,7 @@ impl Shared {
 
     fn begin(self: &Arc<Self>, frame: u64, asked: AllocRequest) {
         self.with(|running| {
-            // One that is further out runs; one that is deeper has ended.
+            // A frame further out is still running; one further in has ended.
             if running.as_ref().is_none_or(|running| running.frame <= frame) {
                 *running = Some(Running { frame, asked, path: self.current.path() });
             }
@@ -339,7 +339,7 @@ impl Shared {
         });
     }
 
-    /// If the callee is an allocator's function, its request replaces that of this one.
+    /// If the callee is an allocator function, its request replaces the one of this function.
     fn tail_call(self: &Arc<Self>, frame: u64) {
         self.with(|running| _ = running.take_if(|running| running.frame == frame));
     }
@@ -365,7 +365,7 @@ impl State {
             return;
         }
         if self.live.contains_key(&(instance, address)) {
-            // It was freed while this was not observed.
+            // The block was freed while the monitor was off.
             self.free(instance, address);
             self.unknown += 1;
         }
@@ -464,7 +464,7 @@ impl Monitor for Alloc {
     }
 }
 
-/// Live bytes by path.
+/// Live bytes by call path.
 fn stacks(program: &Program<'_>, paths: &[&PathTotals]) -> Stacks {
     let mut numbers: HashMap<u32, usize> = HashMap::new();
     let mut places: HashMap<(Option<usize>, u32), usize> = HashMap::new();

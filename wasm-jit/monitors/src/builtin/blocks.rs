@@ -1,6 +1,6 @@
 //! `blocks`: how often each basic block was executed.
 //!
-//! A counter at the first instruction of each.
+//! A counter is at the first instruction of each block.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub(super) const DESCRIPTION: Description = Description {
 struct Blocks {
     /// The functions to observe.
     chosen: Vec<u32>,
-    /// A counter for each block that control may come to.
+    /// A counter for each block that control may reach.
     counters: LazyProbes,
 }
 
@@ -40,7 +40,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     Ok(Box::new(Blocks { chosen, counters }))
 }
 
-/// The blocks that control may come to: their instructions.
+/// The instructions of each block that control may reach.
 fn reached_blocks(graph: &Graph<'_>) -> Vec<Range<usize>> {
     let reached = graph.reached();
     let mut blocks = graph.flow.blocks();
@@ -58,7 +58,7 @@ struct Block {
 }
 
 impl Blocks {
-    /// The number of blocks, and those that were executed.
+    /// The number of blocks, and the blocks that were executed.
     fn executed(&self, module: &Module) -> (usize, Vec<Block>) {
         let (mut all, mut executed) = (0, Vec::new());
         let graphs = self.chosen.iter().filter_map(|function| Graph::of(&module.function(*function)?));

@@ -1,6 +1,6 @@
-//! `branches`: how often each branch went each way.
+//! `branches`: how often each branch was taken in each direction.
 //!
-//! A counter for each way of each branch ([`Kind::CountBranch`]).
+//! A counter is at each branch, with one count per outcome ([`Kind::CountBranch`]).
 
 use std::cmp::Reverse;
 

@@ -37,10 +37,10 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     Ok(Box::new(Cache(Accesses::of(setup, false, consumer)?)))
 }
 
-/// Maximum number of lines in all levels together: those of 1 GiB with lines of 64 bytes.
+/// Maximum number of lines in all levels together: the lines of 1 GiB if each has 64 bytes.
 const MAX_LINES: u64 = 1 << 24;
 
-/// The levels of the options.
+/// The cache levels that the options request.
 fn levels(options: &Options) -> Result<Vec<Level>, Error> {
     let mut levels: Vec<&str> = options.all("level").collect();
     if levels.is_empty() {
@@ -69,17 +69,17 @@ fn levels(options: &Options) -> Result<Vec<Level>, Error> {
 
 /// A level of the cache.
 struct Level {
-    /// As in the option.
+    /// The level's name, as in the option.
     name: String,
     line: u64,
     ways: usize,
-    /// The lines of each set, by their numbers plus 1, the one that was used last first; 0 for
-    /// none.
+    /// The lines of each set, the most recently used first; each is the line number plus 1, or 0
+    /// for none.
     sets: Vec<u64>,
 }
 
 impl Level {
-    /// `None` if this is no level, or one of more than this many lines.
+    /// `None` if `text` does not describe a level, or one with more than `max_lines` lines.
     fn parse(text: &str, max_lines: u64) -> Option<Self> {
         let mut parts = text.split(':');
         let (size, ways, line) =
@@ -91,7 +91,7 @@ impl Level {
             && size % (line * ways) == 0
             && size / line <= max_lines
             && parts.next().is_none();
-        // Not before the size is known to be valid: it may be any number.
+        // Only after the size is known to be valid: it may be any number.
         is_valid.then(|| Self {
             name: text.to_owned(),
             line,
@@ -100,8 +100,8 @@ impl Level {
         })
     }
 
-    /// Whether a line is there, by the address of one of its bytes and its memory. It is
-    /// afterwards.
+    /// Whether the level has a line, given by its memory and the address of one of its bytes. The
+    /// line is in the level afterwards.
     fn has(&mut self, memory: u32, address: u64) -> bool {
         let number = address / self.line;
         let set = (number % (self.sets.len() / self.ways) as u64) as usize * self.ways;
@@ -115,7 +115,7 @@ impl Level {
     }
 }
 
-/// A number with the suffix k, m or g.
+/// Parses a number with an optional suffix k, m or g.
 fn bytes(text: &str) -> Option<u64> {
     let (number, unit) = match text.char_indices().last()? {
         (at, 'k' | 'K') => (&text[..at], 1 << 10),
@@ -128,14 +128,14 @@ fn bytes(text: &str) -> Option<u64> {
 
 struct Simulation {
     levels: Vec<Level>,
-    /// By site.
+    /// Indexed by site.
     counts: Vec<Counts>,
 }
 
 #[derive(Clone)]
 struct Counts {
     accesses: u64,
-    /// By level.
+    /// Indexed by level.
     misses: Vec<u64>,
 }
 
@@ -154,7 +154,7 @@ impl Consumer for Simulation {
         let mut at = address - address % first.line;
         loop {
             if !first.has(site.memory, at) {
-                // The levels that miss a byte of the line, up to the first that has it.
+                // The levels that miss a byte of the line, up to the first one that has it.
                 let further = next.len();
                 let hit = next.iter_mut().position(|level| level.has(site.memory, at));
                 missed = missed.max(1 + hit.unwrap_or(further));

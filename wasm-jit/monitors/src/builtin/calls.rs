@@ -1,8 +1,8 @@
 //! `calls`: which functions were called from where, and how often.
 //!
-//! A counter at each direct call, a closure at each indirect one, and a counter at the entry of
-//! each function that something other than direct calls may call: the host, or another instance.
-//! They are made in functions that are called.
+//! A counter is at each direct call, a closure at each indirect call, and a counter at the entry of
+//! each function that may be called in any other way: by the host, or by another instance. The
+//! probes of a function are made when it is first called.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -31,7 +31,7 @@ pub(super) const DESCRIPTION: Description = Description {
     start: |setup| Ok(Box::new(Calls::of(setup))),
 };
 
-/// The place of a call.
+/// The location of a call.
 #[derive(Clone)]
 struct Site {
     function: u32,
@@ -46,18 +46,18 @@ enum Callee {
     Indirect(Arc<Targets>),
 }
 
-/// The functions that an indirect call has called, with the number of calls of each.
+/// The functions that an indirect call has called, and the number of calls to each.
 struct Targets {
-    /// A hash table: functions, by their indices plus 3, and counts.
+    /// A hash table of functions, as indices plus 3, and counts.
     table: [(AtomicU64, AtomicU64); TABLE],
     /// Functions for which the table has no room.
     others: Mutex<HashMap<u64, u64>>,
 }
 
-/// Entries of a table, a power of two.
+/// The number of entries of a table, a power of two.
 const TABLE: usize = 64;
 
-/// In how many entries a function may be.
+/// The number of entries among which a function's entry may be.
 const PLACES: u64 = 8;
 
 impl Targets {
@@ -66,7 +66,7 @@ impl Targets {
     }
 
     fn add(&self, callee: u64) {
-        // Not 0: no index is that large, and the largest numbers mean none and others.
+        // Never 0: no index is that large, and the largest numbers stand for none and others.
         let key = callee.wrapping_add(3);
         for place in 0..PLACES {
             let (known, count) = &self.table[(key.wrapping_add(place)) as usize % TABLE];
@@ -104,9 +104,9 @@ impl Targets {
 
 struct Calls {
     probes: LazyProbes,
-    /// Sites of the functions in which probes were made.
+    /// Call sites of the functions in which probes were made.
     sites: Arc<Sites>,
-    /// Whether all functions are observed, so that it is known what the host has called.
+    /// Whether all functions are observed, so that the calls from the host are known.
     is_complete: bool,
 }
 
@@ -141,7 +141,7 @@ impl Calls {
         Self { probes, sites, is_complete }
     }
 
-    /// The calls that were made: from where, the callee, and how often.
+    /// The calls that were made: the call site, the callee, and the number of calls.
     fn calls(&self) -> Vec<(Site, u64, u64)> {
         let sites = lock(&self.sites);
         let mut calls = Vec::new();
@@ -162,7 +162,7 @@ fn lock(sites: &Sites) -> MutexGuard<'_, BTreeMap<Location, Site>> {
     sites.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The calls of a function.
+/// The call sites in a function.
 fn sites_of(function: &FunctionInfo<'_>) -> Vec<(Location, Site)> {
     let Some(graph) = Graph::of(function) else { return Vec::new() };
     let site = |index: usize| {
@@ -178,8 +178,9 @@ fn sites_of(function: &FunctionInfo<'_>) -> Vec<(Location, Site)> {
     (0..graph.len()).filter_map(site).collect()
 }
 
-/// The functions with a body that the host, or other instances, may call: those that are exported,
-/// in elements (where all are that `ref.func` names in code) or globals, and the start function.
+/// The functions with a body that the host or other instances may call: exported functions, the
+/// start function, and functions in globals or elements (including all that `ref.func` names in
+/// code).
 fn referenced(module: &Module) -> BTreeSet<u32> {
     let mut functions: BTreeSet<u32> = BTreeSet::new();
     for function in module.functions() {
@@ -231,7 +232,8 @@ impl Monitor for Calls {
     }
 
     fn report(&self, program: &Program<'_>, report: &mut Report) {
-        // Entries first: a call that happens meanwhile is not taken for one by the host.
+        // Entries are read first: a call that happens in between is not mistaken for one from the
+        // host.
         let mut entered: Vec<(u32, u64)> = Vec::new();
         self.probes.for_each(|probe| {
             let Location { function, place } = probe.spec().location;
@@ -312,7 +314,7 @@ impl Monitor for Calls {
     }
 }
 
-/// The call graph in the language of graphviz. A node is a function by its index, or the host.
+/// The call graph in the language of Graphviz. A node is a function, by its index, or the host.
 fn dot(edges: &BTreeMap<(Option<u32>, u64), u64>, name: &impl Fn(u64) -> Cell) -> String {
     let mut out = String::from("digraph calls {\n    node [shape=box];\n");
     let node = |function: u64| match function {

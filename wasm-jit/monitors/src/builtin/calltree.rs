@@ -47,9 +47,9 @@ struct Calltree {
 struct Observed<'a, 'm> {
     merged: Merged,
     times: Times,
-    /// The nodes that were used with their depths, parents before their children.
+    /// The nodes with calls, and their depths; parents before their children.
     order: Vec<(u32, usize)>,
-    /// Calls that lead back to each node.
+    /// The number of calls that lead back to each node.
     recursive: Vec<u64>,
     program: &'a Program<'m>,
     names: RefCell<HashMap<u32, String>>,
@@ -87,7 +87,7 @@ impl Monitor for Calltree {
     }
 }
 
-/// A time in milliseconds, as the tree shows it: with its error if it is sampled.
+/// A time in milliseconds, as shown in the tree: with its error if it is sampled.
 fn milliseconds(times: &Times, nanoseconds: u64) -> String {
     match &times.sampled {
         None => format!("{:>12.3}", nanoseconds as f64 / 1e6),
@@ -98,14 +98,14 @@ fn milliseconds(times: &Times, nanoseconds: u64) -> String {
     }
 }
 
-/// The columns for a time of this name.
+/// The columns of a time with this name.
 fn time_columns(times: &Times, name: &str) -> Vec<String> {
     let more: &[&str] =
         if times.sampled.is_some() { &[" ns", " ns low", " ns high", " samples"] } else { &[" ns"] };
     more.iter().map(|of| format!("{name}{of}")).collect()
 }
 
-/// The cells of a time, for which there are so many samples.
+/// The cells of a time, which has this number of samples.
 fn time_cells(times: &Times, nanoseconds: u64, samples: u64) -> Vec<Cell> {
     let mut cells = vec![nanoseconds.into()];
     if let Some(sampled) = &times.sampled {
@@ -126,7 +126,7 @@ impl<'a, 'm> Observed<'a, 'm> {
         self.names.borrow_mut().entry(function).or_insert_with(|| name(self.program, function)).clone()
     }
 
-    /// The tree as a text: the nodes of the longest times.
+    /// The tree as text: the nodes with the longest times.
     fn tree(&self, rows: usize) -> String {
         let Self { merged, times, order, .. } = self;
         let mut longest: Vec<u64> = order.iter().map(|(node, _)| times.total[*node as usize]).collect();
@@ -169,7 +169,7 @@ impl<'a, 'm> Observed<'a, 'm> {
         out
     }
 
-    /// Functions, over all of their contexts.
+    /// The functions, each summed over all of its contexts.
     fn functions(&self) -> Table {
         #[derive(Default)]
         struct Sum {
@@ -186,7 +186,7 @@ impl<'a, 'm> Observed<'a, 'm> {
             let at = *node as usize;
             let sum = sums.entry(self.merged.nodes[at].function).or_default();
             sum.own += self.times.own[at];
-            // No function is twice on a path.
+            // No function occurs twice on a path.
             sum.total += self.times.total[at];
             let (own, total) = self.times.samples(*node);
             sum.own_samples += own;
@@ -213,7 +213,7 @@ impl<'a, 'm> Observed<'a, 'm> {
         table
     }
 
-    /// All contexts, with the row of the caller.
+    /// All contexts, each with the row of its caller.
     fn contexts(&self) -> Table {
         let mut rows: HashMap<u32, usize> = HashMap::new();
         let times = &self.times;
@@ -304,7 +304,7 @@ functions
   1000000       181115       3122359             1  20.0%   5000000       2827542        5000000              5      1                0         1  run
         0            0       3000000             0   0.0%         0             0        3000000              0      2                0         1  idle
         0            0       3000000             0   0.0%   3000000       1153599        4411909              3      3                2         1  down";
-        // The time in which probes were made is another one each time.
+        // The time spent on making probes differs from run to run.
         let printed = text::print(&report, text::Length::Complete);
         let printed: Vec<&str> = printed.lines().filter(|line| !line.contains("subtracted")).collect();
         assert_eq!(printed.join("\n"), expected);

@@ -1,7 +1,7 @@
 //! The clock of monitors that measure times.
 //!
-//! Probes read the processor's time-stamp counter, which takes some nanoseconds; reports convert
-//! ticks to nanoseconds, by a rate that is measured against the system's clock over the complete
+//! Probes read the processor's time-stamp counter, which takes a few nanoseconds; reports convert
+//! ticks to nanoseconds with a rate that is measured against the system's clock over the complete
 //! run. On processors whose counter does not run at a constant rate, the system's clock is read
 //! instead.
 
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use wordpatch::tsc;
 
-/// The time over which the rate is measured at least, for an accuracy of 1 in 10,000.
+/// Minimum time over which the rate is measured, for an accuracy of 1 in 10,000.
 const MIN_DURATION: Duration = Duration::from_millis(2);
 
-/// Reads times in ticks.
+/// A source of times in ticks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     started: Instant,
@@ -28,7 +28,7 @@ impl Clock {
         static CLOCK: OnceLock<Clock> = OnceLock::new();
         *CLOCK.get_or_init(|| {
             let has_counter = has_constant_rate();
-            // The middle of two readings, of the least disturbed attempt.
+            // The middle of two readings, from the least disturbed attempt.
             let read = || {
                 let before = tsc::now();
                 let instant = Instant::now();
@@ -45,18 +45,18 @@ impl Clock {
         if self.has_counter { tsc::now() } else { self.started.elapsed().as_nanos() as u64 }
     }
 
-    /// Whether it is the processor's counter.
+    /// Whether the clock is the processor's counter.
     pub(super) fn is_counter(&self) -> bool {
         self.has_counter
     }
 
-    /// The time since the first use of the clock. Increases.
+    /// The time since the first use of the clock. Never decreases.
     pub(super) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Nanoseconds per tick, by a measurement that becomes more accurate with the time since the
-    /// first use of the clock: two calls return slightly different rates.
+    /// Nanoseconds per tick. The measurement becomes more accurate with the time since the first
+    /// use of the clock, so two calls return slightly different rates.
     pub(super) fn nanoseconds_per_tick(&self) -> f64 {
         if !self.has_counter {
             return 1.0;

@@ -26,16 +26,16 @@ impl Counts {
         self.0.switch(on)
     }
 
-    /// The number of executions of each instruction, in the order of the module. Functions that
-    /// were not called are left out, and so are instructions that control never reaches.
+    /// The number of executions of each instruction, in module order. Functions that were not
+    /// called and instructions that control never reaches are left out.
     pub(super) fn all(&self) -> Vec<(Location, u64)> {
         let mut all = Vec::new();
         self.0.for_each(|probe| all.push((probe.spec().location, probe.count())));
         all
     }
 
-    /// Whether the instructions of a function are counted: those that [`Counts::all`] leaves out
-    /// were not executed.
+    /// Whether the instructions of a function are counted. If so, those that [`Counts::all`] leaves
+    /// out were not executed.
     pub(super) fn observes(&self, function: u32) -> bool {
         self.0.observes(function)
     }

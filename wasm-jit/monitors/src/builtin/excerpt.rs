@@ -1,16 +1,17 @@
-//! Excerpts: small modules in which chosen functions of a module have the same text.
+//! Excerpts: small modules in which chosen functions of a module have the same text as in the
+//! module.
 //!
-//! The printer prints a module from its start to its end, which takes minutes and gigabytes for the
-//! largest programs. An excerpt has the bodies of the chosen functions, the types of the module,
-//! and of its names those that instructions can show:
+//! The printer prints a module from start to end, which takes minutes and gigabytes for the largest
+//! programs. An excerpt has the bodies of the chosen functions, the types of the module, and those
+//! of its names that instructions can show:
 //!
 //! * functions that the bodies name. If a name is not unique, the printer adds the index to all but
-//!   its first use; so the first function of that name is named, too;
+//!   its first use, so the first function of that name is named, too;
 //! * locals and labels of the chosen functions, which have the indices 0, 1 ... in the excerpt;
 //! * everything else: types, tables, memories, globals, segments, fields, tags.
 //!
-//! An excerpt is not valid, because what the bodies use is not there. The printer does not look at
-//! that.
+//! An excerpt is not valid, because the entities that its bodies use are missing. The printer does
+//! not check that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -27,7 +28,7 @@ use wasm_jit::wasmparser::{
 /// Makes excerpts of a module.
 pub(super) struct Excerpts {
     module: Module,
-    /// The contents of the section of types.
+    /// The contents of the type section.
     types: Range<usize>,
     /// The type of each function that has a body.
     type_of: Vec<u32>,
@@ -39,18 +40,18 @@ pub(super) struct Excerpts {
     others: NameSection,
 }
 
-/// A text in the module.
+/// The range of a text in the module.
 type Text = Range<usize>;
 
 struct FunctionName {
     name: Text,
-    /// The first function of this name, if it is another one.
+    /// The first function of this name, if it is a different one.
     first: Option<u32>,
 }
 
 /// A module with some functions of another one.
 pub(super) struct Excerpt {
-    /// In the binary format.
+    /// The excerpt in the binary format.
     pub(super) bytes: Vec<u8>,
     /// The functions, and where their bodies begin in the excerpt.
     pub(super) bodies: Vec<(u32, usize)>,
@@ -77,7 +78,7 @@ impl Excerpts {
                 Payload::FunctionSection(types) => excerpts.type_of = types.into_iter().flatten().collect(),
                 Payload::CustomSection(section) => {
                     if let KnownCustom::Name(names) = section.as_known() {
-                        // As the printer does: what comes before an error counts.
+                        // As in the printer, everything before an error counts.
                         let _ = excerpts.read_names(module.bytes(), names);
                     }
                 }
@@ -191,7 +192,7 @@ impl Excerpts {
     }
 }
 
-/// The position of a part of `bytes`.
+/// The range of a part of `bytes`.
 fn text(bytes: &[u8], part: &str) -> Text {
     let start = part.as_ptr() as usize - bytes.as_ptr() as usize;
     start..start + part.len()
@@ -260,7 +261,7 @@ mod tests {
             (func $\"a name\" (param i64) (call 2) (call 1 (i32.const 0) (i32.const 1)) (drop) (call 4 (i64.const 1)) (call 3 (i64.const 0)))
             (func))";
         let mut bytes = wat::parse_str(text).unwrap();
-        // Another section of names would be needed for a name that is not unique: rename in place.
+        // A name that is not unique would need another name section: rename in place.
         let at = bytes.windows(4).rposition(|part| part == b"#odd").unwrap();
         bytes[at..at + 4].copy_from_slice(b"same");
         let module = Module::new(&Engine::default(), &bytes).unwrap();

@@ -1,7 +1,7 @@
-//! `globals`: how often each global variable was read and written, and which values it had.
+//! `globals`: how often each global was read and written, and which values it had.
 //!
-//! A counter at each access; for values, a closure at each write. They are made in functions that
-//! are called.
+//! A counter is at each access; for values, a closure is at each write. The probes of a function
+//! are made when it is first called.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -32,9 +32,9 @@ pub(super) const DESCRIPTION: Description = Description {
 };
 
 struct Globals {
-    /// A counter at each access, in front of what observes the value.
+    /// A counter at each access, which fires before the probe that observes the value.
     probes: LazyProbes,
-    /// Of each global, if values are observed.
+    /// By global, if values are observed.
     written: Option<Vec<Arc<Written>>>,
 }
 
@@ -111,7 +111,7 @@ fn types(module: &Module) -> Vec<ValType> {
     types
 }
 
-/// The values that were written to a global, as numbers that are in the order of the values.
+/// The values that were written to a global, as numbers in the order of the values.
 struct Written {
     ty: ValType,
     least: AtomicI64,
@@ -121,7 +121,7 @@ struct Written {
 }
 
 impl Written {
-    /// None so far, and a closure that gets them.
+    /// A record without values, and a closure that gets them.
     fn observed(ty: ValType) -> (Arc<Self>, Callback) {
         let written = Arc::new(Self {
             ty,
@@ -147,7 +147,7 @@ impl Written {
         if value > self.greatest.load(Ordering::Relaxed) {
             self.greatest.fetch_max(value, Ordering::Relaxed);
         }
-        // Whoever reads the last value then reads bounds that include it.
+        // A thread that reads the last value then reads bounds that include it.
         self.last.store(value, Ordering::Release);
         self.count.store(1, Ordering::Release);
     }
@@ -160,7 +160,7 @@ impl Written {
         let last = self.last.load(Ordering::Acquire);
         let values = [last, self.least.load(Ordering::Relaxed), self.greatest.load(Ordering::Relaxed)];
         values.map(|value| match self.ty {
-            // The shortest form that is read as this number again.
+            // The shortest form that is parsed as this number again.
             ValType::F32 => (unordered(value) as f32).to_string().into(),
             ValType::F64 => unordered(value).to_string().into(),
             _ => value.into(),
@@ -168,7 +168,8 @@ impl Written {
     }
 }
 
-/// A number for a float: numbers are in the same order as floats, -0 before 0, NaN outside.
+/// An integer for a float: integers are in the same order as floats, with -0 before 0 and NaN
+/// outside.
 fn ordered(value: f64) -> i64 {
     let bits = value.to_bits() as i64;
     bits ^ (((bits >> 63) as u64) >> 1) as i64
@@ -194,7 +195,7 @@ impl Monitor for Globals {
             writes: u64,
         }
         let mut used: BTreeMap<u32, Used> = BTreeMap::new();
-        // Names of globals are in the text of each instruction that uses them.
+        // The text of each instruction that uses a global has its name.
         let mut example: HashMap<u32, (u32, u32)> = HashMap::new();
         for function in self.probes.functions() {
             let Some(info) = program.module.function(function) else { continue };
@@ -239,7 +240,7 @@ fn name_in(text: &str) -> Option<String> {
     Some(name.trim_matches('"').to_owned())
 }
 
-/// The names of exported globals.
+/// The names of exported globals, by index.
 fn exports(module: &Module) -> HashMap<u32, String> {
     let mut names = HashMap::new();
     for payload in Parser::new(0).parse_all(module.bytes()).flatten() {

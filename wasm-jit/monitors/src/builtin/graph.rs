@@ -1,4 +1,4 @@
-//! Basic blocks of functions, and how control goes between them.
+//! Basic blocks of functions, and control flow between them.
 
 use std::ops::Range;
 
@@ -15,12 +15,12 @@ pub(super) struct Graph<'m> {
     leaders: Vec<bool>,
 }
 
-/// The ways in which an instruction may fail to complete.
+/// Whether an instruction is certain to complete.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Completion {
-    /// It does not.
+    /// It always completes.
     Certain,
-    /// It may trap where it is.
+    /// It may trap.
     MayTrap,
     /// It may do anything: call functions, throw, wait.
     Uncertain,
@@ -35,7 +35,7 @@ impl<'m> Graph<'m> {
         Some(Self { function: function.index(), flow, leaders })
     }
 
-    /// The place of an instruction.
+    /// The location of an instruction.
     pub(super) fn location(&self, index: usize) -> Location {
         Location {
             function: self.function,
@@ -49,8 +49,8 @@ impl<'m> Graph<'m> {
     }
 
     /// The parts of basic blocks that are executed completely if their last instruction is
-    /// executed, and of which the first instruction is executed only when those before it have
-    /// completed: they end after instructions whose completion is uncertain.
+    /// executed. The first instruction of a part is executed only after all instructions before it
+    /// have completed: parts end after instructions whose completion is uncertain.
     pub(super) fn segments(&self) -> Vec<Range<usize>> {
         let begins = |index: usize| {
             self.leaders[index] || index > 0 && self.completion(index - 1) == Completion::Uncertain
@@ -60,7 +60,7 @@ impl<'m> Graph<'m> {
         starts.iter().copied().zip(ends).map(|(start, end)| start..end).collect()
     }
 
-    /// Whether an instruction completes when control has come to it. A loop may be interrupted.
+    /// Whether an instruction completes once control has reached it. A loop may be interrupted.
     pub(super) fn completion(&self, index: usize) -> Completion {
         use Operator as O;
         let operator = &self.flow.instructions[index].1;
@@ -100,8 +100,8 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// For each instruction, and the exit: those that continue there, with the number of the
-    /// successor.
+    /// For each instruction, and the exit: the instructions that continue there, each with the
+    /// index of the successor.
     pub(super) fn predecessors(&self) -> Vec<Vec<(usize, usize)>> {
         let mut predecessors = vec![Vec::new(); self.len() + 1];
         let mut reached = vec![false; self.len() + 1];
@@ -118,7 +118,7 @@ impl<'m> Graph<'m> {
         predecessors
     }
 
-    /// By instruction: whether control may come to it.
+    /// By instruction: whether control may reach it.
     pub(super) fn reached(&self) -> Vec<bool> {
         let mut reached = vec![false; self.len()];
         let mut open = vec![0];
@@ -136,7 +136,7 @@ impl<'m> Graph<'m> {
         reached
     }
 
-    /// Whether control may come to an instruction from a caught exception.
+    /// Whether control may reach an instruction from a caught exception.
     pub(super) fn is_handler(&self, index: usize) -> bool {
         self.flow.handlers.contains(&index)
     }
@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// The compiler knows it, too.
+    /// The compiler agrees.
     #[test]
     fn control_comes_to_what_can_have_probes() {
         let bodies = [

@@ -32,7 +32,7 @@ struct Path {
 }
 
 impl Path {
-    /// How many instructions were executed in it.
+    /// The number of instructions executed in the path.
     fn executed(&self) -> u64 {
         self.count * self.offsets.len() as u64
     }
@@ -97,7 +97,7 @@ fn paths(program: &Program<'_>, listing: &Listing, counts: &[(Location, u64)], t
     for path in paths {
         let Path { function, offsets, count } = &path;
         let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
-        // Not all instructions have a line.
+        // Some instructions have no line.
         let lines = offsets.iter().map(|offset| program.line(*function, *offset));
         table.row([
             path.executed().into(),

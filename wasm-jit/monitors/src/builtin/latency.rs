@@ -1,4 +1,4 @@
-//! `latency`: how long calls of functions take, estimated from samples, within a budget.
+//! `latency`: how long calls to functions take, estimated from samples, within a budget.
 //!
 //! The crate `profiler` decides when the probes of a function are on, and makes the estimates.
 
@@ -47,11 +47,11 @@ pub(super) const DESCRIPTION: Description = Description {
 };
 
 struct Latency {
-    /// Before the probes, which it switches.
+    /// Declared before the probes, which it toggles, so that it is dropped first.
     profiler: Profiler,
     switches: Arc<Switches>,
     _watch: UnwoundWatch,
-    /// The functions' indices in the module, in order.
+    /// The functions' indices in the module, in ascending order.
     functions: Vec<u32>,
     rows: Option<usize>,
 }
@@ -150,7 +150,7 @@ struct OfFunction {
     has_exits: Mutex<bool>,
 }
 
-/// The probes, as the profiler switches them. One that cannot be switched stays as it is.
+/// The probes that the profiler toggles. One that cannot be toggled stays as it is.
 struct Switches(Vec<OfFunction>);
 
 impl Probes for Switches {
@@ -179,7 +179,7 @@ fn switch<'a>(probes: impl IntoIterator<Item = &'a Probe>, on: bool) {
     }
 }
 
-/// The kind of the probe at a place, for the function with this number.
+/// The kind of the probe at a location, for the function with this number.
 fn kind(function: NativeFn, values: &[Bound]) -> Kind {
     Kind::Native { function, values: values.into() }
 }
@@ -207,7 +207,7 @@ fn specs(index: u32, number: u64, tail_calls: impl IntoIterator<Item = u32>) -> 
     specs
 }
 
-/// Makes the probes of functions, which have these indices and numbers.
+/// Makes the probes of the functions with these indices and numbers.
 fn of_functions(
     module: &Module,
     functions: impl Iterator<Item = (u32, u64)>,
@@ -253,7 +253,7 @@ fn tail_calls(module: &Module, function: u32) -> Vec<u32> {
     instructions.map(|instruction| (instruction.offset() - start) as u32).collect()
 }
 
-/// The function by which the profiler measures what probes cost.
+/// The function with which the profiler measures the cost of probes.
 struct EmptyFunction {
     switches: Switches,
     store: Store<()>,
@@ -285,7 +285,7 @@ impl Empty for EmptyFunction {
     }
 }
 
-/// A figure, and the ends of its interval.
+/// A figure, and the limits of its interval.
 fn figure(estimate: Option<Estimate>, places: usize) -> [Cell; 3] {
     let Some(Estimate { value, low, high }) = estimate else { return [const { Cell::None }; 3] };
     [Some(value), Some(low), high].map(|value| match (value, places) {
@@ -295,7 +295,7 @@ fn figure(estimate: Option<Estimate>, places: usize) -> [Cell; 3] {
     })
 }
 
-/// The columns of `fastinst report --format csv`.
+/// The same columns as `fastinst report --format csv`.
 fn functions(latencies: &Latencies) -> Table {
     let columns = "name object address location samples calls calls_low calls_high total_ns total_ns_low \
                    total_ns_high self_ns self_ns_low self_ns_high mean_ns mean_ns_low mean_ns_high p50_ns \

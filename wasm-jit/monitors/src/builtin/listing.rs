@@ -11,20 +11,21 @@ use wasmprinter::Print;
 use super::excerpt::{Excerpt, Excerpts};
 use crate::{Cell, Program};
 
-/// Instructions of a module as lines of its text.
+/// The text lines of a module's instructions.
 #[derive(Default)]
 pub(super) struct Listing {
     /// The lines of all instructions, concatenated, without indentation.
     texts: String,
-    /// By the offset in the module.
+    /// Indexed by the offset in the module.
     by_offset: HashMap<u64, Range<u32>>,
 }
 
-/// Number of bytes of bodies that are printed at a time.
+/// Number of bytes of bodies that are printed together.
 const PORTION: usize = 1 << 20;
 
 impl Listing {
-    /// The lines of some instructions: functions, and offsets from the start of their bodies.
+    /// The lines of some instructions, given by functions and offsets from the start of their
+    /// bodies.
     pub(super) fn of(module: &Module, instructions: impl IntoIterator<Item = (u32, u32)>) -> Self {
         let mut wanted: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (function, offset) in instructions {
@@ -65,7 +66,7 @@ impl Listing {
 
     fn add(&mut self, module: &Module, excerpt: &Excerpt, wanted: &BTreeMap<u32, Vec<u32>>) {
         let mut lines = Lines { module, excerpt, wanted, current: None, start: 0, listing: self };
-        // The bodies were validated: they can be printed.
+        // The bodies were validated, so they can be printed.
         let _ = wasmprinter::Config::new().print(&excerpt.bytes, &mut lines);
         lines.finish();
     }
@@ -93,21 +94,21 @@ fn in_module(module: &Module, function: u32, offset: u32) -> Option<u64> {
     Some(start_and_length(module, function)?.0 as u64 + u64::from(offset))
 }
 
-/// Collects the lines that are wanted from an excerpt.
+/// Collects the wanted lines of an excerpt.
 struct Lines<'a> {
     module: &'a Module,
     excerpt: &'a Excerpt,
-    /// By function, in ascending order.
+    /// Offsets by function, in ascending order.
     wanted: &'a BTreeMap<u32, Vec<u32>>,
     /// The offset in the module of the instruction whose line is being printed, if it is wanted.
     current: Option<u64>,
-    /// The start of the line's text.
+    /// The start of the line in the output.
     start: usize,
     listing: &'a mut Listing,
 }
 
 impl Lines<'_> {
-    /// The offset in the module of an instruction that is wanted, by that in the excerpt.
+    /// The offset in the module of a wanted instruction, given its offset in the excerpt.
     fn wanted(&self, offset: u64) -> Option<u64> {
         let bodies = &self.excerpt.bodies;
         let at = bodies.partition_point(|(_, start)| *start as u64 <= offset).checked_sub(1)?;
@@ -117,7 +118,7 @@ impl Lines<'_> {
         in_module(self.module, function, of_function)
     }
 
-    /// The current line has ended.
+    /// Ends the current line.
     fn finish(&mut self) {
         let Some(offset) = self.current.take() else { return };
         let texts = &mut self.listing.texts;
@@ -146,7 +147,7 @@ impl Print for Lines<'_> {
     }
 }
 
-/// The lines of instructions in the text of a module, from 1.
+/// The line numbers of instructions in the text of a module, from 1.
 pub(super) struct LineNumbers {
     /// In the order of the offsets in the module.
     numbers: Vec<(u64, u32)>,
@@ -155,14 +156,14 @@ pub(super) struct LineNumbers {
 impl LineNumbers {
     pub(super) fn of(module: &Module) -> Self {
         let mut counted = Counted { line: 0, numbers: Vec::new() };
-        // A module that was compiled can be printed.
+        // A compiled module can be printed.
         let _ = wasmprinter::Config::new().print(module.bytes(), &mut counted);
         counted.numbers.sort_unstable();
         Self { numbers: counted.numbers }
     }
 
-    /// The line of an instruction, by its offset from the start of the function's body. The end of
-    /// an empty body is on the line of the function.
+    /// The line of an instruction, given its offset from the start of the function's body. The end
+    /// of an empty body is on the line of the function.
     pub(super) fn get(&self, module: &Module, function: u32, offset: u32) -> Option<u32> {
         let line = |offset: u32| {
             let offset = in_module(module, function, offset)?;
@@ -189,8 +190,8 @@ impl Print for Counted {
     }
 }
 
-/// The text of a module with a figure in front of each instruction that has one. `figure` is called
-/// with a function, and an offset from the start of its body.
+/// The text of a module with a figure before each instruction that has one. `figure` is called with
+/// a function, and an offset from the start of its body.
 pub(super) fn annotated(module: &Module, figure: impl Fn(u32, u32) -> Option<u64>) -> String {
     // In the order of their offsets in the module.
     let mut figures: Vec<(u64, u64)> = Vec::new();
@@ -210,7 +211,7 @@ pub(super) fn annotated(module: &Module, figure: impl Fn(u32, u32) -> Option<u64
     annotated.text
 }
 
-/// Puts figures in front of lines.
+/// Prefixes lines with figures.
 struct Annotated {
     figures: Vec<(u64, u64)>,
     text: String,
@@ -259,7 +260,7 @@ mod tests {
                 let offsets = body.instructions().map(|instruction| (instruction.offset() - start) as u32);
                 offsets.map(|offset| (function.index(), offset)).collect::<Vec<_>>()
             })
-            // Few of the instructions that are the same.
+            // Keeps only a few equal instructions.
             .filter(|(_, offset)| *offset < 10 || *offset as usize > PORTION)
             .collect();
         let listing = Listing::of(&module, all.iter().copied());

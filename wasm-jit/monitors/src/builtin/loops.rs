@@ -1,7 +1,8 @@
 //! `loops`: how often each loop was entered, and how many iterations it had.
 //!
-//! A counter at each loop, which all of its iterations come to. Another one in front of it, if what
-//! is there can only continue with the loop; else counters at the branches to it.
+//! A counter is at each loop, where each of its iterations begins. Another one counts the entries:
+//! it is before the loop if control always continues from there into the loop; otherwise there are
+//! counters at the branches to the loop.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -27,18 +28,19 @@ pub(super) const DESCRIPTION: Description = Description {
 struct Loops(LazyProbes);
 
 struct Loop {
-    /// Its probe is here.
+    /// The location of the loop, and of its probe.
     location: Location,
-    /// Its nesting depth.
+    /// The loop's nesting depth.
     depth: usize,
     entered: Entered,
 }
 
-/// The source of the number of times that a loop was entered.
+/// How the number of entries of a loop is obtained.
 enum Entered {
-    /// The probe of this place counts it.
+    /// The probe at this location counts the entries.
     Counted(Location),
-    /// These branches to the loop repeat it: the place of each, and which of its ways do.
+    /// These branches repeat the loop: the location of each, and those of its outcomes that lead to
+    /// the loop.
     Repeated(Vec<(Location, Vec<usize>)>),
 }
 
@@ -62,14 +64,14 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     Ok(Box::new(Loops(probes)))
 }
 
-/// The kind of counter for the executions of a branch: one count for each way, if it has several.
+/// The kind of counter for a branch: one count for each outcome, if it has several.
 fn counter(graph: &Graph<'_>, location: Location) -> Kind {
     let Place::Instruction { offset } = location.place else { return Kind::Count };
     let index = graph.flow.instructions.partition_point(|(at, _)| *at < offset);
     if graph.flow.successors[index].len() > 1 { Kind::CountBranch } else { Kind::Count }
 }
 
-/// The loops that control may come to.
+/// The loops that control may reach.
 fn loops(graph: &Graph<'_>) -> Vec<Loop> {
     let (predecessors, reached) = (graph.predecessors(), graph.reached());
     let mut loops = Vec::new();
@@ -97,7 +99,7 @@ fn loops(graph: &Graph<'_>) -> Vec<Loop> {
     loops
 }
 
-/// The way in which entries of the loop at `index` are counted.
+/// How entries of the loop at `index` are counted.
 fn entered(graph: &Graph<'_>, index: usize, predecessors: &[(usize, usize)]) -> Entered {
     let outside: Vec<usize> =
         predecessors.iter().map(|(from, _)| *from).filter(|from| *from < index).collect();
@@ -122,12 +124,12 @@ fn entered(graph: &Graph<'_>, index: usize, predecessors: &[(usize, usize)]) -> 
 /// Maximum number of times that the counters of a loop are read.
 const READINGS: usize = 16;
 
-/// The number of times that a loop was entered, and its iterations: all but those that branches to
-/// it have begun.
+/// The number of times that a loop was entered, and the number of its iterations. The entries are
+/// the iterations that no branch to the loop has begun.
 ///
-/// Threads may execute the loop meanwhile. The iterations before a reading of the branches, less
-/// what these have repeated by then, are at most the number of entries; if there was no iteration
-/// during the reading, they are this number.
+/// Threads may execute the loop at the same time. The number of iterations before a reading of the
+/// branches, minus the repetitions that the branches have counted by then, is at most the number of
+/// entries; it equals that number if there was no iteration during the reading.
 fn entries(iterations: impl Fn() -> u64, repeated: impl Fn() -> u64) -> (u64, u64) {
     let mut before = iterations();
     let mut entered = 0;
@@ -144,12 +146,12 @@ fn entries(iterations: impl Fn() -> u64, repeated: impl Fn() -> u64) -> (u64, u6
 }
 
 impl Loops {
-    /// The number of times that a loop was entered, and its iterations.
+    /// The number of times that a loop was entered, and the number of its iterations.
     fn counts(&self, known: &Loop) -> (u64, u64) {
         let count = |location| self.0.get(location, Probe::count).unwrap_or(0);
         let iterations = || count(known.location);
         let (entered, iterations) = match &known.entered {
-            // It is counted before the iteration.
+            // The entry is counted before the iteration.
             Entered::Counted(location) => {
                 let iterations = iterations();
                 (count(*location), iterations)
@@ -157,7 +159,7 @@ impl Loops {
             Entered::Repeated(branches) => entries(iterations, || {
                 let repeated = branches.iter().map(|(location, ways)| {
                     match self.0.get(*location, Probe::branches).flatten() {
-                        // The way that is taken is the first one.
+                        // The first outcome is the branch that is taken.
                         Some(Branches::Condition { taken, not_taken }) => {
                             ways.iter().map(|way| if *way == 0 { taken } else { not_taken }).sum()
                         }
@@ -170,7 +172,7 @@ impl Loops {
                 repeated.sum()
             }),
         };
-        // One that is interrupted in front of its first iteration was not entered.
+        // A loop that is interrupted before its first iteration was not entered.
         (entered.min(iterations), iterations)
     }
 }
@@ -222,8 +224,9 @@ mod tests {
 
     use super::*;
 
-    /// A loop that has made this many iterations with this many per entry. Before each reading of a
-    /// counter it makes as many as are listed, the last number at all others.
+    /// Counts the entries of a loop that has made `made` iterations, `per_entry` for each entry.
+    /// Before each reading of a counter it makes as many iterations as listed in `in_between`, and
+    /// the last number of them before all later readings.
     fn entries_of(made: u64, per_entry: u64, in_between: &[u64]) -> (u64, u64) {
         let (made, readings) = (Cell::new(made), Cell::new(0));
         let read = || {

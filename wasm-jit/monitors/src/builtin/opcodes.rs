@@ -44,7 +44,8 @@ impl Monitor for Opcodes {
     }
 }
 
-/// By opcode as in the text format: how often it was executed, and by how many instructions.
+/// By opcode as in the text format: the number of executions, and the number of instructions that
+/// were executed.
 pub(super) fn by_opcode(counts: &Counts, module: &Module) -> BTreeMap<String, (u64, u64)> {
     let counts = counts.all();
     let listing = counts::listing(&counts, module);
@@ -53,7 +54,7 @@ pub(super) fn by_opcode(counts: &Counts, module: &Module) -> BTreeMap<String, (u
         let Place::Instruction { offset } = location.place else { continue };
         let text = listing.text(module, location.function, offset);
         let opcode = match text.and_then(|text| text.split_whitespace().next()) {
-            // Of a function.
+            // The instructions of a function.
             Some(")") => "end",
             opcode => opcode.unwrap_or("unknown"),
         };

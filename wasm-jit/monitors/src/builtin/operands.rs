@@ -9,7 +9,7 @@ use wasm_jit::wasmparser::{
 };
 use wasm_jit::{FunctionInfo, Module};
 
-/// Knows the types of operands.
+/// Determines the types of operands.
 pub(super) struct OperandTypes {
     /// The declarations of the module; `None` if no function has a body.
     declarations: Option<ValidatorResources>,
@@ -32,7 +32,7 @@ impl OperandTypes {
 
     /// Visits the instructions of a function in order, with their offsets from the start of the
     /// function's body, the types of the operands that they take (the last one is on top of the
-    /// stack), and of calls those of the results.
+    /// stack), and, for calls, the types of the results.
     pub(super) fn visit(
         &self,
         function: &FunctionInfo<'_>,
@@ -70,8 +70,8 @@ impl OperandTypes {
     }
 }
 
-/// What probes pass of operands of these types, in this order: of a vector, both lanes. `above`
-/// more operands are on top of the last one.
+/// The words that probes pass for operands of these types, in this order: both lanes of a vector.
+/// `above` more operands are on top of the last one.
 pub(super) fn bounds(types: &[Option<ValType>], above: u32) -> impl Iterator<Item = Bound> {
     let depths = (0..types.len() as u32).rev().map(move |depth| depth + above);
     types.iter().zip(depths).flat_map(|(ty, depth)| match ty {
@@ -82,8 +82,8 @@ pub(super) fn bounds(types: &[Option<ValType>], above: u32) -> impl Iterator<Ite
     })
 }
 
-/// The operands of these types, of which probes have passed these words. There may be more words,
-/// of unknown types.
+/// The operands of these types, from the words that probes have passed. There may be more words, of
+/// unknown types.
 pub(super) fn operands<'a>(
     types: &'a [Option<ValType>],
     mut words: &'a [u64],
@@ -103,7 +103,7 @@ pub(super) fn listed(types: &[Option<ValType>], words: &[u64]) -> String {
     operands(types, words).map(|operand| operand.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// A value, as probes pass it: vectors have two words, the low lane first.
+/// A value as probes pass it: vectors have two words, the low lane first.
 pub(super) struct Operand<'a> {
     words: &'a [u64],
     ty: Option<ValType>,

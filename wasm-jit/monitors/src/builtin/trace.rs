@@ -2,8 +2,8 @@
 //!
 //! Probes at all chosen instructions get the operands, whose number and types the validator of the
 //! module knows, and write a line into a buffer of the thread. A probe at the entry of each
-//! function keeps the frames of the thread, whose number is the depth: those that are deeper than a
-//! frame that executes something have ended.
+//! function keeps track of the frames of the thread, whose number is the depth: frames that are
+//! deeper than one that executes an instruction have ended.
 //!
 //! The probes of a function, and the texts of its instructions, are made when it is first called.
 
@@ -61,7 +61,7 @@ pub(super) const DESCRIPTION: Description = Description {
     start,
 };
 
-/// When a thread writes what it has.
+/// The size at which a thread's buffer is written.
 const FULL: usize = 64 << 10;
 
 struct Trace {
@@ -70,7 +70,7 @@ struct Trace {
 }
 
 struct Shared {
-    /// Identifies it in the threads.
+    /// Identifies the monitor in the threads.
     number: u64,
     stream: Mutex<Stream>,
     threads: Mutex<Vec<Arc<Thread>>>,
@@ -106,7 +106,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     fn with(self: &Arc<Self>, function: impl FnOnce(&mut Local)) {
-        // Programs that run while their thread ends are not traced.
+        // Programs that run while their thread is ending are not traced.
         let _ = LOCALS.try_with(|locals| {
             let Ok(mut locals) = locals.try_borrow_mut() else { return };
             let known = locals.iter().position(|local| local.of == self.number);
@@ -123,7 +123,7 @@ impl Shared {
         });
     }
 
-    /// Writes what threads have.
+    /// Writes the lines that threads have buffered.
     fn flush(&self) {
         for thread in lock(&self.threads).iter() {
             self.write(&mut lock(&thread.lines));
@@ -142,7 +142,7 @@ impl Shared {
         }
     }
 
-    /// Whether one more instruction may be traced.
+    /// Whether one more instruction may be traced, which is then counted.
     fn take(&self) -> bool {
         !self.is_limited
             || self
@@ -153,7 +153,8 @@ impl Shared {
 }
 
 impl Local {
-    /// A frame executes something: those that are deeper have ended.
+    /// Called when a frame executes an instruction: frames that are deeper have ended. Returns the
+    /// depth.
     fn depth(&mut self, frame: u64) -> usize {
         while self.frames.pop_if(|known| *known < frame).is_some() {}
         self.frames.len()
@@ -210,7 +211,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     Ok(Box::new(Trace { shared, probes }))
 }
 
-/// The closure at the entry of functions, which keeps the frames of each thread.
+/// The closure at the entry of functions, which keeps track of the frames of each thread.
 fn enter(shared: &Arc<Shared>) -> Callback {
     let shared = shared.clone();
     Callback::new(move |values| {
@@ -234,7 +235,7 @@ struct Instructions {
 }
 
 impl Instructions {
-    /// Whether there are any. The functions are looked at until one is found.
+    /// Whether there are any. Functions are examined until one is found.
     fn exist(&self) -> bool {
         if self.opcodes.is_none() {
             return !self.chosen.is_empty();
@@ -251,7 +252,7 @@ impl Instructions {
         })
     }
 
-    /// The sites of a function, if it is chosen.
+    /// The traced instructions of a function, if it is chosen.
     fn of(&self, function: &FunctionInfo<'_>) -> Option<Sites> {
         let index = function.index();
         self.chosen.binary_search(&index).ok()?;
@@ -292,7 +293,7 @@ impl Instructions {
     }
 }
 
-/// The instructions of a function that are traced.
+/// The traced instructions of a function.
 struct Sites {
     function: u32,
     /// The offset of the body in the module.
@@ -300,13 +301,13 @@ struct Sites {
     name: String,
     /// The texts of all instructions, concatenated.
     texts: String,
-    /// Whether lines are JSON; then name and texts are in quotes.
+    /// Whether lines are JSON; then names and texts are quoted.
     is_json: bool,
     all: Vec<Site>,
 }
 
 struct Site {
-    /// From the start of the body.
+    /// The offset from the start of the body.
     offset: u32,
     text: Range<usize>,
     operands: Box<[Option<ValType>]>,
@@ -379,7 +380,7 @@ impl Sites {
     }
 }
 
-/// A text of JSON.
+/// A JSON string.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

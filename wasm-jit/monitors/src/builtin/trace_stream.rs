@@ -1,10 +1,10 @@
-//! Where monitors with the options `trace` and `json` write their traces.
+//! The streams to which monitors with the options `trace` and `json` write their traces.
 
 use crate::output::Stream;
 use crate::{Error, Setup};
 
-/// The stream of a monitor's trace, if its option `trace` is set: a file of the first name, or of
-/// the second one with the option `json`, which needs the other.
+/// The stream of a monitor's trace, if its option `trace` is set: a file with the first name, or
+/// with the second one if the option `json` is set, which requires `trace`.
 pub(super) fn trace_stream(setup: &Setup<'_>, [text, json]: [&str; 2]) -> Result<Option<Stream>, Error> {
     match ["trace", "json"].map(|option| setup.options.flag(option)) {
         [true, is_json] => setup.stream(if is_json { json } else { text }).map(Some),

@@ -3,7 +3,7 @@
 
 use super::{Cell, Report};
 
-/// The tables with their names.
+/// The tables, with their names.
 pub(crate) fn print(report: &Report) -> Vec<(String, String)> {
     let mut printed = Vec::new();
     if !report.values().is_empty() {

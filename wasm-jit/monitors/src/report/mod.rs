@@ -1,4 +1,4 @@
-//! [`Report`]: what a monitor has observed, whatever the format in which it is written.
+//! [`Report`]: the observations of a monitor, independent of the output format.
 
 pub(crate) mod csv;
 pub(crate) mod json;
@@ -10,9 +10,9 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     pub(crate) monitor: String,
-    /// Number of rows of a table to show.
+    /// The number of rows of a table to show.
     pub(crate) rows: Option<usize>,
-    /// The way to get all rows, if it is not the option `rows`.
+    /// How the user gets all rows, if not by the option `rows`.
     pub(crate) all_rows: Option<&'static str>,
     values: Vec<(String, Cell)>,
     parts: Vec<Part>,
@@ -32,7 +32,7 @@ pub struct Table {
     pub(crate) name: String,
     pub(crate) columns: Vec<String>,
     pub(crate) rows: Vec<Vec<Cell>>,
-    /// Whether it is in the text, too.
+    /// Whether the table is also in the text.
     pub(crate) is_shown: bool,
 }
 
@@ -40,22 +40,22 @@ pub struct Table {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Cell {
-    /// Nothing.
+    /// An empty cell.
     None,
     /// A count, or another integer.
     Int(i128),
     /// An offset or address.
     Hex(u64),
-    /// A number with this many decimal places in text.
+    /// A number, shown with this many decimal places in text.
     Float(f64, usize),
     /// A share: 0.5 is printed as `50.0%` in text.
     Share(f64),
-    /// A range of integers, from the first one to that after the last: `[4, 8)` in text, otherwise
-    /// the first one.
+    /// A range of integers, from the first one to the one after the last: `[4, 8)` in text,
+    /// otherwise the first one only.
     Range(u64, i128),
     /// A share, in text with a bar before it.
     Bar(f64, Arc<str>),
-    /// A text.
+    /// A string.
     Text(Arc<str>),
 }
 
@@ -97,17 +97,17 @@ impl Cell {
 }
 
 impl Report {
-    /// An empty report of a monitor with this name.
+    /// An empty report of the monitor with this name.
     pub fn new(monitor: &str) -> Self {
         Self { monitor: monitor.to_owned(), files: Some(Vec::new()), ..Self::default() }
     }
 
-    /// The report without its files.
+    /// Removes the files from the report.
     pub(crate) fn without_files(self) -> Self {
         Self { files: None, ..self }
     }
 
-    /// Says how to get all rows of its tables, if the monitor does not have the option `rows`.
+    /// Sets the hint on how to get all rows of the tables, for monitors without the option `rows`.
     pub fn hint_all_rows(&mut self, hint: &'static str) {
         self.all_rows = Some(hint);
     }
@@ -117,7 +117,7 @@ impl Report {
         &self.monitor
     }
 
-    /// Adds a figure with a name.
+    /// Adds a named figure.
     pub fn value(&mut self, name: &str, value: impl Into<Cell>) {
         self.values.push((name.to_owned(), value.into()));
     }
@@ -127,25 +127,26 @@ impl Report {
         self.parts.push(Part::Table(table));
     }
 
-    /// Adds a text, for people only.
+    /// Adds a text, which only the human-readable format has.
     pub fn text(&mut self, text: impl Into<String>) {
         self.parts.push(Part::Text(text.into()));
     }
 
-    /// Whether the report has files. They are left out if the output is not a directory.
+    /// Whether files may be added to the report. They are left out if the output is not a
+    /// directory.
     pub fn has_files(&self) -> bool {
         self.files.is_some()
     }
 
-    /// Adds a file, if the report [has files](Self::has_files): else `contents` is not called. The
-    /// monitor's name is put in front of its name.
+    /// Adds a file if the report [has files](Self::has_files); otherwise `contents` is not called.
+    /// The file's name gets the monitor's name as a prefix.
     pub fn file<T: Into<Vec<u8>>>(&mut self, name: &str, contents: impl FnOnce() -> T) {
         if let Some(files) = &mut self.files {
             files.push((name.to_owned(), contents().into()));
         }
     }
 
-    /// The integer of this name.
+    /// The figure of this name, if it is an integer.
     pub fn get(&self, name: &str) -> Option<u64> {
         let found = self.values.iter().find(|(known, _)| known == name);
         match found?.1 {
@@ -154,7 +155,7 @@ impl Report {
         }
     }
 
-    /// The figures, by name.
+    /// All figures with their names, in the order in which they were added.
     pub fn values(&self) -> &[(String, Cell)] {
         &self.values
     }
@@ -164,7 +165,7 @@ impl Report {
         self.tables().find(|table| table.name == name)
     }
 
-    /// The tables.
+    /// All tables, in the order in which they were added.
     pub fn tables(&self) -> impl Iterator<Item = &Table> {
         self.parts.iter().filter_map(|part| match part {
             Part::Table(table) => Some(table),
@@ -172,7 +173,7 @@ impl Report {
         })
     }
 
-    /// The files, by name.
+    /// The contents of all files, with their names.
     pub fn files(&self) -> &[(String, Vec<u8>)] {
         self.files.as_deref().unwrap_or_default()
     }
@@ -183,13 +184,13 @@ impl Report {
 }
 
 impl Table {
-    /// A table without rows.
+    /// A table with these columns and no rows.
     pub fn new<'a>(name: &str, columns: impl IntoIterator<Item = &'a str>) -> Self {
         let columns = columns.into_iter().map(str::to_owned).collect();
         Self { name: name.to_owned(), columns, rows: Vec::new(), is_shown: true }
     }
 
-    /// Hides the table in text: for figures that a text of the report shows in another form.
+    /// Hides the table in text, for figures that a text of the report shows in another form.
     #[must_use]
     pub fn hidden(self) -> Self {
         Self { is_shown: false, ..self }
@@ -198,24 +199,24 @@ impl Table {
     /// Adds a row: a cell for each column.
     ///
     /// # Panics
-    /// If there are more or fewer.
+    /// If the number of cells differs from the number of columns.
     pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
         let cells: Vec<Cell> = cells.into_iter().collect();
         assert_eq!(cells.len(), self.columns.len(), "the cells of a row of {}", self.name);
         self.rows.push(cells);
     }
 
-    /// Its name.
+    /// The table's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The names of its columns.
+    /// The names of the columns.
     pub fn columns(&self) -> &[String] {
         &self.columns
     }
 
-    /// Its rows.
+    /// The rows; each has one cell per column.
     pub fn rows(&self) -> &[Vec<Cell>] {
         &self.rows
     }

@@ -1,4 +1,4 @@
-//! A report as text: a heading, figures, tables with columns that are aligned.
+//! A report as text: a heading, figures, and tables with aligned columns.
 
 use std::fmt::Write;
 
@@ -10,9 +10,9 @@ use super::{Cell, Part, Report, Table};
 /// The number of rows of a table that are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
-    /// All.
+    /// All rows.
     Complete,
-    /// As many as the report says.
+    /// As many rows as the report states.
     Short,
 }
 

@@ -1,4 +1,4 @@
-//! Live memory by paths.
+//! Live memory by call path.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -150,7 +150,7 @@ fn calls_that_a_trap_leaves_have_ended() {
     assert_eq!(observed.report("alloc").get("live bytes"), Some(6));
 }
 
-/// Random requests, of which the host keeps account.
+/// Random requests, of which the host keeps track.
 #[test]
 fn live_memory_of_random_programs() {
     let text = format!(

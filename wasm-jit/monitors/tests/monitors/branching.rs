@@ -16,7 +16,7 @@ fn branches_are_counted_by_way() {
     // 4, 3, 2, 1, 0: each of four branches is executed five times.
     assert_eq!(report.get("branches"), Some(20));
     assert_eq!(integers(&report, "by_branch", "times"), [5, 5, 5, 5]);
-    // br_table by 2, 1 and 0; the if by 0; select by 3 and 1; br_if but for 0.
+    // br_table by 2, 1 and 0; the if by 0; select by 3 and 1; br_if except for 0.
     assert_eq!(integers(&report, "by_branch", "taken"), [3, 1, 2, 4]);
     assert_eq!(integers(&report, "by_branch", "not taken"), [2, 4, 3, 1]);
     assert_eq!(report.get("taken"), Some(10));
@@ -58,7 +58,7 @@ fn branches_of_references_are_branches() {
     assert_eq!(integers(&loops, "by_loop", "entered"), [1, 3, 1]);
 }
 
-/// A loop with two others in it: one after an instruction that continues with it only, and one
+/// A loop that contains two others: one after an instruction that always continues with it, and one
 /// after the end of a block, to which a br_table branches.
 const LOOPS: &str = "(module (func (export \"run\") (param i32) (local $n i32)
     (loop $outer

@@ -11,7 +11,7 @@ use wasm_jit_monitors::{Cell, Output, Report, Session};
 
 use super::{Observed, integers, programs, texts};
 
-/// The contexts: paths, calls, recursive calls, in alphabetical order.
+/// The contexts in alphabetical order: paths, calls, recursive calls.
 fn paths(report: &Report) -> Vec<(String, u64, u64)> {
     let table = report.get_table("contexts").unwrap();
     let names = texts(report, "contexts", "function");
@@ -101,7 +101,7 @@ fn paths_have_counts() {
 
 #[test]
 fn the_time_in_which_probes_are_made_belongs_to_no_function() {
-    // Its probes are made when it is called, which takes long, and it does little.
+    // Its probes are made when it is called, which takes long, whereas the function does little.
     let large = "(drop (i32.const 1))".repeat(20_000);
     let text = format!(
         "(module
@@ -115,9 +115,9 @@ fn the_time_in_which_probes_are_made_belongs_to_no_function() {
     let report = observed.report("calltree");
     check(&report, &[("run", 1, 0), ("run/large", 1, 0)]);
     let subtracted = report.get("nanoseconds subtracted").unwrap();
-    // More than for the observation of two calls.
+    // More than the observation of two calls takes.
     assert!(subtracted > 10_000, "{subtracted}");
-    // Else the callee's making would be in the caller's time, too.
+    // Otherwise, the time for making the callee's probes would be in the caller's time, too.
     let total = report.get("nanoseconds").unwrap();
     assert!(total + subtracted <= elapsed + elapsed / 100, "{total} + {subtracted} of {elapsed}");
 }
@@ -249,7 +249,7 @@ fn frames_that_traps_and_exceptions_leave_have_ended() {
     check(&observed.report("calltree"), &expected);
 }
 
-/// Calls of the host that call back, directly and through a table, throw, and fail.
+/// Calls to a host that calls back, directly and through a table, throws, and fails.
 const HOST: &str = "(module
     (import \"host\" \"call\" (func $call (param i32)))
     (import \"host\" \"wait\" (func $wait (param i32)))
@@ -322,7 +322,7 @@ fn what_the_host_calls_is_below_the_call_of_the_host() {
     assert!(waited > 990_000, "{waited}");
 }
 
-/// Directly, through a table and by a reference. The last one does not return.
+/// Calls directly, through a table and by a reference. The last one does not return.
 #[test]
 fn tail_calls_of_the_host_are_counted() {
     let text = "(module
@@ -453,7 +453,7 @@ fn mistakes_in_options_are_named() {
     assert_eq!(error.to_string(), "option `times`: `guessed` is not exact or sampled");
 }
 
-/// What hooks say of a run: paths as the monitor makes them, with calls and recursive calls.
+/// The paths of a run according to hooks, in the monitor's form, with calls and recursive calls.
 fn expected(module: &Module) -> Vec<(String, u64, u64)> {
     let log = Arc::new(Mutex::new(Vec::new()));
     let of_hook = log.clone();

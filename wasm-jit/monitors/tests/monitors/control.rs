@@ -1,4 +1,4 @@
-//! Sessions that other processes switch.
+//! Sessions that other processes control.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -114,7 +114,7 @@ fn files_are_not_replaced_by_sockets() {
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
 }
 
-/// Although they could connect: the socket may be accessible to others for a moment.
+/// They could connect, however: the socket may be accessible to others for a moment.
 #[test]
 fn clients_of_other_users_get_no_answer() {
     const OTHER: i64 = 65534;

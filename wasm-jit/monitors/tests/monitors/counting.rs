@@ -40,7 +40,8 @@ fn hotness_ranks_paths_and_lists_the_module() {
     );
 }
 
-/// The machine code has the counts of its instructions, and is that without probes, which are on.
+/// The machine code is listed with the counts of its instructions. It is the code without probes,
+/// although they are on.
 #[test]
 fn hotness_lists_machine_code() {
     let observed = Observed::by(LOOP, "hotness");

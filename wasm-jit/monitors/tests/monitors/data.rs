@@ -70,7 +70,7 @@ fn calls_have_targets_and_callers() {
 
 #[test]
 fn an_indirect_call_may_have_many_targets() {
-    // More than a table has entries.
+    // More entries than a table has.
     const TARGETS: usize = 200;
     let functions = "(func (type $t))".repeat(TARGETS);
     let indices: Vec<String> = (0..TARGETS).map(|index| index.to_string()).collect();
@@ -199,7 +199,7 @@ const VALUES: &str = "(module (memory 2)
         (memory.copy (i32.const 8192) (i32.const 0) (i32.const 65))
         (drop (i32.load (i32.const -1)))))";
 
-/// What is stored, and what loads and atomic operations result in. The last one traps.
+/// The values of stores, and the results of loads and atomic operations. The last operation traps.
 #[test]
 fn accesses_have_values() {
     let directory = tempfile::tempdir().unwrap();
@@ -240,7 +240,7 @@ fn accesses_have_values() {
     assert_eq!(least.iter().filter(|cell| **cell == Cell::None).count(), 2, "both of the copy");
 }
 
-/// The trace of random programs, some of which trap, has what a hook observes.
+/// The traces of random programs, some of which trap, have the values that a hook observes.
 #[test]
 fn traces_have_the_values_that_hooks_observe() {
     let (mut all, mut values) = (0, 0);
@@ -345,7 +345,7 @@ fn a_notification_is_no_access() {
     assert_eq!(observed.report("cache").get("accesses"), Some(1));
 }
 
-/// Accesses of more threads than one, more than a ring has.
+/// Accesses by several threads, more than a ring has room for.
 #[test]
 fn accesses_of_threads_are_all_seen() {
     let observed = Observed::by(MEMORY, "memory,cache,globals,calls,coverage");

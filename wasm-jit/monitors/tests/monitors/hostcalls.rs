@@ -1,4 +1,4 @@
-//! Calls of the host.
+//! Calls to the host.
 
 use std::fs;
 

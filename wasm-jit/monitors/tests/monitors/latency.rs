@@ -33,7 +33,7 @@ fn functions(report: &Report) -> HashMap<String, FunctionReport> {
     functions.map(|function| (function.name.clone(), function)).collect()
 }
 
-/// The calls of each function, which are exact and all timed.
+/// The number of calls to each function, which are all timed, so that the number is exact.
 fn calls(report: &Report) -> HashMap<String, u64> {
     let exact = |function: &FunctionReport| {
         assert!(function.calls.is_exact(), "{function:?}");
@@ -232,7 +232,7 @@ fn options_are_checked() {
     assert_eq!(latencies(&report).probes, 2);
 }
 
-/// A program with functions that are called often, from two places, and from each other.
+/// A program with functions that are called often, from two call sites, and by each other.
 const BUSY: &str = "(module
     (func $mix (param i32) (result i32) (local i32) (local.set 1 (i32.const 20))
         (loop
@@ -261,7 +261,8 @@ fn counters(module: &Module) -> Vec<(String, Probe)> {
     functions.map(|function| probe(function.index())).collect()
 }
 
-/// The intervals are of 95%, so they are not asked to contain the truth: but to be near it.
+/// The intervals have a confidence of 95 %. Therefore estimates are not required to have the truth
+/// in the interval, but to be near it.
 #[test]
 fn estimates_are_near_exact_counts() {
     let _alone = alone();
@@ -278,7 +279,7 @@ fn estimates_are_near_exact_counts() {
     }
     let latencies = latencies(&report);
     assert!(latencies.toggles > 0 && latencies.samples > 100, "{latencies:?}");
-    // All calls of one function come from another.
+    // All calls to one function come from another one.
     let from = |caller: &str| {
         let caller = functions[caller].key();
         let callee = functions["twice"].key();

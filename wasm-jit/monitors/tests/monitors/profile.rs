@@ -10,7 +10,7 @@ use wasm_jit_monitors::{CallArcs, Cell, Output, Report, Session};
 
 use super::{Observed, integers, programs, texts};
 
-/// The arcs: caller and callee, calls, recursive calls, in alphabetical order.
+/// The arcs in alphabetical order: caller and callee, calls, recursive calls.
 fn arcs(report: &Report) -> Vec<(String, String, u64, u64)> {
     let names = texts(report, "arcs", "caller").into_iter().zip(texts(report, "arcs", "callee"));
     let counts =
@@ -35,8 +35,8 @@ fn floats(report: &Report, table: &str, column: &str) -> Vec<f64> {
     cells.map(|cell| if let Cell::Float(value, _) = cell { *value } else { panic!("{cell:?}") }).collect()
 }
 
-/// No time is negative; the functions' own times are all of the time, and those of the calls of a
-/// function are its own.
+/// No time is negative; the self times of the functions add up to the total, and the times of the
+/// calls to a function add up to its time.
 fn check_times(report: &Report) {
     let (own, all) = (floats(report, "functions", "self ms"), floats(report, "functions", "cumulative ms"));
     assert!(own.iter().zip(&all).all(|(own, all)| *own >= 0.0 && *own <= all + 1e-9), "{own:?} {all:?}");
@@ -222,12 +222,12 @@ fn times_of_calls_belong_to_their_callers() {
     let times: BTreeMap<_, _> = pairs.zip(children).collect();
     let of = |caller: &str, callee: &str| times[&(caller.to_owned(), callee.to_owned())];
     assert!(of("long", "f") > 19.9, "{times:?}");
-    // All that is not the long one's.
+    // Everything that does not belong to the long one.
     assert!(of("short", "f") <= elapsed * 1.001 - of("long", "f"), "{times:?}");
     assert!((of("run", "long") - of("long", "f")) > 0.0);
 }
 
-/// The calls of random programs are those that calltree reports, and those of the program alone.
+/// The calls of random programs equal those that calltree reports, and those of the program alone.
 #[test]
 fn arcs_of_random_programs() {
     let engine = Engine::default();

@@ -1,5 +1,5 @@
 //! The figures of monitors on random programs, and on some with all ways to call and to leave
-//! functions, are those of events that rewritten programs log by themselves.
+//! functions, equal those of events that rewritten programs log by themselves.
 
 #[path = "../../../hooks/tests/events/rewrite.rs"]
 #[allow(dead_code)]
@@ -17,7 +17,7 @@ use super::programs;
 
 type Log = Arc<Mutex<Vec<Event>>>;
 
-/// Results of a run: of `main`, and the sum of the memory.
+/// The results of a run: that of `main`, and the sum of the memory.
 type Outcome = (Result<i64, String>, u64);
 
 /// Runs a module whose first import logs.
@@ -38,24 +38,24 @@ fn run(module: &Module, log: &Log) -> Outcome {
     (result, sum)
 }
 
-/// Counts by function and offset in its body, and another number.
+/// Counts by function, offset in its body, and another number.
 type Counts = BTreeMap<(u32, u32, u64), u64>;
 
-/// A program, and what it does.
+/// A program, and its true behaviour.
 struct Truth {
     module: Module,
     text: String,
     outcome: Outcome,
-    /// How often control came to each instruction.
+    /// How often control reached each instruction.
     instructions: Counts,
     /// By operand.
     branches: Counts,
     calls: Counts,
-    /// How often functions were entered.
+    /// The number of entries of each function.
     entries: BTreeMap<u32, u64>,
     /// By address.
     accesses: Counts,
-    /// Addresses and sizes, in their order. Loads that trap are not among them.
+    /// Addresses and sizes, in order. Loads that trap are not included.
     stream: Vec<(u64, u64)>,
 }
 
@@ -136,7 +136,7 @@ impl Truth {
         body.range().start as u64 + u64::from(offset)
     }
 
-    /// The sum of counts by position in the module, of those that are not 0.
+    /// The sums of counts by position in the module, except for 0.
     fn by_position(
         &self,
         counts: &Counts,
@@ -149,7 +149,7 @@ impl Truth {
         sums
     }
 
-    /// Whether the branch went the first way, with this operand.
+    /// Whether the branch was taken, with this operand.
     fn is_taken(&self, (function, offset, operand): &(u32, u32, u64)) -> bool {
         match self.operator(*function, *offset) {
             Operator::BrTable { targets } => *operand < u64::from(targets.len()),
@@ -158,7 +158,7 @@ impl Truth {
     }
 }
 
-/// Two columns of a table as a map; rows with 0 are left out.
+/// Two columns of a table as a map; rows with 0 are omitted.
 fn columns(report: &Report, table: &str, key: &str, value: &str) -> BTreeMap<u64, u64> {
     let number = |cell: &Cell| match cell {
         Cell::Int(value) => *value as u64,
@@ -170,7 +170,7 @@ fn columns(report: &Report, table: &str, key: &str, value: &str) -> BTreeMap<u64
     rows.filter(|(_, value)| *value != 0).collect()
 }
 
-/// All monitors that count, and what they say about a program.
+/// Checks all monitors that count against the true behaviour of a program.
 fn check(truth: &Truth) -> usize {
     let cache = "cache{level=256:2:16,level=512:4:32}";
     let monitors = [
@@ -189,7 +189,7 @@ fn check(truth: &Truth) -> usize {
     ];
     let names = monitors.map(|monitor| monitor.split('{').next().unwrap());
     let alone: Vec<Report> = monitors.iter().flat_map(|name| truth.reports(&[name])).collect();
-    // In another order, too, and all of them at once.
+    // In another order, too, and all of them together.
     let all = truth.reports(&monitors);
     assert!(alone == all, "all at once give the figures of each: {}", truth.text);
     let mut reversed = truth.reports(&monitors.iter().rev().copied().collect::<Vec<_>>());
@@ -205,7 +205,7 @@ fn check(truth: &Truth) -> usize {
         assert_eq!(report(name).get("instructions"), Some(total), "{name} {context}");
     }
 
-    // Coverage is hotness above zero.
+    // Coverage equals hotness above zero.
     let mut covered = BTreeMap::new();
     let executed = report("coverage").get_table("executed").unwrap();
     for row in executed.rows() {
@@ -269,7 +269,7 @@ fn check(truth: &Truth) -> usize {
 }
 
 /// The misses of each level of a cache with this number of sets, ways, and bytes in a line: a line
-/// is there if fewer other lines of its set than there are ways were used since it was.
+/// is present if, since its last use, fewer other lines of its set were used than there are ways.
 fn misses(stream: &[(u64, u64)], levels: &[(u64, usize, u64)]) -> Vec<u64> {
     let mut used: Vec<Vec<u64>> = vec![Vec::new(); levels.len()];
     let mut misses = vec![0; levels.len()];
@@ -295,7 +295,7 @@ fn misses(stream: &[(u64, u64)], levels: &[(u64, usize, u64)]) -> Vec<u64> {
     misses
 }
 
-/// Each pair of branch and place where it may continue that was seen.
+/// All pairs of a branch and a point where it has continued.
 fn outcomes_seen(truth: &Truth) -> Vec<(u32, u32, u32)> {
     let mut seen = Vec::new();
     for (function, offset, operand) in truth.branches.keys() {
@@ -338,7 +338,7 @@ fn outcomes_of(truth: &Truth, coverage: &Report) -> Vec<(u32, u32, u32)> {
     seen
 }
 
-/// How often each loop was entered: not by a branch to it.
+/// How often each loop was entered other than by a branch to it.
 fn entered(truth: &Truth) -> BTreeMap<u64, u64> {
     let mut entered = BTreeMap::new();
     for ((function, offset, _), iterations) in &truth.instructions {

@@ -7,7 +7,7 @@ use wasm_jit_monitors::{Cell, Report};
 
 use super::{Observed, calltree, integers, texts};
 
-/// The same loop, for three times as long in one function as in the other, many times in turn.
+/// The same loop, executed three times as long in one function as in the other, many times in turn.
 const THREE_TO_ONE: &str = "(module
     (func $turn (param i32)
         (loop (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1))))))
@@ -17,7 +17,7 @@ const THREE_TO_ONE: &str = "(module
         (loop (call $long) (call $short)
             (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))))";
 
-/// The samples of each path, with those of all below.
+/// The samples of each path, including all below.
 fn samples(report: &Report) -> BTreeMap<String, u64> {
     let callers = report.get_table("contexts").unwrap().column("caller");
     let mut paths: Vec<String> = Vec::new();
@@ -30,7 +30,7 @@ fn samples(report: &Report) -> BTreeMap<String, u64> {
     paths.into_iter().zip(integers(report, "contexts", "total samples")).collect()
 }
 
-/// Runs the program until there are so many samples, with its calls by the host.
+/// Runs the program until it has this number of samples; returns its calls by the host.
 fn run_until(observed: &Observed, wanted: u64) -> (Report, u64) {
     let mut runs = 0;
     loop {
@@ -126,8 +126,7 @@ fn no_samples_are_taken_while_it_is_off() {
     calltree::check_times(&report);
 }
 
-/// Nothing is known of the times of a run that is shorter than the time between two samples, but a
-/// bound.
+/// For a run that is shorter than the time between two samples, only bounds of the times are known.
 #[test]
 fn times_without_samples_are_bounds() {
     let observed =
@@ -135,7 +134,7 @@ fn times_without_samples_are_bounds() {
     observed.call("run", 0).unwrap();
     let report = observed.report("calltree");
     assert_eq!(report.get("calls"), Some(1));
-    // A sample may find it if the machine is busy.
+    // A sample may find the program if the machine is busy.
     if report.get("samples") == Some(0) {
         assert_eq!(integers(&report, "functions", "self ns"), [0]);
         assert_eq!(integers(&report, "functions", "self ns high"), [3_000_000]);

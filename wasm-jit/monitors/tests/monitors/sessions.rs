@@ -1,4 +1,4 @@
-//! Sessions: monitors are switched, refused, and write reports.
+//! Sessions: monitors are activated and deactivated, refused, and write reports.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,7 @@ fn monitors_are_switched_while_the_program_exists() {
     assert_eq!(observed.session.started_monitors(), started);
 }
 
-/// A function that runs already is observed, too.
+/// A function that is already running is observed, too.
 #[test]
 fn monitors_start_while_the_program_runs() {
     let text = "(module (import \"host\" \"act\" (func $act))
@@ -131,8 +131,8 @@ fn functions_that_cannot_be_observed_are_reported() {
     assert!(!text.contains("function 2"), "{text}");
 }
 
-/// The thread that switches a monitor on makes probes in functions that others call for the first
-/// time meanwhile.
+/// The thread that activates a monitor makes probes in functions that others call for the first
+/// time in the meantime.
 #[test]
 fn probes_of_a_function_are_made_once() {
     const FUNCTIONS: usize = 100;
@@ -202,7 +202,7 @@ fn mistakes_are_named() {
     }
 }
 
-/// Whatever the monitor.
+/// This holds for every monitor.
 #[test]
 fn functions_that_there_are_not_are_refused() {
     let text = "(module (import \"host\" \"f\" (func $imported)) (func $leaf)

@@ -1,5 +1,6 @@
-//! Each monitor goes on and off while threads run the program, in functions that run all the time
-//! and in others. Then the code is the original again, and nothing more is observed.
+//! Each monitor is activated and deactivated while threads run the program, in functions that run
+//! all the time and in others. Afterwards the code is the original code again, and nothing more is
+//! observed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -9,7 +10,7 @@ use wasm_jit::{Engine, Linker, Module, Store};
 use wasm_jit_monitors::control::{Control, request};
 use wasm_jit_monitors::{ALL, Format, Output, Session};
 
-/// A program that has something for each monitor, and ends when the host says so.
+/// A program that has something to observe for each monitor, and ends when the host says so.
 const PROGRAM: &str = r#"(module
     (import "host" "go_on" (func $go_on (result i32)))
     (memory 1)
@@ -49,7 +50,7 @@ impl Progress {
         i32::from(!self.ends.load(Ordering::Relaxed))
     }
 
-    /// Waits until code that runs now has been left, and all of the loop has been executed again.
+    /// Waits until the running code has been left, and the entire loop has been executed again.
     fn wait(&self) {
         let calls = self.calls.lock().unwrap();
         let enough = *calls + 3;
@@ -57,7 +58,7 @@ impl Progress {
     }
 }
 
-/// Ends the threads, also if a check fails.
+/// Ends the threads, even if a check fails.
 struct Ends<'a>(&'a [Arc<Progress>]);
 
 impl Drop for Ends<'_> {
@@ -72,11 +73,11 @@ fn listing(module: &Module) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// Switches each monitor on and off by `switch`, while a thread runs the program.
+/// Activates and deactivates each monitor by `switch`, while a thread runs the program.
 fn check(session: &Session, module: &Module, switch: impl Fn(&str, bool)) {
     let progress: [Arc<Progress>; 2] = Default::default();
     let of_text = |name: &str| Format::Json.print(&[session.report(name).unwrap()]);
-    // Times depend on the calibration of the clock, which goes on.
+    // Times depend on the calibration of the clock, which continues.
     let counts = |name: &str| match name {
         "calltree" | "profile" | "hostcalls" => {
             session.report(name).unwrap().get("calls").unwrap().to_string()
@@ -109,7 +110,7 @@ fn check(session: &Session, module: &Module, switch: impl Fn(&str, bool)) {
                 let before = of_text(name);
                 assert_ne!(listing(module), original, "{name}: there is something on");
                 progress.iter().for_each(|progress| progress.wait());
-                // Coverage has perhaps seen everything already.
+                // Coverage may already have seen everything.
                 match name {
                     "coverage" => {
                         assert!(session.report(name).unwrap().get("instructions_covered") > Some(0))

@@ -205,7 +205,7 @@ fn threads_write_what_they_have_when_they_end() {
     assert_eq!(traced.lines().len(), all.len(), "while it is off");
 }
 
-/// How often each instruction was traced is how often it was executed.
+/// Each instruction was traced as often as it was executed.
 #[test]
 fn traces_of_random_programs() {
     let mut total = 0;

@@ -1,7 +1,7 @@
-//! Exceptions between the program and its host, in a replay.
+//! Exceptions between the program and its host in a replay.
 //!
-//! A function for an import throws what the host threw. What the host got from the program, its
-//! replay catches:
+//! The function for an import throws what the host threw. What the host got from the program is
+//! caught by its replay:
 //!
 //! ```text
 //! block $done
@@ -18,9 +18,9 @@
 //! end
 //! ```
 //!
-//! With checks, calls that have returned or trapped have the handler `(catch_all $another)`; not if
-//! nothing was thrown between program and host and the program has no tags, or has the older form
-//! of exceptions: engines that run the program run its replay then.
+//! With checks, calls that returned or trapped get the handler `(catch_all $another)`. It is
+//! omitted if no exception passed between program and host and the program has no tags or uses
+//! legacy exceptions, so that the replay needs no engine feature that the program does not.
 
 use wasm_encoder::{BlockType, Catch, InstructionSink};
 
@@ -43,12 +43,12 @@ impl Functions<'_> {
         added.map_or(exception.tag, |added| own + added as u32)
     }
 
-    /// Whether a call of the program needs a handler of exceptions.
+    /// Whether a call to the program needs an exception handler.
     pub(super) fn catches(&self, enter: &Enter) -> bool {
         match enter.outcome {
             Outcome::Threw(_) => true,
             Outcome::Returned(_) | Outcome::Failed => self.notices_exceptions,
-            // What happens next is not in the trace.
+            // The trace does not contain what happens next.
             Outcome::Unknown => false,
         }
     }
@@ -97,7 +97,7 @@ impl Functions<'_> {
         code.end();
     }
 
-    /// The type of a block with such results.
+    /// The type of a block with these results.
     fn block_type(&mut self, results: &[Value]) -> BlockType {
         match results {
             [] => BlockType::Empty,

@@ -1,11 +1,11 @@
-//! The program as a module of its own, which a host in another module or language replays.
+//! The program as a separate module, which a host in another module or language replays.
 //!
-//! What the host calls and changes must be exported, so the program gets more exports, by the
-//! indices of what they name: `replay.func.3`, `replay.memory.0`, `replay.table.0`,
+//! Everything that the host calls and changes must be exported, so exports are added to the
+//! program, named by kind and index: `replay.func.3`, `replay.memory.0`, `replay.table.0`,
 //! `replay.global.5`, `replay.tag.0`; and functions that empty segments, which no host can do:
-//! `replay.data.1` and `replay.elements.0`. Its imports get other names: their numbers, in a module
-//! `imports`, so that one host can have them all, also several of one name. The code is copied byte
-//! by byte.
+//! `replay.data.1` and `replay.elements.0`. Its imports are renamed to their numbers, in a module
+//! `imports`, so that one host can provide them all, including several of the same name. The code
+//! is copied byte by byte.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -24,22 +24,22 @@ use crate::error::{Error, not_generated};
 use crate::event::Event;
 use crate::value::Value;
 
-/// The module from which the program imports everything.
+/// The name of the module from which the program imports everything.
 pub(super) const IMPORTS: &str = "imports";
 
-/// The prefix of the exports that are added.
+/// The prefix of the added exports.
 const PREFIX: &str = "replay.";
 
-/// The name of an export that is added: of what, and its index.
+/// The name of an added export, from its kind and index.
 pub(super) fn name(what: &str, index: u32) -> String {
     format!("{PREFIX}{what}.{index}")
 }
 
-/// What a host needs of the program.
+/// The parts of the program that a host needs.
 #[derive(Debug, Default)]
 pub(super) struct Used {
     pub(super) functions: BTreeSet<u32>,
-    /// Segments that become empty.
+    /// Data segments that become empty.
     pub(super) data: BTreeSet<u32>,
     pub(super) elements: BTreeSet<u32>,
 }
@@ -62,11 +62,11 @@ impl Used {
     }
 }
 
-/// The program with these exports. Its start function is not called: that the host calls it is an
+/// The program with these exports. Its start function is removed: the host's call to it is an
 /// event.
 pub(super) fn program(program: &Program, script: &Script, used: &Used) -> Result<Vec<u8>, Error> {
     let mut sections = program.sections.clone();
-    // Imported globals are still imported.
+    // Imported globals remain imports.
     initializers::resolve(&mut sections, &[], script.snapshot.is_some())?;
     let imports = imports(&sections.remove(&2).unwrap_or_default())?;
     let mut take = |id: u8| sections.remove(&id).unwrap_or_default();
@@ -127,7 +127,7 @@ pub(super) fn program(program: &Program, script: &Script, used: &Used) -> Result
     Ok(out.finish())
 }
 
-/// The imports with their numbers as names.
+/// The imports, renamed to their numbers.
 fn imports(section: &Items) -> Result<ImportSection, Error> {
     let mut imports = ImportSection::new();
     if section.count == 0 {

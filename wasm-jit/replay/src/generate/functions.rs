@@ -1,8 +1,8 @@
-//! [`Functions`]: functions that do what the host did.
+//! [`Functions`]: generates functions that do what the host did.
 //!
-//! A function for an import counts its calls. It is a tree: an inner node dispatches on eight bits
-//! of the counter to up to [`FAN`] others, a leaf to one branch for each call. Equal calls share a
-//! branch, and equal leaves are one function. Long lists of actions are split.
+//! The function for an import counts its calls. It is a tree: an inner node dispatches on eight
+//! bits of the counter to up to [`FAN`] others, a leaf to one branch for each call. Equal calls
+//! share a branch, and equal leaves share a function. Long lists of actions are split.
 
 use std::collections::HashMap;
 
@@ -15,59 +15,60 @@ use super::program::{DATA, Program};
 use super::script::{Action, Call, Enter, Outcome, Script, parsed_type};
 use crate::value::{Type, Value};
 
-/// Number of branches of one function; a power of two.
+/// Maximum number of branches of a function; a power of two.
 const FAN: usize = 256;
 
-/// Number of actions in one function.
+/// Maximum number of actions in a function.
 const ACTIONS: usize = 1024;
 
-/// Maximum number of actions that are done in the branch of their call.
+/// Maximum number of actions that are inlined in the branch of their call.
 const FEW_ACTIONS: usize = ACTIONS / FAN;
 
-/// Functions that are added to the program.
+/// The functions that are added to the program.
 pub(super) struct Functions<'a> {
     pub(super) program: &'a Program,
     pub(super) indices: Indices,
     pub(super) check: bool,
-    /// Number of the event for calls that were not recorded.
+    /// The event number that stands for calls that were not recorded.
     end: i32,
-    /// The types that are added to those of the program: parameters and results.
+    /// Types that are added to those of the program: parameters and results.
     pub(super) added_types: Vec<(Vec<ValType>, Vec<ValType>)>,
-    /// Whether exceptions are noticed that calls of the program have not ended with.
+    /// Whether unrecorded exceptions of calls to the program are detected.
     pub(super) notices_exceptions: bool,
-    /// The tags that are added to those of the program: their numbers in the trace, and types.
+    /// Tags that are added to those of the program: their numbers in the trace, and their types.
     pub(super) added_tags: Vec<(u32, u32)>,
     /// The type of functions without parameters and results.
     plain: u32,
-    /// The global [`DIFFERENCE`](super::DIFFERENCE). Those for [`POSITION`](super::POSITION) and
-    /// [`LAST`](super::LAST) follow, then the counters of the imports.
+    /// The index of the global [`DIFFERENCE`](super::DIFFERENCE). The globals for
+    /// [`POSITION`](super::POSITION) and [`LAST`](super::LAST) follow, then the counters of the
+    /// imports.
     pub(super) difference: u32,
-    /// For the imports.
+    /// The functions for the imports.
     pub(super) replaced: CodeSection,
-    /// For functions that the program does not have.
+    /// The types of functions that the program does not have.
     pub(super) types_of_others: FunctionSection,
     pub(super) others: CodeSection,
-    /// Further ones.
+    /// The types of further functions.
     pub(super) types: FunctionSection,
     pub(super) bodies: CodeSection,
-    /// Restores the state of an instance that ran before.
+    /// The function that restores the state of an instance that ran before.
     pub(super) restore: Option<u32>,
-    /// Does what the host does by itself.
+    /// The function that does what the host does by itself.
     pub(super) start: u32,
 }
 
-/// Where functions find what is in the index spaces of their module.
+/// Maps the program's indices to those of the module that contains the functions.
 #[derive(Debug)]
 pub(super) struct Indices {
-    /// What the module imports, if it is not that of the program.
+    /// The module's imports, if it is not the program's module.
     imported: Option<Imported>,
-    /// The first of the functions that take the place of imports.
+    /// The index of the first function that replaces an import.
     pub(super) replaced: u32,
-    /// The first of the functions for those that the program does not have.
+    /// The index of the first function that replaces one that the program does not have.
     others: u32,
-    /// How many functions the program has.
+    /// The number of functions of the program.
     own: u32,
-    /// The first function that is added.
+    /// The index of the first added function.
     added: u32,
     /// The data segment with the bytes of the script.
     segment: u32,
@@ -77,21 +78,21 @@ pub(super) struct Indices {
 #[derive(Debug)]
 struct Imported {
     functions: Vec<u32>,
-    /// Those that empty these data segments, and then these element segments.
+    /// The functions that empty these data segments, and then these element segments.
     segments: [Vec<u32>; 2],
 }
 
 impl Indices {
-    /// In the module of the program.
+    /// The indices in the program's module.
     pub(super) fn inside(program: &Program, script: &Script) -> Self {
         let (own, segment) = (program.functions.len() as u32, program.number_of(DATA));
         let added = own + script.others.len() as u32;
         Self { imported: None, replaced: 0, others: own, own, added, segment }
     }
 
-    /// In a module that imports these functions of the program, and then those that empty these
-    /// data and element segments. The functions for imports follow, then those for functions that
-    /// the program does not have, then the added ones.
+    /// The indices in a module that imports these functions of the program, and then those that
+    /// empty these data and element segments. The functions for imports follow, then those for
+    /// functions that the program does not have, then the added ones.
     pub(super) fn outside(
         program: &Program,
         script: &Script,
@@ -105,7 +106,7 @@ impl Indices {
         Self { imported, replaced, others, own, added, segment: 0 }
     }
 
-    /// A function of the program, or one that it does not have.
+    /// The index of a function of the program, or of one that it does not have.
     pub(super) fn function(&self, index: u32) -> u32 {
         if index >= self.own {
             return self.others + (index - self.own);
@@ -115,7 +116,7 @@ impl Indices {
         })
     }
 
-    /// The function that empties a segment, if there is one.
+    /// The index of the function that empties a segment, if there is one.
     fn drop(&self, segment: u32, is_data: bool) -> Option<u32> {
         let Imported { functions, segments: [data, elements] } = self.imported.as_ref()?;
         let found = match is_data {
@@ -129,15 +130,15 @@ impl Indices {
 /// A function whose calls are replayed.
 #[derive(Clone, Copy)]
 struct Callee {
-    /// Which of [`Script::calls`] are those of it.
+    /// The index of the function's calls in [`Script::calls`].
     number: u32,
-    /// Its type's index.
+    /// The index of the function's type.
     ty: u32,
-    /// How many parameters it has.
+    /// The number of the function's parameters.
     parameters: u32,
 }
 
-/// What a call does: calls that are equal share code.
+/// The effect of a call: calls with the same effect share code.
 type Done<'a> = (&'a [Action], &'a Outcome);
 
 impl<'a> Functions<'a> {
@@ -189,14 +190,14 @@ impl<'a> Functions<'a> {
         this
     }
 
-    /// A function that does this.
+    /// A function that executes these actions.
     fn of_host(&mut self, actions: &[Action]) -> u32 {
         let mut body = Function::new([]);
         self.actions(&mut body.instructions(), actions, FEW_ACTIONS);
         self.add(self.plain, body)
     }
 
-    /// The index of a function type, which is added if no other one has needed it.
+    /// The index of a function type, which is added if it does not exist yet.
     pub(super) fn function_type(
         &mut self,
         parameters: impl IntoIterator<Item = ValType>,
@@ -211,12 +212,12 @@ impl<'a> Functions<'a> {
         (self.program.types.len() + added) as u32
     }
 
-    /// Number of functions that were added.
+    /// The number of functions that were added.
     fn added(&self) -> u32 {
         self.types.len()
     }
 
-    /// Adds a function; returns its index.
+    /// Adds a function and returns its index.
     fn add(&mut self, ty: u32, mut body: Function) -> u32 {
         body.instructions().end();
         self.types.function(ty);
@@ -224,7 +225,7 @@ impl<'a> Functions<'a> {
         self.indices.added + self.added() - 1
     }
 
-    /// The function that takes the place of an import, or of one that the program does not have.
+    /// The function that replaces an import, or a function that the program does not have.
     fn import(&mut self, callee: Callee, calls: &[Call]) -> Function {
         let ty = callee.ty;
         let counter = self.difference + 3 + callee.number;
@@ -264,7 +265,7 @@ impl<'a> Functions<'a> {
     }
 
     /// Dispatches to one of these functions by the bits of the counter from `shift` on; in the
-    /// root, by all of them.
+    /// root, by all of these bits.
     fn node(&self, callee: Callee, shift: u32, functions: &[u32], is_root: bool) -> Function {
         let mut body = Function::new([]);
         let mut code = body.instructions();
@@ -287,7 +288,7 @@ impl<'a> Functions<'a> {
         body
     }
 
-    /// Replays up to [`FAN`] calls of an import: those of these numbers.
+    /// Replays up to [`FAN`] calls of an import, given by their numbers.
     fn leaf(&mut self, counter: u32, calls: &[Call], group: &[u32]) -> Function {
         let mut unique: Vec<u32> = group.to_vec();
         unique.sort_unstable();
@@ -330,7 +331,7 @@ impl<'a> Functions<'a> {
         body
     }
 
-    /// Does this, in functions of their own if there are more than `few`.
+    /// Executes actions; in separate functions if there are more than `few`.
     fn actions(&mut self, code: &mut InstructionSink<'_>, actions: &[Action], few: usize) {
         if actions.len() > few {
             for part in actions.chunks(ACTIONS) {
@@ -392,12 +393,12 @@ impl<'a> Functions<'a> {
             Outcome::Returned(results) => results.iter().for_each(|_| {
                 code.drop();
             }),
-            // It has failed, and so does its replay, before this.
+            // The recorded call failed, and its replay fails before this.
             _ => self.differs(code, enter.end as i32),
         }
     }
 
-    /// A value that the program may have.
+    /// A value that the program can have.
     pub(super) fn constant(&self, code: &mut InstructionSink<'_>, value: Value) {
         match value {
             Value::Func(Some(index)) => constant(code, Value::Func(Some(self.indices.function(index)))),
@@ -410,13 +411,13 @@ impl<'a> Functions<'a> {
         code.call(self.indices.function(enter.function));
     }
 
-    /// Compares the top operands with what an event has.
+    /// Compares the top operands with the values of an event.
     pub(super) fn compare_all(&self, code: &mut InstructionSink<'_>, values: &[Value], event: u64) {
         self.reaches(code, event);
         values.iter().rev().for_each(|value| self.compare(code, value, event));
     }
 
-    /// An address or number of pages.
+    /// A memory address or number of pages.
     fn address(&self, code: &mut InstructionSink<'_>, memory: u32, value: u64) {
         match self.program.memories[memory as usize].memory64 {
             true => code.i64_const(value as i64),
@@ -424,8 +425,8 @@ impl<'a> Functions<'a> {
         };
     }
 
-    /// Compares the top operand with a recorded value, bit by bit; of functions, whether there is
-    /// one.
+    /// Compares the top operand with a recorded value, bit by bit; for functions, compares only
+    /// whether they are null.
     fn compare(&self, code: &mut InstructionSink<'_>, value: &Value, event: u64) {
         match *value {
             Value::I32(value) => code.i32_const(value).i32_ne(),
@@ -451,14 +452,14 @@ impl<'a> Functions<'a> {
 }
 
 /// Opens the blocks of a dispatch to this number of branches: each `end` that follows starts a
-/// branch, the last one that for all other numbers.
+/// branch, and the last one starts the branch for all other numbers.
 fn open(code: &mut InstructionSink<'_>, branches: usize) {
     for _ in 0..=branches {
         code.block(BlockType::Empty);
     }
 }
 
-/// The type of such values.
+/// The type of a value.
 pub(super) fn type_of(value: Value) -> ValType {
     encoded_type(value.ty())
 }
@@ -475,13 +476,13 @@ fn encoded_type(ty: Type) -> ValType {
     }
 }
 
-/// These types, which a trace can have.
+/// Converts these types, which can be in a trace.
 pub(super) fn encoded(types: &[wp::ValType]) -> Vec<ValType> {
     let ty = |ty: &wp::ValType| Type::ALL.into_iter().find(|one| parsed_type(*one) == *ty);
     types.iter().filter_map(ty).map(encoded_type).collect()
 }
 
-/// The instruction that has this value.
+/// Appends the instruction that produces this value.
 pub(super) fn constant(code: &mut InstructionSink<'_>, value: Value) {
     match value {
         Value::I32(value) => code.i32_const(value),

@@ -1,10 +1,10 @@
-//! Initializers of tables, globals and segments, as a replay needs them.
+//! Initializers of tables, globals and segments, as a replay needs them:
 //!
 //! * In a replay, imported globals are globals of the module, which the initializers of standard
 //!   modules cannot read: constants take the place of these reads.
 //! * A replay of an instance that ran before begins with empty memories and tables. Active data
-//!   segments become passive ones without bytes, active element segments declarative ones, which
-//!   still let the code refer to their functions; indices remain.
+//!   segments become passive ones without bytes; active element segments become declarative, so the
+//!   code may still refer to their functions. Indices remain valid.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -20,8 +20,8 @@ use super::program::{DATA, ELEMENTS, GLOBALS, Items, TABLES};
 use crate::error::{Error, not_generated};
 use crate::value::Value;
 
-/// Replaces the reads of imported globals, which have these values, in the sections that have
-/// initializers, and what fills memories and tables if they begin empty.
+/// In the sections that have initializers, replaces the reads of imported globals by these values
+/// and, if memories and tables begin empty, the active segments that would fill them.
 pub(super) fn resolve(
     sections: &mut HashMap<u8, Items>,
     globals: &[Value],
@@ -65,7 +65,7 @@ pub(super) fn resolve(
     Ok(())
 }
 
-/// The error of what cannot be encoded.
+/// The error for something that cannot be encoded.
 pub(super) fn unknown(error: reencode::Error<Infallible>) -> Error {
     not_generated(format!("an initializer, or the type of an import: {error}"))
 }

@@ -1,18 +1,18 @@
 //! [`generate`]: a program and a trace as one module (section 3.4 of the paper).
 //!
 //! 1. `program.rs`: the sections of the program.
-//! 2. `script.rs`: what the host does, in the order of the trace, as lists of actions: one for each
-//!    call of an imported function, and one for the host itself.
-//! 3. `functions.rs`: functions that do it; `exceptions.rs`: how they throw and catch.
+//! 2. `script.rs`: the host's actions in the order of the trace, as lists: one for each call to an
+//!    imported function, and one for the host itself.
+//! 3. `functions.rs`: functions that execute them; `exceptions.rs`: how they throw and catch.
 //! 4. `module.rs`: the sections of the new module; `initializers.rs`: initializers that read
 //!    imported globals.
-//! 5. `exports.rs`: the program as a module of its own; `separate.rs`: its host in other modules;
+//! 5. `exports.rs`: the program as a separate module; `separate.rs`: its host in other modules;
 //!    `javascript/`: its host in JavaScript.
 //!
-//! Imported memories, globals and tags become the module's own, with the size and the values that
-//! the trace says. The imported functions come first in the index space of functions. Here as many
-//! functions of the same types take their place, so that all indices of the program remain valid
-//! and its code is copied byte by byte. What is added comes after the program's own types,
+//! Imported memories, globals and tags become the module's own, with the sizes and values in the
+//! trace. The imported functions come first in the index space of functions. In the new module they
+//! are replaced by as many functions of the same types, so that all indices of the program remain
+//! valid and its code can be copied byte by byte. Additions come after the program's own types,
 //! functions, tags, globals, elements and data.
 
 mod exceptions;
@@ -34,33 +34,34 @@ use program::Program;
 use script::Script;
 pub use separate::{Separate, separate};
 
-/// The exported global with the number of the first event that differs, after a replay with checks
-/// has trapped; 0 (the start) if none does. The number of events of the trace means a call that was
-/// not recorded.
+/// The name of the exported global with the number of the first event that differs, after a replay
+/// with checks has trapped; 0 (the start) if none differs. The number of events of the trace stands
+/// for a call that was not recorded.
 pub const DIFFERENCE: &str = "replay.difference";
 
-/// The exported global with the number of the last event that a replay with checks has reached.
+/// The name of the exported global with the number of the last event that a replay with checks has
+/// reached.
 pub const POSITION: &str = "replay.position";
 
-/// The exported constant with the value of [`POSITION`] after a complete replay: one that equals
-/// the recording ends there, and [`DIFFERENCE`] is 0.
+/// The name of the exported constant with the value of [`POSITION`] after a complete replay: a
+/// replay that equals the recording ends there, and [`DIFFERENCE`] is 0.
 pub const LAST: &str = "replay.last";
 
-/// Generates a module that replays a trace of the binary module `program`: it has no imports, and
-/// its `_start` repeats the calls of the host. The program's other exports remain, except
-/// `_initialize`: a command has none. With `check`,
-/// all arguments and results of the program are compared with the recorded ones; the first
-/// difference traps, and [`DIFFERENCE`] names its event.
+/// Generates a module that replays a trace of the binary module `program`. It has no imports, and
+/// its `_start` repeats the calls by the host. The program's other exports remain, except
+/// `_initialize`, which a command does not have. With `check`, all arguments and results of the
+/// program are compared with the recorded ones; the first difference traps, and [`DIFFERENCE`]
+/// names its event.
 ///
-/// Where a host function failed, as to exit, the replay traps; where it threw an exception, so does
-/// the replay, and `_start` catches what the host got. Takes memory in proportion to the trace.
-/// Replays of exceptions between program and host need an engine with `try_table`, and so do those
-/// with checks of programs that use it themselves.
+/// Where a host function failed (for example by ending the process), the replay traps. Where it
+/// threw an exception, so does the replay, and `_start` catches what the host got. Takes memory in
+/// proportion to the trace. Replays of exceptions between program and host need an engine with
+/// `try_table`, and so do replays with checks of programs that use it themselves.
 ///
 /// # Errors
 /// [`Error::Damaged`], [`Error::OtherModule`], [`Error::Mismatch`], [`Error::Module`],
-/// [`Error::NotGenerated`] for a program that only this engine can replay, as one with a table of
-/// 64 bits.
+/// [`Error::NotGenerated`] for a program that only this engine can replay, such as one with a
+/// 64-bit table.
 pub fn generate(program: &[u8], trace: impl Read, check: bool) -> Result<Vec<u8>, Error> {
     let original = Program::parse(program)?;
     let script = Script::read(program, &original, trace, |_| Ok(()))?;

@@ -16,7 +16,7 @@ use super::script::{ImportedSize, Script};
 use super::{DIFFERENCE, LAST, POSITION};
 use crate::error::{Error, not_generated};
 
-/// The program, with these functions and without imports.
+/// The program with these functions and without imports.
 pub(super) fn assemble(
     program: &Program,
     script: &Script,
@@ -62,7 +62,7 @@ pub(super) fn assemble(
     Ok(out.finish())
 }
 
-/// Types of functions: parameters and results.
+/// The section of function types, from their parameters and results.
 pub(super) fn types(types: &[(Vec<ValType>, Vec<ValType>)]) -> TypeSection {
     let mut section = TypeSection::new();
     for (parameters, results) in types {
@@ -71,7 +71,7 @@ pub(super) fn types(types: &[(Vec<ValType>, Vec<ValType>)]) -> TypeSection {
     section
 }
 
-/// The types of the imported functions, for those that take their place.
+/// The types of the imported functions, for the functions that replace them.
 pub(super) fn types_of_imports(program: &Program) -> FunctionSection {
     let mut functions = FunctionSection::new();
     for ty in &program.functions[..program.imports as usize] {
@@ -87,7 +87,7 @@ pub(super) fn put(out: &mut wasm_encoder::Module, id: u8, items: &Items) {
     }
 }
 
-/// The memories that the program imports, as its own.
+/// The memories that the program imports, as memories of its own.
 pub(super) fn imported_memories(program: &Program, script: &Script) -> MemorySection {
     let mut memories = MemorySection::new();
     for (ty, ImportedSize { size, maximum }) in program.imported_memories.iter().zip(&script.memories) {
@@ -96,7 +96,7 @@ pub(super) fn imported_memories(program: &Program, script: &Script) -> MemorySec
     memories
 }
 
-/// The tables that the program imports, as its own.
+/// The tables that the program imports, as tables of its own.
 pub(super) fn imported_tables(program: &Program, script: &Script) -> Result<TableSection, Error> {
     let mut tables = TableSection::new();
     for (ty, ImportedSize { size, maximum }) in program.imported_tables.iter().zip(&script.tables) {
@@ -118,7 +118,7 @@ pub(super) fn tags(types: &[u32]) -> TagSection {
     tags
 }
 
-/// The globals that the program imports, as its own.
+/// The globals that the program imports, as globals of its own.
 pub(super) fn imported_globals(program: &Program, script: &Script) -> Result<GlobalSection, Error> {
     let mut globals = GlobalSection::new();
     for (ty, value) in program.globals.iter().zip(&script.globals) {

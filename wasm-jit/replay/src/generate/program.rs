@@ -30,7 +30,7 @@ impl Items {
         Self::of(&bytes[reader.original_position() as usize..]).expect("a section has a number of items")
     }
 
-    /// The section.
+    /// The encoded section.
     pub(super) fn section(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.count.encode(&mut bytes);
@@ -45,20 +45,20 @@ impl Items {
     }
 }
 
-/// The numbers of the sections of tables, globals, elements and data.
+/// The ids of the sections of tables, globals, elements and data.
 pub(super) const TABLES: u8 = 4;
 pub(super) const GLOBALS: u8 = 6;
 pub(super) const ELEMENTS: u8 = 9;
 pub(super) const DATA: u8 = 11;
 
-/// What is needed of the program.
+/// The parts of the program that are needed.
 #[derive(Debug, Default)]
 pub(super) struct Program {
     pub(super) sections: HashMap<u8, Items>,
     pub(super) names: Option<Vec<u8>>,
-    /// All types, by their indices; `None` for those of objects.
+    /// All types, by index; `None` for types of objects.
     pub(super) types: Vec<Option<wp::FuncType>>,
-    /// The types of all functions; the imported ones come first.
+    /// The types of all functions, imported ones first.
     pub(super) functions: Vec<u32>,
     pub(super) imports: u32,
     /// The kinds of all imports, in order.
@@ -68,7 +68,7 @@ pub(super) struct Program {
     /// Number of imported globals.
     pub(super) imported_globals: u32,
     pub(super) exports: Vec<(String, wp::ExternalKind, u32)>,
-    /// The types of elements of all tables. Here and below, imported ones come first.
+    /// The element types of all tables. Here and below, imported ones come first.
     pub(super) tables: Vec<wp::RefType>,
     pub(super) memories: Vec<wp::MemoryType>,
     pub(super) globals: Vec<wp::GlobalType>,
@@ -76,13 +76,13 @@ pub(super) struct Program {
     pub(super) tags: Vec<u32>,
     /// Number of imported tags.
     pub(super) imported_tags: u32,
-    /// Whether its code has the older form of exceptions, which engines may support alone.
+    /// Whether the code uses legacy exceptions; some engines support only these.
     pub(super) has_legacy_exceptions: bool,
 }
 
 impl Program {
     pub(super) fn parse(program: &[u8]) -> Result<Self, Error> {
-        // What the engine accepts, it has recorded; here only the structure matters.
+        // The engine has accepted and recorded the program; here only the structure matters.
         wp::Validator::new_with_features(wp::WasmFeatures::all()).validate_all(program)?;
         let mut this = Self::default();
         for payload in wp::Parser::new(0).parse_all(program) {

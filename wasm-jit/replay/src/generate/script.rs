@@ -1,4 +1,4 @@
-//! [`Script`]: what the host does, from the trace.
+//! [`Script`]: the actions of the host, from a trace.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -12,7 +12,7 @@ use crate::event::{Event, Exception};
 use crate::stops::Events;
 use crate::value::{Type, Value};
 
-/// Something that the host does.
+/// An action of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Action {
     /// Adds pages to a memory.
@@ -33,39 +33,39 @@ pub(super) enum Action {
     Enter(Enter),
 }
 
-/// How a call ended.
+/// The end of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Outcome {
-    /// The trace ended before.
+    /// The trace ended before the call did.
     #[default]
     Unknown,
-    /// With these results.
+    /// The call returned these results.
     Returned(Vec<Value>),
-    /// With this exception.
+    /// The call threw this exception.
     Threw(Exception),
-    /// With another error.
+    /// The call ended with another error.
     Failed,
 }
 
-/// A call of a function of the program.
+/// A call to a function of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Enter {
     pub(super) function: u32,
     pub(super) arguments: Vec<Value>,
     pub(super) outcome: Outcome,
-    /// The number of the event that ended it.
+    /// The number of the event that ended the call.
     pub(super) end: u64,
 }
 
-/// A call of an imported function.
+/// A call to an imported function.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Call {
-    /// Number of the event.
+    /// The number of the call's event.
     pub(super) event: u64,
     pub(super) arguments: Vec<Value>,
     pub(super) actions: Vec<Action>,
     pub(super) outcome: Outcome,
-    /// The number of the event that ended it.
+    /// The number of the event that ended the call.
     pub(super) end: u64,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct ImportedSize {
 }
 
 impl ImportedSize {
-    /// If it is possible for an import with this minimum, in an index space of this size.
+    /// The size, if it is possible for an import with this minimum in an index space of this size.
     fn new(minimum: u64, size: u64, maximum: Option<u64>, limit: u64) -> Result<Self, &'static str> {
         let highest = maximum.unwrap_or(limit);
         if !(minimum..=highest).contains(&size) || highest > limit {
@@ -94,45 +94,45 @@ pub(super) struct Script {
     pub(super) tables: Vec<ImportedSize>,
     /// The values of imported globals at the start.
     pub(super) globals: Vec<Value>,
-    /// Calls of each import, in their order; then those of each of the other functions.
+    /// The calls to each import, in order; then the calls to each of the other functions.
     pub(super) calls: Vec<Vec<Call>>,
     /// The types of functions that the program does not have.
     pub(super) others: Vec<wp::FuncType>,
-    /// What restores the state of an instance that ran before, after it was cleared; `None` for a
-    /// new instance.
+    /// The actions that restore the state of an instance that ran before, after it was cleared;
+    /// `None` for a new instance.
     pub(super) snapshot: Option<Vec<Action>>,
-    /// What the host does by itself.
+    /// The actions of the host itself.
     pub(super) host: Vec<Action>,
-    /// All bytes that are written, each sequence once.
+    /// All bytes that are written, each sequence stored once.
     pub(super) bytes: Vec<u8>,
     /// Whether the host has thrown or caught an exception.
     pub(super) has_exceptions: bool,
-    /// Tags that the program does not have, with the values of the first exception of each.
+    /// Tags that the program does not have, with the values of the first exception with each.
     pub(super) other_tags: BTreeMap<u32, Vec<Value>>,
-    /// Functions to which there are references.
+    /// Functions that are referenced.
     pub(super) references: BTreeSet<u32>,
-    /// Number of events.
+    /// The number of events.
     pub(super) events: u64,
-    /// The last event that a replay reaches.
+    /// The number of the last event that a replay reaches.
     pub(super) last: u64,
 }
 
-/// Calls that have not ended.
+/// A call that has not ended.
 #[derive(Debug)]
 enum Running {
-    /// Of the program.
+    /// A call to the program.
     Program(Enter),
-    /// Of an import or another function: which of [`Script::calls`] are those of it, and the index
-    /// of the call.
+    /// A call to an import or another function: its index in [`Script::calls`], and the index of
+    /// the call.
     Import(usize, usize),
 }
 
-/// Reads a trace.
+/// The state of reading a trace.
 struct Reading<'a> {
     program: &'a Program,
     script: Script,
     running: Vec<Running>,
-    /// Where sequences of bytes with this hash and length are.
+    /// The positions of byte sequences, by hash and length.
     known: HashMap<(u64, u32), u32>,
     hasher: RandomState,
     /// Whether the host has called the program.
@@ -141,7 +141,7 @@ struct Reading<'a> {
 }
 
 impl Script {
-    /// Reads a trace. Each of its events is shown to `also`.
+    /// Reads a trace, and passes each of its events to `also`.
     pub(super) fn read(
         binary: &[u8],
         program: &Program,
@@ -171,12 +171,12 @@ impl Script {
             let what = "it does not have the state of all imports";
             return Err(Error::Mismatch { number: *number, what, values: None });
         }
-        // The trace of a process that was killed: it is replayed as far as it goes.
+        // The trace of a process that was killed is replayed as far as it goes.
         let end = events.script.events;
         while let Some(running) = events.running.pop() {
             match running {
                 Running::Program(enter) => events.act(Action::Enter(Enter { end, ..enter })),
-                // After what the host did in this call.
+                // After the actions of the host in this call.
                 Running::Import(import, call) => {
                     events.script.calls[import][call].end = events.script.last;
                 }
@@ -292,7 +292,8 @@ impl Reading<'_> {
                     Some(Running::Import(import, call)) => {
                         let call = &mut self.script.calls[import][call];
                         (call.outcome, call.end) = (Outcome::Failed, number);
-                        // Otherwise what it has called has failed, and so does the replay there.
+                        // Otherwise the function that it called has failed, and the replay fails
+                        // there, too.
                         if is_first {
                             self.script.last = number;
                         }
@@ -341,7 +342,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// The type of the function that has these of [`Script::calls`].
+    /// The type of the function whose calls have this index in [`Script::calls`].
     fn type_of(&self, calls: usize) -> Option<wp::FuncType> {
         match calls.checked_sub(self.program.imports as usize) {
             None => self.program.type_of(calls as u32).cloned(),
@@ -353,7 +354,7 @@ impl Reading<'_> {
         matches!(self.running.last(), Some(Running::Program(_)))
     }
 
-    /// The host that runs does this.
+    /// Adds an action to the innermost running part of the host.
     fn act(&mut self, action: Action) {
         let actions = match self.running.last() {
             Some(Running::Import(import, call)) => &mut self.script.calls[*import][*call].actions,
@@ -419,7 +420,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Where these bytes are.
+    /// The position of these bytes in [`Script::bytes`], to which they are added if necessary.
     fn bytes(&mut self, bytes: &[u8]) -> Result<u32, &'static str> {
         let key = (self.hasher.hash_one(bytes), bytes.len() as u32);
         let all = &mut self.script.bytes;
@@ -434,7 +435,7 @@ impl Reading<'_> {
         Ok(from)
     }
 
-    /// Checks that exceptions of this tag have such values.
+    /// Checks that all exceptions with this tag have values of the same types.
     fn check_exception(&mut self, Exception { tag, values }: &Exception) -> Result<(), &'static str> {
         let program = self.program;
         if let Some(ty) = program.tag_type(*tag) {

@@ -1,8 +1,8 @@
-//! [`separate`]: a program and its host as modules of their own.
+//! [`separate`]: a program and its host as separate modules.
 //!
-//! The host needs the memories of the program, and the program the functions of the host. A third
-//! module comes before both: it has what the program imports, functions that call those of a table,
-//! which the host fills when it is instantiated.
+//! The host needs the memories of the program, and the program needs the functions of the host.
+//! Therefore a third module comes before both: it defines the program's imports, where functions
+//! call those of a table that the host fills when it is instantiated.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -23,16 +23,16 @@ use super::script::Script;
 use super::{DIFFERENCE, LAST, POSITION};
 use crate::error::Error;
 
-/// The export of the first module with the functions of the host.
+/// The name of the first module's exported table, which holds the functions of the host.
 const FUNCTIONS: &str = "functions";
 
-/// A recorded run as three modules. They are instantiated in this order, the first ones under the
-/// names `imports` and `program`; then the last one's `_start` repeats the run.
+/// A recorded run as three modules. They are instantiated in this order, the first two under the
+/// names `imports` and `program`; then `_start` of the last one repeats the run.
 #[derive(Clone, Debug)]
 pub struct Separate {
-    /// `imports.wasm`: what the program imports.
+    /// `imports.wasm`: the program's imports.
     pub imports: Vec<u8>,
-    /// `program.wasm`: the program, with more exports.
+    /// `program.wasm`: the program, with added exports.
     pub program: Vec<u8>,
     /// `host.wasm`: does what the host did.
     pub host: Vec<u8>,
@@ -45,7 +45,7 @@ impl Separate {
     }
 }
 
-/// As [`generate`](super::generate), but the program and its host remain modules of their own. With
+/// As [`generate`](super::generate), but the program and its host are separate modules. With
 /// `check`, the host has the exports of a replay with checks.
 ///
 /// # Errors
@@ -64,7 +64,7 @@ pub fn separate(program: &[u8], trace: impl Read, check: bool) -> Result<Separat
     })
 }
 
-/// The types of the program, and these.
+/// The types of the program, followed by these.
 fn types(program: &Program, added: &[(Vec<ValType>, Vec<ValType>)]) -> Items {
     let own = program.sections.get(&1).cloned().unwrap_or_default();
     own.append(&Items::encoded(&module::types(added)))
@@ -81,7 +81,7 @@ fn table_of_functions(program: &Program) -> TableType {
     }
 }
 
-/// The module that has what the program imports.
+/// The module that defines the program's imports.
 fn imports(program: &Program, script: &Script) -> Result<Vec<u8>, Error> {
     let mut tables = module::imported_tables(program, script)?;
     let table = tables.len();
@@ -173,7 +173,7 @@ fn host(program: &Program, script: &Script, used: &Used, check: bool) -> Result<
     Ok(out.finish())
 }
 
-/// What the host imports: functions of the program, its memories, tables, globals and tags, these
+/// The imports of the host: functions of the program, its memories, tables, globals and tags, all
 /// with the indices that they have in the program, and the table for its own functions.
 fn imports_of_host(program: &Program, used: &Used) -> Result<ImportSection, Error> {
     const PROGRAM: &str = "program";
@@ -182,7 +182,7 @@ fn imports_of_host(program: &Program, used: &Used) -> Result<ImportSection, Erro
         let ty = wasm_encoder::EntityType::Function(program.functions[*index as usize]);
         imports.import(PROGRAM, &exports::name("func", *index), ty);
     }
-    // The first type that is added.
+    // The index of the first added type.
     let plain = wasm_encoder::EntityType::Function(program.types.len() as u32);
     for (what, segments) in [("data", &used.data), ("elements", &used.elements)] {
         for segment in segments {

@@ -1,7 +1,7 @@
 //! [`import`]: traces in the text format of Wasm-R3.
 //!
-//! 1. `text.rs`: the lines become steps of the host.
-//! 2. The program runs with a host that takes these steps, and is recorded: the text lacks the
+//! 1. `text.rs`: the lines are converted to steps of the host.
+//! 2. The program runs with a host that executes these steps, and is recorded: the text lacks the
 //!    arguments of imported functions and the results of exported ones.
 
 mod text;
@@ -20,11 +20,11 @@ use super::limits::Limits;
 use super::record::Recorder;
 use text::{Change, Effect, Kind, Step};
 
-/// The state of the host.
+/// The state of the host during the import.
 struct Host {
     steps: std::iter::Peekable<IntoIter<Step>>,
     instance: Option<Instance>,
-    /// Why the program was stopped.
+    /// The reason why the program was stopped.
     failed: Option<Error>,
 }
 
@@ -34,23 +34,23 @@ impl Host {
     }
 }
 
-/// Writes the trace of a run that Wasm-R3 has recorded as text. Runs the program, on this thread;
+/// Writes a trace of a run that Wasm-R3 has recorded as text. Runs the program on this thread;
 /// takes memory in proportion to the text.
 ///
-/// A text that ends before the run does is one of a host that fails there.
+/// If the text ends before the run does, the trace ends with a failure of the host.
 ///
 /// # Errors
-/// [`Error::Text`] names the line that cannot be read, or that does not fit to the program;
+/// [`Error::Text`] with a line that cannot be read or does not fit the program;
 /// [`Error::Unsupported`] for a module that cannot be recorded; [`Error::Engine`], [`Error::Io`].
 pub fn import(module: &Module, text: impl BufRead, out: impl Write + Send + 'static) -> Result<(), Error> {
     import_within(&Limits::default(), module, text, out)
 }
 
-/// As [`import()`], with limits of the program.
+/// As [`import()`], with limits for the program.
 ///
 /// # Errors
-/// Those of [`import()`]. [`Error::Engine`] if the program is interrupted or has no fuel left at
-/// the end of the text.
+/// As [`import()`]; [`Error::Engine`] if the program is interrupted, or has no fuel left at the end
+/// of the text.
 pub fn import_within(
     limits: &Limits,
     module: &Module,
@@ -58,7 +58,7 @@ pub fn import_within(
     out: impl Write + Send + 'static,
 ) -> Result<(), Error> {
     if module.start_function().is_some() {
-        // The text does not have the calls that it made.
+        // The text does not contain the calls that it made.
         return Err(unsupported("a start function"));
     }
     if module.imports().any(|import| !matches!(import.ty(), ExternType::Func(_))) {
@@ -78,7 +78,7 @@ pub fn import_within(
     }
 }
 
-/// Imports that take the steps of the host. Those of equal names are one function.
+/// The imports, which execute the steps of the host. Imports with the same names share a function.
 fn linker(module: &Module) -> Result<Linker<Host>, Error> {
     let mut named: HashMap<(&str, &str), Vec<u32>> = HashMap::new();
     for (index, import) in (0..).zip(module.imports()) {
@@ -97,7 +97,7 @@ fn linker(module: &Module) -> Result<Linker<Host>, Error> {
                     results.clone_from_slice(&values);
                     return Ok(());
                 }
-                // The end of the text, or the failure of a function that the host has called.
+                // The end of the text, or a failure of a function that the host has called.
                 Ok(None) => {}
                 Err(error) => _ = store.data_mut().failed.get_or_insert(error),
             }
@@ -108,7 +108,7 @@ fn linker(module: &Module) -> Result<Linker<Host>, Error> {
     Ok(linker)
 }
 
-/// The program calls one of these imports; returns its results, or `None` at the end of the text.
+/// The program calls one of these imports. Returns the results, or `None` at the end of the text.
 fn called(
     store: &mut StoreContextMut<'_, Host>,
     imports: &[u32],
@@ -125,7 +125,7 @@ fn called(
     returned.map(|(line, results)| list(line, &results, types)).transpose()
 }
 
-/// Does what the host does until it returns from this import, or to the end of the text; returns
+/// Executes the host's steps until it returns from this import, or to the end of the text. Returns
 /// the results as text, with their line.
 fn act(store: &mut StoreContextMut<'_, Host>, import: Option<u32>) -> Result<Option<(u64, String)>, Error> {
     while let Some(Step { line, kind, changes }) = store.data_mut().steps.next() {
@@ -154,7 +154,7 @@ fn act(store: &mut StoreContextMut<'_, Host>, import: Option<u32>) -> Result<Opt
     Ok(None)
 }
 
-/// The host calls a function; returns whether it has returned.
+/// The host calls a function. Returns whether the call has returned.
 fn enter(
     store: &mut StoreContextMut<'_, Host>,
     line: u64,
@@ -178,7 +178,7 @@ fn enter(
             Ok(false)
         }
         (Err(error), Some(next)) => {
-            // What follows is a backtrace.
+            // The rest is a backtrace.
             let error = error.to_string().lines().next().unwrap_or_default().to_owned();
             let line = next.line;
             host.failed = Some(at(line, format!("the program fails before: {error}")));
@@ -241,10 +241,10 @@ fn at(line: u64, what: impl ToString) -> Error {
     Error::Text { line, what: what.to_string() }
 }
 
-/// The values of a list.
+/// The values in a list.
 fn list(line: u64, text: &str, types: &[ValType]) -> Result<Vec<Val>, Error> {
     let fields: Vec<&str> = match text.trim() {
-        // A function without results returns `undefined` in JavaScript.
+        // In JavaScript, a function without results returns `undefined`.
         "" | "NaN" | "undefined" if types.is_empty() => Vec::new(),
         text => text.split(',').map(str::trim).collect(),
     };

@@ -1,6 +1,6 @@
-//! [`Step`]: what the text says.
+//! [`Step`]: parses the text format.
 //!
-//! A line is an event, its fields separated by `;`:
+//! A line is an event with fields that are separated by `;`:
 //!
 //! | line | event |
 //! | --- | --- |
@@ -15,10 +15,10 @@
 //! | `TG;TABLE;NAME;ELEMENTS` | it finds a table larger than it was |
 //! | `T;TABLE;NAME;ELEMENT;FUNCTION;NAME` | it reads an element that the host has set |
 //!
-//! Versions of the recorder also write names: after the index in `IR`, `L` and `MG`, and at the end
-//! of `IC`. Some write a repeated `IC` or `IR` as the number of that line among the different ones.
-//! What the program notices was done by the host before it called the program (`EC`, `TC`), or
-//! returned to it (`IR`): the last such line before. Lists are separated by commas.
+//! Some versions of the recorder also write names: after the index in `IR`, `L` and `MG`, and at
+//! the end of `IC`. Some write a repeated `IC` or `IR` as the number of that line among the
+//! different ones. The changes that the program notices were made by the host before it last called
+//! the program (`EC`, `TC`) or returned to it (`IR`). Lists are separated by commas.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -28,10 +28,10 @@ use crate::error::Error;
 /// A call or return between the host and the program.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Step {
-    /// The line, from 1 on.
+    /// The line number, counted from 1.
     pub(super) line: u64,
     pub(super) kind: Kind,
-    /// What the host changes before.
+    /// The changes that the host makes before the step.
     pub(super) changes: Vec<Change>,
 }
 
@@ -43,14 +43,14 @@ pub(super) enum Kind {
     Leave,
     /// The program calls an import.
     Call { import: u32 },
-    /// It returns these results.
+    /// The import returns these results.
     Return { import: u32, results: String },
 }
 
 /// A change by the host.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change {
-    /// The line, from 1 on.
+    /// The line number, counted from 1.
     pub(super) line: u64,
     pub(super) effect: Effect,
 }
@@ -64,19 +64,19 @@ pub(super) enum Effect {
     SetElement { table: u32, element: u64, function: u32 },
 }
 
-/// What a line is.
+/// The content of a line.
 enum Line {
     Step(Kind),
     Change(Effect),
 }
 
-/// Reads the complete text.
+/// Reads the entire text.
 ///
 /// # Errors
 /// [`Error::Text`], [`Error::Io`].
 pub(super) fn steps(mut text: impl BufRead) -> Result<Vec<Step>, Error> {
     let mut steps: Vec<Step> = Vec::new();
-    // Different lines of calls of imports and their returns.
+    // The different lines of calls to imports and of their returns.
     let (mut numbered, mut numbers) = (Vec::new(), HashMap::new());
     let mut bytes = Vec::new();
     for line in 1.. {
@@ -110,7 +110,7 @@ pub(super) fn steps(mut text: impl BufRead) -> Result<Vec<Step>, Error> {
     Ok(steps)
 }
 
-/// Appends a change. Loads are written byte by byte: those of adjacent bytes are one.
+/// Appends a change. Loads are written byte by byte: loads of adjacent bytes are merged.
 fn add(changes: &mut Vec<Change>, change: Change) {
     match (changes.last_mut().map(|last| &mut last.effect), &change.effect) {
         (

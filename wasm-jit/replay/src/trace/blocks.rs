@@ -3,21 +3,21 @@
 //! The file is the head with the offset of the end of the blocks, the blocks, a gap, and slots
 //! (`slot.rs`); after [`FileWriter::close`], it ends with the blocks.
 //!
-//! 1. Events are collected in a chunk of at most [`CAPACITY`] bytes. A flush copies what is new of
-//!    it to a slot: stores to mapped pages of the file.
-//! 2. A full chunk goes to a thread, and the next one gets another slot. The thread appends the
-//!    chunk as a block, compressed if that makes it smaller: the length in the file, that of the
-//!    chunk, its CRC-32 (`u32` each), and the bytes.
-//! 3. Then it writes the new end of the blocks into the head. From here on, the chunk's slot does
-//!    not count, since its number is less than that of the blocks; it is used again.
+//! 1. Events are collected in a chunk of at most [`CAPACITY`] bytes. A flush copies the new part of
+//!    it to a slot, by stores to mapped pages of the file.
+//! 2. A full chunk is passed to a thread, and the next one gets another slot. The thread appends
+//!    the chunk as a block, compressed if that makes it smaller: its length in the file, the length
+//!    of the chunk, its CRC-32 (`u32` each), and the bytes.
+//! 3. Then it writes the new end of the blocks into the head. From here on, the chunk's slot is
+//!    ignored, since its number is less than the number of blocks; it is reused.
 //!
-//! A process that is killed at any time leaves the blocks up to the end that the head has, and each
-//! later chunk in a slot. This holds since a slot is never nearer to the end of the blocks than
-//! [`RESERVE`] when it is taken into use: its chunk has become a block before so many bytes were
-//! written. A slot that is nearer is given up, for one further on.
+//! If the process is killed at any time, the file has the blocks up to the end in the head, and
+//! each later chunk in a slot. This holds because a slot that is taken into use is at least
+//! [`RESERVE`] bytes beyond the end of the blocks: its chunk has become a block before that many
+//! bytes are written. A slot that is nearer is abandoned for one further on.
 //!
-//! If chunks come faster than they are compressed, some are stored as they are; if they come faster
-//! than they are written, the program waits.
+//! If chunks arrive faster than they can be compressed, some are stored uncompressed; if they
+//! arrive faster than they can be written, the program waits.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -35,28 +35,29 @@ use super::{BLOCKS, HEAD, MAX_EVENT, closed, head, too_large};
 use crate::error::Error;
 use crate::event::Event;
 
-/// Number of slots: bounds the memory, and the chunks that wait to be written.
+/// Number of slots: limits the memory, and the number of chunks that wait to be written.
 const SLOTS: usize = 4;
 
-/// The least distance of a slot from the end of the blocks when it is taken into use.
+/// Minimum distance of a slot from the end of the blocks when it is taken into use.
 const RESERVE: u64 = (SLOTS * SLOT) as u64;
 
-/// The most that follows the blocks: a slot is less than [`SLOTS`] places beyond [`RESERVE`].
+/// Maximum number of bytes after the blocks: a slot is less than [`SLOTS`] places beyond
+/// [`RESERVE`].
 pub(super) const MAX_TAIL: u64 = RESERVE + ((SLOTS + 2) * SLOT) as u64;
 
-/// With a smaller limit for the size of files, a trace is a stream.
+/// If the limit for the size of files is smaller than this, a trace is a stream.
 const MIN_FILE_SIZE: u64 = 4 << 20;
 
-/// Bytes before the contents of a block.
+/// Number of bytes before the contents of a block.
 pub(super) const BLOCK_HEAD: usize = 12;
 
-/// Where the head has the end of the blocks.
+/// The position in the head of the end of the blocks.
 const END: u64 = HEAD - 8;
 
-/// With this many chunks that wait, the next one is not compressed.
+/// If this many chunks are waiting, the next one is not compressed.
 const BEHIND: usize = 2;
 
-/// How much of a chunk is compressed in order to see whether it can be.
+/// Number of bytes of a chunk that are compressed to find out whether the chunk is compressible.
 const SAMPLE: usize = 4096;
 
 // A block is no longer than a slot, and an event fits into a chunk.
@@ -72,10 +73,10 @@ struct Chunk {
 pub(super) struct FileWriter {
     /// `None` after an error.
     slot: Option<Slot>,
-    /// The error, which each call returns from there on.
+    /// The error, which each later call returns.
     failed: Option<(io::ErrorKind, String)>,
     chunk: Vec<u8>,
-    /// How much of the chunk the slot has.
+    /// The number of bytes of the chunk that the slot has.
     flushed: usize,
     checksum: crc32fast::Hasher,
     /// The number of the chunk.
@@ -83,17 +84,17 @@ pub(super) struct FileWriter {
     blocks: Writing,
 }
 
-/// Who appends blocks.
+/// Where blocks are appended.
 enum Writing {
-    /// No chunk has been full.
+    /// By this writer: no chunk has been full.
     Here(Blocks),
     Thread {
         full: Sender<Chunk>,
-        /// Slots, with room for their next chunks.
+        /// Slots, with buffers for their next chunks.
         free: Receiver<(Slot, Vec<u8>)>,
         thread: JoinHandle<io::Result<Blocks>>,
     },
-    /// An error was reported, or it is closed.
+    /// Nowhere: an error was reported, or the writer is closed.
     Ended,
 }
 
@@ -102,7 +103,7 @@ impl FileWriter {
     pub(super) fn new(file: File) -> io::Result<Option<Self>> {
         file.write_all_at(&head(BLOCKS, HEAD), 0)?;
         let mut blocks = Blocks::new(file);
-        // A process that writes beyond its limit of a file's size would be ended.
+        // A process that writes beyond its file size limit would be killed.
         let has_room = getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(most, _)| most >= MIN_FILE_SIZE);
         let Some(mut slot) = has_room.then(|| blocks.new_slot().ok()).flatten() else { return Ok(None) };
         slot.begin(0);
@@ -144,7 +145,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Gives the chunk to the thread, and begins the next one.
+    /// Passes the chunk to the thread, and begins the next one.
     fn next_chunk(&mut self) -> Result<(), Error> {
         let chunk = self.take_chunk()?;
         let (mut slot, bytes) = match self.blocks.exchange(chunk) {
@@ -162,7 +163,7 @@ impl FileWriter {
     }
 
     fn take_chunk(&mut self) -> Result<Chunk, Error> {
-        // A later chunk would be of no use without all of this one.
+        // A later chunk would be useless without all of this one.
         self.flush()?;
         let Some(slot) = self.slot.take() else { return Err(self.failure()) };
         let checksum = std::mem::take(&mut self.checksum).finalize();
@@ -174,7 +175,7 @@ impl FileWriter {
         self.failed.clone().map_or_else(closed, |(kind, text)| io::Error::new(kind, text).into())
     }
 
-    /// Nothing, if an error was returned before.
+    /// Does nothing if an error was returned before.
     pub(super) fn close(&mut self) -> Result<(), Error> {
         if self.slot.is_none() {
             return Ok(());
@@ -189,7 +190,7 @@ impl FileWriter {
 }
 
 impl Writing {
-    /// Has a chunk appended; returns a free slot.
+    /// Passes a chunk to the thread to be appended; returns a free slot.
     fn exchange(&mut self, chunk: Chunk) -> io::Result<(Slot, Vec<u8>)> {
         if let Self::Here(_) = self {
             let Self::Here(blocks) = std::mem::replace(self, Self::Ended) else { unreachable!() };
@@ -203,7 +204,7 @@ impl Writing {
         {
             return Ok(free);
         }
-        // Its thread has ended with an error.
+        // The thread has ended with an error.
         let error = std::mem::replace(self, Self::Ended).end().err();
         Err(error.unwrap_or_else(|| io::Error::other("its thread has ended")))
     }
@@ -224,11 +225,11 @@ impl Writing {
 /// The blocks of a file, and where its slots are.
 struct Blocks {
     file: Arc<File>,
-    /// Where they end.
+    /// The end of the blocks.
     end: u64,
     slots: Vec<u64>,
     deflate: Compress,
-    /// A block, and what was compressed for it.
+    /// Buffer for a block.
     block: Vec<u8>,
     out: Vec<u8>,
 }
@@ -246,7 +247,7 @@ impl Blocks {
         }
     }
 
-    /// The first place for a slot that is far enough from the end.
+    /// Makes a slot at the first place that is far enough from the end.
     fn new_slot(&mut self) -> io::Result<Slot> {
         let size = SLOT as u64;
         let mut offset = (self.end + RESERVE).next_multiple_of(size);
@@ -258,7 +259,7 @@ impl Blocks {
         Ok(slot)
     }
 
-    /// A slot that can be taken into use, instead of one whose chunk was appended.
+    /// A slot that can be taken into use, given one whose chunk was appended.
     fn reuse(&mut self, slot: Slot) -> io::Result<Slot> {
         if slot.offset >= self.end + RESERVE {
             return Ok(slot);
@@ -281,7 +282,7 @@ impl Blocks {
                 waiting.extend(chunks.try_iter());
                 self.append(&bytes, checksum, waiting.len() >= BEHIND)?;
                 bytes.clear();
-                // If there is no receiver, this is the end.
+                // If there is no receiver, this is the end of the recording.
                 let _ = freed.send((self.reuse(slot)?, bytes));
             }
             Ok(self)
@@ -308,7 +309,7 @@ impl Blocks {
         self.file.write_all_at(&self.end.to_le_bytes(), END)
     }
 
-    /// Whether a part in the middle of a chunk becomes smaller.
+    /// Whether compression makes a part in the middle of a chunk smaller.
     fn is_compressible(&mut self, bytes: &[u8]) -> bool {
         if bytes.len() <= 4 * SAMPLE {
             return true;

@@ -1,15 +1,15 @@
-//! The file: [`Writer`] and [`Reader`].
+//! The trace file: [`Writer`] and [`Reader`].
 //!
 //! It begins with [`MAGIC`] and the version (`u32`; all numbers are little-endian). Up to version
-//! 4, a stream follows. Since version 5, the head goes on with the kind of the body (`u32`) and a
+//! 4, a stream follows. Since version 5, the head continues with the kind of the body (`u32`) and a
 //! number (`u64`) that bodies of blocks use.
 //!
 //! * [A stream](stream) is written to anything: one DEFLATE stream of frames. A frame is the length
 //!   of its payload (`u32`), the CRC-32 of the payload, and the payload, which is a sequence of
 //!   events.
-//! * [Blocks](blocks) are written to a file, in which the last events are in pages that are mapped
-//!   into the memory of the writer: what was written there is in the file when the writer is
-//!   killed, without a call of the system.
+//! * [Blocks](blocks) are written to a file. The last events are in pages that are mapped into the
+//!   writer's memory: without a system call, the file has what was written there, even if the
+//!   writer is killed.
 
 mod blocks;
 mod reader;
@@ -26,29 +26,28 @@ use stream::StreamWriter;
 use super::error::Error;
 use super::event::{Event, MAX_WRITE};
 
-/// The first bytes.
+/// The first bytes of a trace file.
 const MAGIC: [u8; 8] = *b"\0wjtrace";
 
-/// Version of the format. Version 1 has no [`Event::Snapshot`], [`Event::DropData`] and
-/// [`Event::DropElements`], version 2 no [`Event::Throw`], version 3 no [`Event::Function`],
-/// version 4 no blocks and
-/// no reasons in [`Event::Fail`].
+/// The version of the format. Version 1 lacks [`Event::Snapshot`], [`Event::DropData`] and
+/// [`Event::DropElements`], version 2 lacks [`Event::Throw`], version 3 lacks [`Event::Function`],
+/// version 4 lacks blocks and reasons in [`Event::Fail`].
 const VERSION: u32 = 5;
 
-/// Bytes of the head, since version 5.
+/// The length of the head in bytes, since version 5.
 const HEAD: u64 = 24;
 
-/// A kind of body.
+/// The kinds of a body.
 const STREAM: u32 = 0;
 const BLOCKS: u32 = 1;
 
-/// A frame that is larger is not extended.
+/// A frame larger than this is not extended.
 const FRAME: usize = 64 << 10;
 
 /// Maximum length of the encoding of an event.
 const MAX_EVENT: usize = FRAME + MAX_WRITE;
 
-/// The head of a file.
+/// Encodes the head of a file.
 fn head(kind: u32, end: u64) -> Vec<u8> {
     let mut head = MAGIC.to_vec();
     head.extend(VERSION.to_le_bytes());
@@ -57,7 +56,7 @@ fn head(kind: u32, end: u64) -> Vec<u8> {
     head
 }
 
-/// Writes a trace. When it is dropped, it is closed.
+/// Writes a trace, and closes it when dropped.
 pub struct Writer(Form);
 
 enum Form {
@@ -67,21 +66,23 @@ enum Form {
 }
 
 impl Writer {
-    /// A writer of a new trace. There is one write for each flush, and some for each 32 KiB:
-    /// buffers are not needed. Keeps at most one frame. For files, [`Writer::to_file`] is faster.
+    /// A writer of a new trace. It makes one write for each flush, and a few for each 32 KiB, so
+    /// `out` need not be buffered. Keeps at most one frame in memory. For files,
+    /// [`Writer::to_file`] is faster.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// [`Error::Io`] with the errors of `out`.
     pub fn new(out: impl Write + Send + 'static) -> Result<Self, Error> {
         Ok(Self(Form::Stream(StreamWriter::new(Box::new(out))?)))
     }
 
-    /// A writer of a new trace to a file, which is truncated. A flush is no call of the system:
-    /// what was written before is in the file even if the process is killed. Keeps at most four
-    /// parts of 256 KiB, which a thread compresses. If the file is not a regular one, or was not
+    /// A writer of a new trace to a file, which is truncated. A flush makes no system call: what
+    /// was written before is in the file even if the process is killed. Keeps at most four parts of
+    /// 256 KiB in memory, which a thread compresses. If the file is not a regular one, or was not
     /// opened for reading and writing, this is [`Writer::new`].
     ///
-    /// While there is a writer, nobody else may truncate the file: that ends the process by SIGBUS.
+    /// While there is a writer, nothing else may truncate the file: the process would be killed by
+    /// SIGBUS.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -99,7 +100,7 @@ impl Writer {
         }
     }
 
-    /// Appends an event. Bytes of an [`Event::Write`] beyond 64 KiB are refused.
+    /// Appends an event. An [`Event::Write`] with more than 64 KiB is refused.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -111,7 +112,7 @@ impl Writer {
         }
     }
 
-    /// Makes all events so far readable by others.
+    /// Makes all events so far visible to readers of the file.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -123,7 +124,7 @@ impl Writer {
         }
     }
 
-    /// Ends the trace: its file has its final size. Nothing more can be written.
+    /// Ends the trace and gives its file the final size. Nothing more can be written.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -138,7 +139,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Who wants to know calls it before.
+        // A user who wants to see errors calls `close` before.
         let _ = self.close();
     }
 }

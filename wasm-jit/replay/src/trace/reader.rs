@@ -1,4 +1,4 @@
-//! [`Reader`].
+//! [`Reader`]: reads the events of a trace.
 
 use std::collections::VecDeque;
 use std::io::{self, BufReader, Read};
@@ -12,15 +12,15 @@ use super::{BLOCKS, FRAME, HEAD, MAGIC, STREAM, VERSION};
 use crate::error::Error;
 use crate::event::{Event, MAX_WRITE};
 
-/// Maximum length of a payload, so that a damaged length allocates little memory.
+/// Maximum length of a payload, so that a damaged length does not allocate much memory.
 const MAX_PAYLOAD: usize = FRAME + 2 * MAX_WRITE;
 
-/// Reads the events of a trace. Buffers one frame, or the last blocks. After an error it ends.
+/// Reads the events of a trace. Buffers one frame, or the last blocks. It ends after an error.
 #[derive(Debug)]
 pub struct Reader<R> {
     from: DeflateDecoder<BufReader<R>>,
     body: Body,
-    /// Offset of the frame that is read next, in the decompressed stream, or of the block.
+    /// The offset in the decompressed stream of the next frame, or that of the next block.
     offset: u64,
     events: VecDeque<Event>,
     /// Whether there was an event.
@@ -33,17 +33,17 @@ pub struct Reader<R> {
 enum Body {
     Head,
     Stream,
-    /// The block with this number; they end there.
+    /// The block with this number; the blocks end at `end`.
     Blocks {
         end: u64,
         number: u64,
     },
-    /// What slots have.
+    /// The contents of slots.
     Slots(VecDeque<Vec<u8>>),
 }
 
 impl<R: Read> Reader<R> {
-    /// A reader from the beginning of a trace.
+    /// A reader that starts at the beginning of a trace.
     pub fn new(from: R) -> Self {
         let from = DeflateDecoder::new(BufReader::new(from));
         Self { from, body: Body::Head, offset: 0, events: VecDeque::new(), begun: false, ended: false }
@@ -186,7 +186,7 @@ impl<R: Read> Reader<R> {
         Ok(payload)
     }
 
-    /// The chunks that are in slots only: those that follow the `blocks` blocks, which end at
+    /// The chunks that exist only in slots: those that follow the `blocks` blocks, which end at
     /// `end`.
     fn slots(&mut self, end: u64, blocks: u64) -> Result<VecDeque<Vec<u8>>, Error> {
         let rest = self.raw(MAX_TAIL)?;
@@ -209,12 +209,12 @@ impl<R: Read> Reader<R> {
         }
         chunks.sort();
         // While the trace is being written, a chunk may have become a block since the head was
-        // read, and another one has its slot: what is complete ends there.
+        // read, and another chunk may be in its slot: the complete part ends there.
         let complete = (blocks..).zip(chunks).take_while(|(expected, (number, _))| number == expected);
         Ok(complete.map(|(_, (_, chunk))| chunk).collect())
     }
 
-    /// As many bytes of the stream, or fewer at its end.
+    /// This number of bytes of the stream, or fewer at its end.
     fn bytes(&mut self, number: usize) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
         let read = (&mut self.from).take(number as u64).read_to_end(&mut bytes);
@@ -230,7 +230,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// As many bytes of the file, or fewer at its end; before a stream has begun.
+    /// This number of bytes of the file, or fewer at its end; only before a stream has begun.
     fn raw(&mut self, number: u64) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
         self.from.get_mut().take(number).read_to_end(&mut bytes)?;
@@ -238,7 +238,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// What this was, if it had this length.
+/// Decompresses bytes; `None` if the result does not have this length.
 fn inflated(bytes: &[u8], length: usize) -> Option<Vec<u8>> {
     let mut out = vec![0; length];
     let mut inflate = Decompress::new(false);

@@ -2,7 +2,7 @@
 //!
 //! The writer collects events in a frame until it is flushed or the frame is large. A flush ends
 //! the frame and the current block of the stream (`Z_SYNC_FLUSH`): everything so far can be read,
-//! whether more is written or the process ends at once.
+//! even if the process ends at once.
 
 use std::io::{self, Write};
 

@@ -61,22 +61,22 @@ const PROGRAM: &str = r#"(module
         (if (i32.eq (local.get 0) (i32.const 3)) (then unreachable))
         (local.get 0)))"#;
 
-/// What `f` does, by its argument.
+/// What `f` does, depending on its argument.
 mod act {
     /// Throws `e`, with all kinds of values.
     pub(crate) const E: i32 = 10;
     /// Throws `own`, which the module exports, after a write.
     pub(crate) const OWN: i32 = 11;
-    /// Throws an exception of a tag that the module does not have; then of another one.
+    /// Throws an exception of a tag that the module does not have; then one of another such tag.
     pub(crate) const OTHER: i32 = 12;
     pub(crate) const ANOTHER: i32 = 13;
-    /// Calls `raise` with the rest, and throws what it throws again.
+    /// Calls `raise` with the rest, and rethrows what it throws.
     pub(crate) const AGAIN: i32 = 20;
     /// The same, and returns 5 instead.
     pub(crate) const CATCH: i32 = 30;
 }
 
-/// The tags that the host has.
+/// The tags of the host.
 #[derive(Clone, Copy)]
 struct Tags {
     e: Tag,
@@ -148,7 +148,7 @@ fn instance(
     (module, store, instance)
 }
 
-/// Calls an export; the number that it returns.
+/// Calls an export, and returns the number that it returns.
 fn call(
     store: &mut Store<Option<Tags>>,
     instance: Instance,
@@ -174,7 +174,7 @@ fn recorded(calls: &[(&str, i32)]) -> (Module, Vec<u8>) {
     (module, trace.bytes())
 }
 
-/// All ways in which exceptions pass.
+/// All ways in which exceptions pass the boundary.
 const CALLS: [(&str, i32); 17] = [
     ("catch", 1),
     ("catch", act::E),
@@ -195,7 +195,7 @@ const CALLS: [(&str, i32); 17] = [
     ("catch", act::CATCH + 7),
 ];
 
-/// Checks that a trace and its reduction repeat, with and without checks; returns how.
+/// Checks that a trace and its reduction repeat, with and without checks, and end as expected.
 #[track_caller]
 fn check(module: &Module, trace: &[u8], expected: Replayed) {
     let small = Trace::default();
@@ -249,7 +249,7 @@ fn serde_json(event: &Event) -> String {
     serde_json::to_string(event).unwrap()
 }
 
-/// A run that ends with an exception ends so again; one that goes on has returned.
+/// A run that ends with an exception ends in the same way again; one that continues has returned.
 #[test]
 fn an_exception_at_the_end_is_the_end_of_a_replay() {
     for (calls, is_end) in [(&[("raise", 0)][..], true), (&[("raise", 0), ("raise", 9)], false)] {
@@ -299,7 +299,7 @@ fn a_changed_exception_is_found_and_named() {
             changes.push(Exception { tag: 9, ..exception.clone() });
         }
         for changed in changes {
-            // What the program does not look into.
+            // The values that the program does not look into.
             let is_seen = is_programs || exception.tag < 3;
             let mut events = all.clone();
             events[number] = Event::Throw(changed);
@@ -329,7 +329,7 @@ fn a_changed_exception_is_found_and_named() {
     assert!(planted[0] >= 20 && planted[1] >= 20, "{planted:?}");
 }
 
-/// Calls that ended otherwise than they do.
+/// Calls that are changed to end in another way.
 #[test]
 fn another_end_of_a_call_is_named() {
     let (module, trace) = recorded(&[("raise", 0), ("raise", 9), ("raise", 3)]);
@@ -354,7 +354,7 @@ fn another_end_of_a_call_is_named() {
         assert_eq!(at, number as u64);
         match replay(&generate(module.bytes(), &trace[..], true).unwrap()) {
             Replayed::Differs(at) => assert_eq!(at, number as i32),
-            // A trap ends the replay where it is.
+            // A trap ends the replay at that point.
             other => assert_eq!((number, other), (failed, Replayed::Stopped(number as i32 - 2))),
         }
     }
@@ -368,8 +368,8 @@ fn another_end_of_a_call_is_named() {
     assert!(matches!(again, Err(Error::Failed { number: 2, .. })), "{again:?}");
 }
 
-/// An engine that has the older form of exceptions, and only that, runs the replay of a program
-/// that uses it, unless exceptions have crossed the boundary.
+/// An engine that supports only legacy exceptions runs the replay of a program that uses them,
+/// unless exceptions have crossed the boundary.
 #[test]
 fn programs_with_the_older_form_have_replays_with_it() {
     let text = r#"(module (import "h" "f" (func $f (param i32))) (tag $e (param i32))
@@ -437,7 +437,7 @@ fn exceptions_that_do_not_fit_are_errors() {
     assert!(generate(module.bytes(), &trace_of(&events)[..], true).is_err());
 }
 
-/// Wherever the recorded process was killed.
+/// Traces that end wherever the recorded process was killed.
 #[test]
 fn traces_with_exceptions_that_were_cut_are_replayed() {
     let (module, trace) = recorded(&CALLS);
@@ -476,7 +476,7 @@ fn slices_have_exceptions() {
         assert_eq!((calls, events(&slice).last().unwrap().to_string().as_str()), (1, last));
         check(&module, &slice, Replayed::Complete { returned: last != TRAPPED });
     }
-    // Nobody knows what it carries: the trace ends before.
+    // Its contents are not known: the trace ends before it.
     for (name, argument) in [("pass", act::OTHER), ("raise", 2)] {
         let (module, trace) = recorded(&[(name, argument)]);
         let (_, slice) = sliced(name, &trace).unwrap();
@@ -516,7 +516,7 @@ fn recordings_of_calls_have_exceptions() {
 
 #[test]
 fn what_cannot_be_recorded_of_exceptions_is_refused() {
-    // A reference to what is not the module's.
+    // A reference to something outside of the module.
     let engine = Engine::default();
     let module = r#"(module (import "h" "e" (tag $e (param funcref))) (import "h" "f" (func $f))
         (func (export "run") (try_table (catch_all 0) (call $f))))"#;
@@ -536,7 +536,7 @@ fn what_cannot_be_recorded_of_exceptions_is_refused() {
     let error = run.call(&mut store, ()).unwrap_err().to_string();
     assert_eq!(error, "cannot be recorded: an exception with a reference to what is not the module's");
 
-    // One tag, twice.
+    // One tag, imported twice.
     let module = r#"(module (import "h" "e" (tag (param funcref))) (import "h" "e" (tag (param funcref))))"#;
     let module = Module::new(&engine, module).unwrap();
     let mut store = Store::new(&engine, ());
@@ -548,7 +548,7 @@ fn what_cannot_be_recorded_of_exceptions_is_refused() {
     assert_eq!(error, "cannot be recorded: the import h.e, the same tag as an import before");
 }
 
-/// An error like others: the program cannot catch it.
+/// An error like any other: the program cannot catch it.
 #[test]
 fn an_exception_of_another_store_is_a_failure() {
     let engine = Engine::default();

@@ -1,4 +1,4 @@
-//! Traces that are written to files: what is in them at any time.
+//! Traces that are written to files: their contents at any time.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::support::random;
 use wasm_jit_replay::{Error, Event, Reader, Value, Writer};
 
-/// Events with so many bytes that the file has several blocks, of which some cannot be compressed.
+/// Events with enough bytes that the file has several blocks, some of which cannot be compressed.
 fn events() -> Vec<Event> {
     let mut state = 7;
     let mut events = vec![Event::Start { module: 1, length: 2 }];
@@ -29,7 +29,7 @@ fn read(path: &Path) -> Result<Vec<Event>, Error> {
     Reader::new(File::open(path).unwrap()).collect()
 }
 
-/// What a flush has made readable is in the file: a process that ends here leaves it.
+/// Everything that a flush has made readable is in the file, even if the process ends here.
 #[test]
 fn a_file_has_all_events_after_each_flush() {
     let folder = tempfile::tempdir().unwrap();
@@ -69,8 +69,8 @@ fn a_dropped_writer_ends_its_file() {
     }
 }
 
-/// A bit that was changed, in blocks or in slots, is an error or has no meaning; so is the end of a
-/// file that was cut.
+/// A changed bit, in blocks or in slots, is an error or has no meaning; so is the end of a
+/// truncated file.
 #[test]
 fn damaged_files_are_errors() {
     let folder = tempfile::tempdir().unwrap();
@@ -100,7 +100,7 @@ fn damaged_files_are_errors() {
     assert!(refused > 60, "{refused}");
 }
 
-/// The trace is a stream then.
+/// In this case, the trace is a stream.
 #[test]
 fn other_files_are_written_as_streams() {
     let mut writer = Writer::to_file(OpenOptions::new().write(true).open("/dev/null").unwrap()).unwrap();
@@ -109,7 +109,7 @@ fn other_files_are_written_as_streams() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     fs::write(&path, "what was there before, which is longer than the trace").unwrap();
-    // It cannot be read, and so not be mapped.
+    // It cannot be read, and therefore not be mapped.
     let mut writer = Writer::to_file(OpenOptions::new().write(true).open(&path).unwrap()).unwrap();
     writer.write(&Event::Start { module: 1, length: 2 }).unwrap();
     writer.flush().unwrap();

@@ -6,7 +6,7 @@ use crate::support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of}
 use wasm_jit::{Engine, Module};
 use wasm_jit_replay::{Event, Value, generate, import, reduce};
 
-/// The host writes, grows, sets the global and calls back; names of imports are equal.
+/// The host writes, grows, sets the global and calls back; the imports have equal names.
 const PROGRAM: &str = r#"(module
     (import "env" "f" (func $f (param i32) (result f64)))
     (import "env" "f" (func $again (param i32) (result f64)))
@@ -87,7 +87,7 @@ fn an_imported_trace_replays() {
     assert_eq!(replay(&bench), Replayed::Differs(last as i32));
 }
 
-/// Cut after any line, the text is a run whose host fails there.
+/// If it is cut after any line, the text is a run whose host fails there.
 #[test]
 fn a_text_that_ends_early_is_a_failure_of_the_host() {
     let lines: Vec<&str> = TEXT.lines().collect();
@@ -130,7 +130,7 @@ fn a_text_that_does_not_fit_the_program_names_the_line() {
         "EC;5;fails;\nER\nEC;4;back;1",
         "line 2: the program fails before: wasm trap: wasm `unreachable` instruction executed",
     );
-    // A failure at the end is one of the run.
+    // A failure at the end is a failure of the run.
     let (module, trace) = imported("EC;5;fails;").unwrap();
     let bench = generate(module.bytes(), &trace[..], true).unwrap();
     assert_eq!(replay(&bench), Replayed::Complete { returned: false });
@@ -143,7 +143,7 @@ fn a_text_that_does_not_fit_the_program_names_the_line() {
     assert_eq!(error, "cannot be recorded: a start function");
 }
 
-/// Whatever bytes a file has, the answer is a trace or an error.
+/// Whatever bytes a file has, the result is a trace or an error.
 #[test]
 fn damaged_texts_are_errors() {
     let mut failed = 0;

@@ -11,7 +11,7 @@ use wasm_jit::{
 };
 use wasm_jit_replay::{Event, Recorder, Value, generate, reduce, separate, slice};
 
-/// `run` (3) reads what others have put into the memory and into the globals. Segments and a global
+/// `run` (3) reads what others have stored in the memory and in the globals. Segments and a global
 /// of its own depend on the imported constant.
 const PROGRAM: &str = r#"(module
     (import "h" "store" (func $store (param i32) (result i32)))
@@ -143,7 +143,7 @@ fn imported_memories_and_globals_are_replayed() {
     check(&module, &sliced.bytes());
 }
 
-/// What the program reads first is what the trace says.
+/// The values that the program reads first are those in the trace.
 #[test]
 fn a_changed_import_is_found() {
     let (module, trace) = recorded();

@@ -1,4 +1,4 @@
-//! Hosts in JavaScript, executed by node: what they repeat equals its recording, and a planted
+//! JavaScript hosts, executed by Node.js: their replays equal the recordings, and a planted
 //! difference is found and named.
 
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ use wasm_jit::{
 };
 use wasm_jit_replay::{Error, Event, Exception, Recorder, Value, javascript, separate};
 
-/// `mix` depends on all that the program has, and on what the host returns.
+/// `mix` depends on everything that the program has, and on what the host returns.
 const PROGRAM: &str = r#"(module
     (import "h" "memory" (memory 1 9))
     (import "h" "step" (func $step (param i32 i64 f32) (result f64 i64)))
@@ -54,7 +54,7 @@ const PROGRAM: &str = r#"(module
     (func (export "leave") (param i32) (call $exit (local.get 0)))
     (func (export "empty") (param i32) (memory.init $gone (i32.const 0) (i32.const 0) (local.get 0))))"#;
 
-/// What the host has of the program.
+/// The program's items that the host has.
 struct Host {
     random: u64,
     depth: u32,
@@ -158,7 +158,7 @@ fn program(seed: u64) -> (Module, Store<Host>, Linker<Host>) {
     (module, store, linker)
 }
 
-/// Runs a host with checks in node; `None` if there is no node, which is said.
+/// Runs a host with checks in Node.js; `None`, with a message, if there is no Node.js.
 fn node(program: &[u8], trace: &[u8]) -> Option<Output> {
     if Command::new("node").arg("--version").output().is_err() {
         eprintln!("node is not installed: not replayed in node");
@@ -298,12 +298,12 @@ fn exceptions_repeat_in_node() {
         let (tag, values) = match what {
             0 => (e, vec![Val::I32(-7), Val::F64(0.125_f64.to_bits())]),
             1 => (other, vec![Val::I64(1 << 60)]),
-            // Gets an exception, and goes on.
+            // Gets an exception, and continues.
             2 | 3 => {
                 raise(&mut caller, what - 2).unwrap_err();
                 return Ok(40);
             }
-            // Passes it on.
+            // Passes on the exception.
             _ => return raise(&mut caller, 1).map(|()| 0),
         };
         Err(EngineError::from(ExnRef::new(caller.as_context_mut(), &tag, &values)?))

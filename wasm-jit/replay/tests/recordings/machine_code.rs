@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use wasm_jit::Module;
 
-/// The machine code of a module's functions as they were compiled first: a function that has probes
+/// The machine code of a module's functions as they were first compiled: a function that has probes
 /// begins with a jump.
 pub(crate) fn code(module: &Module) -> Vec<u8> {
     let mut map = Vec::new();

@@ -1,4 +1,4 @@
-//! Recordings, their replays, and what is made of them: each file is one subject.
+//! Recordings, their replays, and what is derived from them: one subject per file.
 
 mod exceptions;
 mod files;

@@ -15,8 +15,8 @@ use wasm_jit_replay::{CallRecorder, Calls, Error, Event, Recorder, Value, genera
 const COMPLETE: Replayed = Replayed::Complete { returned: true };
 const FAILED: Replayed = Replayed::Complete { returned: false };
 
-/// `change` changes all that an instance has; `look` returns what depends on all of it. The start
-/// function must run once.
+/// `change` changes everything that an instance has; `look` returns a result that depends on all of
+/// it. The start function must run only once.
 const PROGRAM: &str = r#"(module
     (import "h" "f" (func $f (param i32) (result i32)))
     (import "h" "constant" (global $constant i32))
@@ -86,7 +86,7 @@ const PROGRAM: &str = r#"(module
 /// What the host does in `f`, by the number of the call.
 type Act = Arc<dyn Fn(&mut Caller<'_, u32>) -> Result<(), EngineError> + Send + Sync>;
 
-/// An instance of a program, whose host counts the calls of `f`, and returns the number.
+/// An instance of a program, whose host counts the calls to `f`, and returns the number.
 fn instance_with(text: &str, act: Act) -> (Module, Store<u32>, Instance) {
     let engine = Engine::default();
     let module = Module::new(&engine, text).unwrap();
@@ -152,7 +152,7 @@ fn recorded(calls: &[(&str, i32)]) -> (Module, Vec<u8>) {
 fn a_replay_begins_with_the_state_of_the_instance() {
     let (module, trace) = recorded(&[("look", 2), ("look", 3)]);
     check(&module, &trace, COMPLETE);
-    // What was dropped stays so, also what was copied when the instance was made.
+    // Dropped segments remain dropped, including those that were copied when the instance was made.
     for name in ["use_data", "use_elements", "use_active"] {
         let (module, trace) = recorded(&[("look", 2), (name, 0)]);
         check(&module, &trace, FAILED);
@@ -168,7 +168,7 @@ fn a_replay_begins_with_the_state_of_the_instance() {
     assert_eq!(&memory.data(&store)[100..106], b"ac\0\0ve");
 }
 
-/// A table that does not begin with null; wasmi does not support it.
+/// A table whose initial elements are not null; wasmi does not support it.
 #[test]
 fn initial_elements_of_tables_are_not_those_of_a_replay() {
     let text = r#"(module (table $t 2 funcref (ref.func $f)) (func $f)
@@ -188,7 +188,7 @@ fn initial_elements_of_tables_are_not_those_of_a_replay() {
     assert_eq!(replay(&generate(module.bytes(), &trace.bytes()[..], true).unwrap()), COMPLETE);
 }
 
-/// Each event of the snapshot matters, and what does not fit is named.
+/// Each event of the snapshot matters, and events that do not fit are named.
 #[test]
 fn a_defect_in_a_snapshot_is_found() {
     let (module, trace) = recorded(&[("look", 2), ("use_data", 0)]);
@@ -247,7 +247,7 @@ fn a_defect_in_a_snapshot_is_found() {
     kinds.dedup();
     let expected = ["import", "grow", "write", "grow", "write", "grow table", "set element", "grow table"];
     assert_eq!(kinds, [&expected[..], &["set global", "drop"]].concat());
-    // What the module does not have.
+    // Items that the module does not have.
     for (wrong, what) in [
         (Event::DropData { segment: 4 }, "there is no such data segment"),
         (Event::DropElements { segment: 9 }, "there is no such element segment"),
@@ -269,7 +269,7 @@ fn a_slice_of_a_recording_begins_with_the_same_state() {
     check(&module, &out.bytes(), COMPLETE);
 }
 
-/// A host function ends the recording: the trace has its call, and not its return.
+/// A host function ends the recording: the trace has the call to it, but not its return.
 #[test]
 fn a_recording_ends_within_a_host_function() {
     let recorder: Arc<Mutex<Option<Recorder>>> = Arc::default();
@@ -329,7 +329,7 @@ fn what_cannot_be_recorded_from_the_middle_is_refused() {
     refused(recorder(&importer).attach(&mut store, instance), expected);
     assert!(!store.as_context_mut().is_observed());
 
-    // References to what is not the module's.
+    // References to something outside of the module.
     let text = r#"(module (table (export "t") 2 funcref) (table (export "x") 2 externref)
         (global (export "g") (mut externref) (ref.null extern)))"#;
     let module = Module::new(module.engine(), text).unwrap();
@@ -439,7 +439,7 @@ fn calls_of_a_function_are_recorded_with_what_changes_in_between() {
     assert!(has(&Event::GrowTable { table: 0, elements: 2 }), "{found:?}");
     assert!(has(&Event::SetElement { table: 0, element: 1, value: Value::Func(Some(INNER)) }), "{found:?}");
     assert!(has(&Event::DropData { segment: 0 }) && has(&Event::DropElements { segment: 0 }), "{found:?}");
-    // The second call is that of 8 by itself; of 7 and 6, inner calls are part.
+    // The second call is the recursive one with 8; the inner calls with 7 and 6 are part of it.
     let entered = found.iter().filter_map(|event| match event {
         Event::Enter { arguments, .. } => Some(arguments[0]),
         _ => None,
@@ -449,7 +449,7 @@ fn calls_of_a_function_are_recorded_with_what_changes_in_between() {
     assert_eq!(kinds.len(), 8, "{kinds:?}");
 }
 
-/// It begins within a call that runs already, and stops within one.
+/// The recording begins within a call that is already running, and stops within another one.
 #[test]
 fn a_host_function_starts_and_stops_the_recording() {
     let trace = Trace::default();
@@ -508,7 +508,7 @@ fn writes_through_an_address_reach_new_pages() {
     check(&module, &trace.bytes(), COMPLETE);
 }
 
-/// A call that fails is the last one; the program goes on.
+/// A call that fails is the last one recorded; the program continues.
 #[test]
 fn a_call_that_fails_ends_the_recording() {
     for (argument, failing) in [(99, "the program"), (2, "the host")] {
@@ -534,7 +534,7 @@ fn a_call_that_fails_ends_the_recording() {
     }
 }
 
-/// An error of the recording is not one of the program.
+/// An error of the recording is not an error of the program.
 #[test]
 fn errors_of_the_recording_do_not_reach_the_program() {
     let (module, mut store, instance) = instance(CALLS);

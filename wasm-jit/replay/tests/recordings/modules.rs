@@ -1,4 +1,4 @@
-//! Instances that are linked with each other: one is recorded, the others are a part of its host.
+//! Linked instances: one is recorded, the others are a part of its host.
 
 use std::io::Cursor;
 
@@ -11,8 +11,8 @@ use wasm_jit_replay::{Event, Recorder, Value, generate, reduce};
 
 const COMPLETE: Replayed = Replayed::Complete { returned: true };
 
-/// Owns a memory, and changes what it shares with others, depending on its argument. It calls the
-/// host too.
+/// Owns a memory, and changes what it shares with others, depending on its argument. It also calls
+/// the host.
 const LIBRARY: &str = r#"(module
     (import "h" "table" (table $t 2 10 funcref))
     (import "h" "count" (global $count (mut i64)))
@@ -72,7 +72,7 @@ const PROGRAM: &str = r#"(module
         (call $note (local.get $sum))
         (i32.add (local.get $sum) (call $look))))"#;
 
-/// The linker of a host that notes numbers.
+/// The linker of a host that records numbers.
 fn linker(store: &mut Store<Vec<i32>>) -> Linker<Vec<i32>> {
     let mut linker = Linker::new(store.engine());
     linker
@@ -102,8 +102,8 @@ fn check(module: &Module, trace: &[u8]) {
     }
 }
 
-/// The program with its library, of which the first is recorded; what the host has noted, and the
-/// results.
+/// A recorded run of the program with its library: the program's trace, the numbers that the host
+/// has recorded, and the results.
 fn program_and_library() -> (Module, Vec<u8>, Vec<i32>) {
     let engine = Engine::default();
     let mut store = Store::new(&engine, Vec::new());
@@ -160,7 +160,7 @@ fn what_another_instance_does_is_done_by_the_host() {
     assert!(has(&Event::SetElement { table: 0, element: 1, value: nine }), "{found:?}");
     assert!(has(&Event::SetElement { table: 0, element: 3, value: nine }), "{found:?}");
     assert!(has(&Event::SetElement { table: 0, element: 1, value: Value::Func(None) }), "{found:?}");
-    // Only its own: by the library, each call notes a number, too.
+    // Only its own: in the library, each call records a number, too.
     let notes = found.iter().filter(|event| matches!(event, Event::Call { import: 1, .. })).count();
     assert_eq!(notes, 7);
     // And only shared memories.
@@ -194,7 +194,7 @@ fn a_changed_effect_of_another_instance_is_found() {
     assert!(planted >= 25, "{planted}");
 }
 
-/// It is called by others, reads what they have put into its memory, and throws.
+/// Called by others; reads what they have stored in its memory, and throws.
 const LIBRARY_OF_OTHERS: &str = r#"(module
     (import "h" "note" (func $note (param i32)))
     (tag $e (export "e") (param i32))
@@ -210,7 +210,7 @@ const LIBRARY_OF_OTHERS: &str = r#"(module
             (br_if $again (i32.load8_u (local.tee $at (i32.add (local.get $at) (i32.const 1))))))
         (local.get $sum)))"#;
 
-/// Calls it, from its own code and from its start function.
+/// Calls the library, from its own code and from its start function.
 const MAIN: &str = r#"(module
     (import "lib" "e" (tag $e (param i32)))
     (import "lib" "memory" (memory $m 1))
@@ -302,7 +302,7 @@ fn each_instance_has_a_trace() {
         sums.push([500, 600, 20].map(|n| call(&mut store, main, "main", n).unwrap()));
         let bench = generate(modules[usize::from(of_main)].bytes(), &trace.bytes()[..], true).unwrap();
         assert_eq!(replay(&bench), COMPLETE, "{of_main}");
-        // The other one has `try_table`, which node 20 does not know.
+        // The other one has `try_table`, which Node.js 20 does not support.
         if !of_main {
             crate::javascript::check(modules[0].bytes(), &trace.bytes());
         }
@@ -310,7 +310,7 @@ fn each_instance_has_a_trace() {
     assert_eq!(sums[0], sums[1]);
 }
 
-/// In a replay, they would be two.
+/// In a replay, there would be two of them.
 #[test]
 fn one_item_that_is_imported_twice_is_refused() {
     let engine = Engine::default();
@@ -328,7 +328,7 @@ fn one_item_that_is_imported_twice_is_refused() {
     }
 }
 
-/// A host that calls functions of both instances at random, also from within the other one.
+/// A host that calls functions of both instances at random, including from within the other one.
 const POKED: &str = r#"(module
     (import "h" "back" (func $back (param i32) (result i32)))
     (import "lib" "memory" (memory $m 1))

@@ -1,5 +1,5 @@
-//! Programs with objects: recordings of complete runs are replayed in all forms; where objects
-//! would begin with another state than they had, the recording is refused.
+//! Programs with objects: recordings of complete runs are replayed in all forms; if objects would
+//! begin with a different state in the replay, the recording is refused.
 
 use std::io::Cursor;
 use std::num::NonZeroU64;
@@ -12,8 +12,8 @@ use wasm_jit_replay::{
 
 const COMPLETE: Replayed = Replayed::Complete { returned: true };
 
-/// Keeps a list of what the host returns. Types of functions are between those of objects, alone
-/// and in a group.
+/// Keeps a list of what the host returns. Function types are between those of objects, alone and in
+/// a group.
 const PROGRAM: &str = r#"(module
     (type $cell (array (mut i64)))
     (rec
@@ -109,7 +109,7 @@ fn a_difference_in_a_program_with_objects_is_found() {
     }
 }
 
-/// `change` changes an object in each place that remains between two calls, `look` reads it.
+/// `change` changes an object in each location that remains between two calls, `look` reads it.
 fn with_object(place: &str, object: &str) -> String {
     format!(
         r#"(module
@@ -143,7 +143,7 @@ fn attached(text: &str) -> Result<(), Error> {
     Recorder::new(&module, Trace::default()).unwrap().attach(&mut store, instance)
 }
 
-/// The recording of `look` after `change`.
+/// The recording of a call to `look` after `change`.
 fn called(text: &str) -> Result<u64, Error> {
     let (module, mut store, instance) = instance(text);
     let calls = Calls { function: LOOK, skipped: 0, number: NonZeroU64::MIN };
@@ -153,7 +153,7 @@ fn called(text: &str) -> Result<u64, Error> {
     recorder.stop()
 }
 
-/// The calls of `look` in a recording of all.
+/// The slice of the calls to `look`, from a recording of the entire run.
 fn sliced(text: &str) -> Result<u64, Error> {
     let engine = Engine::default();
     let module = Module::new(&engine, text).unwrap();
@@ -193,7 +193,7 @@ const FROM_EXTERN: &str = "(ref.cast (ref $box) (any.convert_extern (global.get 
 const FROM_SEGMENT: &str =
     "(array.get $boxes (array.new_elem $boxes $e (i32.const 0) (i32.const 1)) (i32.const 0))";
 
-/// What no call can change needs no event: functions, small integers, and null.
+/// Values that no call can change need no event: functions, small integers, and null.
 #[test]
 fn constants_without_objects_are_recorded() {
     let place = r#"

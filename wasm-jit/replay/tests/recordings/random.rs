@@ -63,7 +63,7 @@ const PROGRAM: &str = r#"(module
     (func $begin (drop (call $rounds (i32.const 2))))
     (start $begin))"#;
 
-/// The same; the host has made one of the memories, the globals, and their contents.
+/// The same program, where the host has made one of the memories, the globals, and their contents.
 fn with_imports() -> String {
     let moved = [
         (r#"(memory $a (export "a") 1 20)"#, r#"(memory $a 1)"#),
@@ -199,7 +199,8 @@ fn recorded(seed: u64, rounds: i32) -> (Vec<u8>, Vec<u8>) {
     let mut linker = linker(&engine);
     define(&mut linker, &mut store, seed);
     let instance = recorder.instantiate(&mut store, &linker).unwrap();
-    // By both parts of the API; the host also writes between the calls, and through an address.
+    // Through both parts of the API; the host also writes between the calls, and through an
+    // address.
     let run = instance.get_typed_func::<i32, i64>(&mut store, "run").unwrap();
     run.call(&mut store, rounds).unwrap();
     let hidden = instance.memory(&store, 1).unwrap();
@@ -215,7 +216,7 @@ fn recorded(seed: u64, rounds: i32) -> (Vec<u8>, Vec<u8>) {
     (module.bytes().to_vec(), trace.bytes())
 }
 
-/// Calls `run` this often, with changes by the host in between.
+/// Calls `run` this number of times, with changes by the host in between.
 fn run(store: &mut Store<Host>, instance: Instance, calls: u64) {
     for _ in 0..calls {
         let rounds = 1 + store.data_mut().next(9) as i32;
@@ -258,8 +259,8 @@ fn check_replays(module: &Module, trace: &[u8], seed: u64) -> Vec<u8> {
     small.bytes()
 }
 
-/// Changes a bit in each byte and global of a snapshot, one after the other; the replay must find
-/// each at a later event. Returns how many there are.
+/// Changes a bit in each byte and global of a snapshot, one at a time; the replay must find each at
+/// a later event. Returns the number of changes.
 #[track_caller]
 fn plant_in_snapshot(module: &Module, trace: &[u8]) -> usize {
     let all = events(trace);
@@ -307,7 +308,7 @@ fn replays_from_any_moment_to_any_moment_equal_their_recordings() {
     assert!(planted > 15, "{planted}");
 }
 
-/// The functions are `mix`, `at`, `back`, which the host calls too, and `run`.
+/// The functions are `mix`, `at`, `back`, which the host also calls, and `run`.
 #[test]
 fn replays_of_a_functions_calls_equal_their_recordings() {
     let mut several = 0;
@@ -331,7 +332,7 @@ fn replays_of_a_functions_calls_equal_their_recordings() {
         assert_eq!(recorder.stop().unwrap(), number.get());
         several += u32::from(number.get() > 1);
         let small = check_replays(&module, &trace.bytes(), seed);
-        // The others return nothing that depends on all of it.
+        // The others do not return a value that depends on everything.
         if (4..8).contains(&seed) {
             plant_in_snapshot(&module, &small);
         }
@@ -395,7 +396,8 @@ fn reduced_traces_replay() {
     }
 }
 
-/// What a program reads, overwrites, copies and leaves: only the first and the third are kept.
+/// Bytes that a program reads, overwrites, copies and leaves: only the first and the third are
+/// kept.
 #[test]
 fn only_bytes_that_are_read_are_kept() {
     let engine = Engine::default();
@@ -483,7 +485,7 @@ fn flipped(value: &mut Value) -> bool {
 }
 
 /// A changed bit in what the program passes or returns is found at its event; one in what the host
-/// returns by the next event that depends on it, and not before.
+/// returns is found by the next event that depends on it, and not before.
 #[test]
 fn a_changed_bit_is_found_and_named() {
     let (program, trace) = recorded(3, 4);

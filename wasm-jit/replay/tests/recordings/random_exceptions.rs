@@ -14,7 +14,7 @@ use wasm_jit_replay::{
 };
 
 /// `back` mixes what it reads in the memory, what the host returns, and what it throws. Some
-/// exceptions are thrown again, some pass through it, and it throws its own.
+/// exceptions are rethrown, some pass through it, and it throws its own.
 const PROGRAM: &str = r#"(module
     (import "h" "i" (func $i (param i64) (result i64)))
     (import "h" "e" (tag $e (param i32 v128 funcref)))
@@ -82,7 +82,7 @@ const TAGS: u32 = 3;
 struct Host {
     random: u64,
     depth: u32,
-    /// `e`, and two that the program does not have.
+    /// `e`, and two tags that the program does not have.
     tags: Vec<Tag>,
 }
 
@@ -155,7 +155,7 @@ fn program(seed: u64) -> (Module, Store<Host>, Linker<Host>) {
     (module, store, linker)
 }
 
-/// Calls `run` this often; exceptions are ignored.
+/// Calls `run` this number of times; exceptions are ignored.
 fn run(store: &mut Store<Host>, instance: Instance, calls: u64) {
     for _ in 0..calls {
         let rounds = 1 + store.data_mut().next(9) as i32;
@@ -167,7 +167,7 @@ fn run(store: &mut Store<Host>, instance: Instance, calls: u64) {
     }
 }
 
-/// A recording of this many calls of `run`, and of the start.
+/// A recording of the start and of this number of calls to `run`.
 fn recorded(seed: u64, calls: u64) -> (Module, Vec<u8>) {
     let (module, mut store, linker) = program(seed);
     let trace = Trace::default();
@@ -208,7 +208,7 @@ fn exceptions(events: &[Event]) -> Vec<(usize, &Exception, bool)> {
     found
 }
 
-/// What an event adds to the number of calls that run.
+/// The change of the number of running calls by an event.
 fn depth(event: &Event) -> i32 {
     match event {
         Event::Enter { .. } | Event::Call { .. } => 1,
@@ -296,8 +296,8 @@ fn slices_of_runs_with_exceptions_repeat() {
     assert!(sliced >= 10 && ended_by_exception >= 3, "{sliced} {ended_by_exception}");
 }
 
-/// One bit of each value of exceptions that the program throws is found at its event; of those
-/// that the host throws, at a later one.
+/// A changed bit of a value of an exception that the program throws is found at its event; if the
+/// host throws the exception, at a later event.
 #[test]
 fn a_changed_bit_of_an_exception_is_found_and_named() {
     let (mut planted, mut later) = (0, 0);
@@ -305,7 +305,7 @@ fn a_changed_bit_of_an_exception_is_found_and_named() {
         let (module, trace) = recorded(seed, 3);
         let all = events(&trace);
         for (number, exception, is_programs) in exceptions(&all) {
-            // What the program cannot look into may not matter.
+            // Values that the program cannot look into may not matter.
             if !is_programs && exception.tag != 1 {
                 continue;
             }

@@ -89,7 +89,7 @@ fn a_replay_equals_its_recording() {
     }
 }
 
-/// Added functions have no names, and change no index.
+/// Added functions have no names, and do not change any index.
 #[test]
 fn names_remain() {
     let (program, trace, _) = recorded(3);
@@ -132,7 +132,8 @@ fn several_results_are_compared() {
     }
 }
 
-/// The program and the trace of a run that calls an import this often, which returns 0 or 1.
+/// The program and the trace of a run that calls an import this number of times; the import returns
+/// 0 or 1.
 fn counted(calls: i32) -> (Vec<u8>, Vec<u8>) {
     let engine = Engine::default();
     let text = r#"(module (import "h" "f" (func $f (result i32)))
@@ -157,8 +158,8 @@ fn counted(calls: i32) -> (Vec<u8>, Vec<u8>) {
     (module.bytes().to_vec(), trace.bytes())
 }
 
-/// The tree of functions for an import has more than one level, the last node is not full, and a
-/// call more than recorded is named.
+/// The tree of functions for an import has more than one level, the last node is not full, and one
+/// more call than recorded is named.
 #[test]
 fn many_calls_of_one_import() {
     let (program, trace) = counted(70_000);
@@ -172,14 +173,14 @@ fn many_calls_of_one_import() {
     assert_eq!(replay(&more), Replayed::Differs(events.len() as i32));
 }
 
-/// Equal calls share code, and take little room in the trace.
+/// Equal calls share code, and take little space in the trace.
 #[test]
 fn equal_calls_are_one() {
     let (program, trace) = counted(100_000);
     assert_eq!(replay(&generate(&program, &trace[..], true).unwrap()), Replayed::Complete { returned: true });
     let plain = generate(&program, &trace[..], false).unwrap();
     assert!(plain.len() < 8192, "{} bytes", plain.len());
-    // Of a stream, which is flushed at each call and each return.
+    // For a stream, which is flushed at each call and each return.
     assert!(trace.len() < 100_000 * 19, "{} bytes", trace.len());
 }
 
@@ -195,7 +196,7 @@ fn damaged_traces_are_errors() {
         assert!(read.is_err() || all.starts_with(&read.unwrap()), "byte {at}");
         let _ = generate(&program, &damaged[..], true);
     }
-    // A trace that was cut is read up to its last complete frame.
+    // A truncated trace is read up to its last complete frame.
     for length in 1..trace.len() {
         let read: Vec<_> = Reader::new(&trace[..length]).map_while(Result::ok).collect();
         assert!(all.starts_with(&read), "{length} bytes");
@@ -206,7 +207,7 @@ fn damaged_traces_are_errors() {
     assert!(not_a_trace.contains("this is not a trace"), "{not_a_trace}");
 }
 
-/// Each event can be read as soon as the call that it belongs to has ended.
+/// Each event can be read as soon as its call has ended.
 #[test]
 fn a_trace_is_whole_after_each_call_of_the_host() {
     let engine = Engine::default();
@@ -262,7 +263,7 @@ fn recorded_failure(text: &str) -> Replayed {
 
 #[test]
 fn failures_are_replayed() {
-    // Of the host, and of the program.
+    // An error of the host, and one of the program.
     let import = "(module (import \"h\" \"f\" (func $f))";
     let text = format!("{import} (func (export \"run\") (call $f) (call $f)))");
     assert_eq!(recorded_failure(&text), Replayed::Complete { returned: false });
@@ -270,7 +271,7 @@ fn failures_are_replayed() {
     assert_eq!(recorded_failure(&text), Replayed::Complete { returned: false });
 }
 
-/// It calls the host, which looks at what it has done so far, and fails in the end.
+/// The start function calls the host, which looks at the program's state, and fails in the end.
 #[test]
 fn a_start_function_is_replayed() {
     let engine = Engine::default();
@@ -386,13 +387,13 @@ fn changes_of_tables_are_replayed() {
         let bench = generate(module.bytes(), &trace[..], true).unwrap();
         assert_eq!((replay(&bench), replay_in_wasmi(&bench)), (expected, expected));
     }
-    // An element that was not changed is a difference.
+    // An unchanged element is a difference.
     let mut changed = all.clone();
     let at = all.iter().position(|event| *event == set(3, Some(2))).unwrap();
     changed[at] = set(3, Some(1));
     let bench = generate(module.bytes(), &trace_of(&changed)[..], true).unwrap();
     assert!(matches!(replay(&bench), Replayed::Differs(event) if event > at as i32));
-    // What the module does not have.
+    // Items that the module does not have.
     for (wrong, what) in [
         (Event::GrowTable { table: 2, elements: 1 }, "there is no such table"),
         (Event::SetElement { table: 1, element: 0, value: Value::Func(None) }, "values of other types"),

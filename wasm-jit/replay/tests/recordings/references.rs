@@ -1,5 +1,5 @@
-//! Calls of another module's functions through references, in shared tables and globals, and as
-//! arguments: in the trace of each module, they are calls of the host, or by the host.
+//! Calls to another module's functions through references, in shared tables and globals, and as
+//! arguments: in the trace of each module, they are calls to the host, or by the host.
 
 use std::io::Cursor;
 use std::num::NonZeroU64;
@@ -21,7 +21,7 @@ use wasm_jit_replay::{
 
 const COMPLETE: Replayed = Replayed::Complete { returned: true };
 
-/// Has the table, and calls what others have put there; also within itself.
+/// Has the table, and calls functions that others have stored there, including from within itself.
 const LIBRARY: &str = r#"(module
     (type $v (func (param i32 i64) (result i64)))
     (table $t (export "table") 4 10 funcref)
@@ -95,7 +95,8 @@ fn unrecorded() -> [i64; 2] {
     [both.run(program, 5), both.run(program, 6)]
 }
 
-/// Both modules, with their traces: of all, or of the second call, for which they are attached.
+/// Both modules, with their traces: of the entire run, or of the second call, for which recorders
+/// are attached.
 fn recorded(is_attached: bool) -> [(Module, Vec<u8>); 2] {
     let mut both = Both::new();
     let traces = [Trace::default(), Trace::default()];
@@ -110,7 +111,7 @@ fn recorded(is_attached: bool) -> [(Module, Vec<u8>); 2] {
     }
     assert_eq!([first, both.run(instances[1], 6)], unrecorded());
     recorders.iter().for_each(|recorder| recorder.stop(&mut both.store).unwrap());
-    // Nothing of it is left: both call each other directly.
+    // Nothing of the recording is left: the two call each other directly.
     let lengths = traces.each_ref().map(|trace| trace.bytes().len());
     both.run(instances[1], 7);
     assert_eq!(traces.each_ref().map(|trace| trace.bytes().len()), lengths);
@@ -176,7 +177,7 @@ fn calls_through_references_are_recorded() {
     assert_eq!([declared(0), declared(1)], [2, 1]);
 }
 
-/// One bit in what is passed to a function of another module, or returned by it.
+/// A changed bit in what is passed to a function of another module, or returned by it.
 #[test]
 fn a_changed_bit_in_a_call_through_a_reference_is_found_and_named() {
     let mut planted = 0;
@@ -231,7 +232,7 @@ fn parts_of_a_run_have_the_functions_of_others() {
     check(&library, &sliced.bytes());
 }
 
-/// Events that do not fit, and what no trace has.
+/// Events that do not fit, and events that no trace has.
 #[test]
 fn functions_that_are_not_known_are_refused() {
     let [(module, trace), _] = recorded(false);
@@ -278,8 +279,8 @@ fn functions_that_are_not_known_are_refused() {
     }
 }
 
-/// The host puts an exported function of another module into a table, and into a global before the
-/// program is there.
+/// The host stores an exported function of another module in a table and in a global before the
+/// program exists.
 #[test]
 fn exported_functions_in_imported_items_are_recorded() {
     let engine = Engine::default();
@@ -312,7 +313,7 @@ fn exported_functions_in_imported_items_are_recorded() {
     crate::javascript::check(program.bytes(), &trace.bytes());
 }
 
-/// The host passes another function each time, which becomes known between two of its calls.
+/// The host passes a different function each time, which becomes known between two of its calls.
 #[test]
 fn replays_that_begin_at_a_snapshot_have_the_functions_of_others() {
     let text = r#"(module (type $t (func (param i32) (result i32))) (table $t 2 funcref)
@@ -346,7 +347,7 @@ fn replays_that_begin_at_a_snapshot_have_the_functions_of_others() {
     }
 }
 
-/// Counts calls by the host, also those that it makes for an instance.
+/// Counts calls by the host, including those that it makes for an instance.
 struct Entered(Arc<AtomicU32>);
 
 impl CallObserver<()> for Entered {
@@ -360,7 +361,8 @@ impl CallObserver<()> for Entered {
     }
 }
 
-/// What a probe calls is not a part of the run, also if it is a function of another instance.
+/// A call made by a probe is not a part of the run, even if it is a call to a function of another
+/// instance.
 #[test]
 fn functions_that_probes_call_are_not_recorded() {
     let traces = [false, true].map(|is_probed| {

@@ -8,8 +8,8 @@ use wasm_jit::probes::{GenericFn, GlobalProbe, Kind, Location, Place, ProbeSpec}
 use wasm_jit::{Caller, Config, Engine, Error, Linker, Module, Store, Trap, Val};
 use wasm_jit_replay::{Ended, Error as ReplayError, Event, HostFailed, Recorder, Replay, Value};
 
-/// Calls a host that writes to its memory, and calls it back; traps or exits at the end if it is
-/// told to.
+/// Calls a host that writes to its memory and calls it back; traps or exits at the end, depending
+/// on its argument.
 const PROGRAM: &str = r#"(module
     (import "host" "fill" (func $fill (param i32) (result i32)))
     (import "host" "exit" (func $exit (param i32)))
@@ -120,7 +120,7 @@ fn a_trace_that_was_cut_off_ends_the_replay() {
     let (ended, executed) = replay(&trace_of(&all[..=cut]));
     assert!(matches!(ended, Ok(Ended::TraceEnded)), "{ended:?}");
     assert!(!executed.is_empty());
-    // Wherever it ends while a call of the program runs, or before there is one.
+    // The trace ends anywhere during a call to the program, or before there is one.
     let mut depth = 0;
     for length in 1..all.len() {
         match all[length - 1] {
@@ -149,7 +149,7 @@ fn another_run_is_an_error() {
         matches!(ended, Err(ReplayError::Mismatch { number, .. }) if number == leave as u64),
         "{ended:?}"
     );
-    // Of another module.
+    // The trace of another module.
     let other = Module::new(&Engine::default(), "(module)").unwrap();
     let error = Replay::new(&other, Cursor::new(trace)).unwrap_err();
     assert!(matches!(error, ReplayError::OtherModule), "{error}");
@@ -164,7 +164,7 @@ fn a_replay_can_be_ended() {
         Err(ReplayError::Failed { number, source }) => (number, source),
         other => panic!("{other:?}"),
     };
-    // By a probe, in front of the second call of the host.
+    // An interrupt by a probe, before the second call to the host.
     let location = Location { function: 4, place: Place::Entry };
     let closure = GenericFn::new(|_| Err(Error::host("enough")));
     let probe = module.probe(ProbeSpec { location, kind: Kind::Generic(closure) }).unwrap();
@@ -174,7 +174,7 @@ fn a_replay_can_be_ended() {
     let (_, source) = number(replay.run());
     assert!(source.to_string().contains("enough"), "{source}");
     drop(probe);
-    // By the lack of fuel; with enough of it, as much is consumed each time.
+    // By lack of fuel; with sufficient fuel, the same amount is consumed each time.
     let mut consumed = Vec::new();
     for _ in 0..2 {
         let mut replay = Replay::new(&module, Cursor::new(trace.clone())).unwrap();

@@ -1,6 +1,6 @@
-//! Several instances that call each other, also through references, and share memories, tables and
-//! globals, recorded in one run: a trace of each, which replays alone, and equals that of a run in
-//! which only it is recorded.
+//! Several instances that call each other, including through references, and share memories, tables
+//! and globals, recorded in one run: each has a trace, which replays alone, and equals that of a
+//! run in which only this instance is recorded.
 
 use std::io::Cursor;
 use std::num::NonZeroU64;
@@ -12,7 +12,7 @@ use wasm_jit::{
 };
 use wasm_jit_replay::{CallRecorder, Calls, Ended, Event, Recorder, Replay, Value, generate, reduce};
 
-/// What all three have: a state that depends on everything that they read.
+/// The part that all three have: a state that depends on everything that they read.
 const STATE: &str = r#"
     (memory $own 1)
     (global $s (mut i64) (i64.const 1))
@@ -71,7 +71,7 @@ const STATE: &str = r#"
         (call $look))
 "#;
 
-/// Has the memory, the table and the tag; a call of it throws at times, and traps for -1.
+/// Has the memory, the table and the tag; a call to it throws at times, and traps for -1.
 const LIBRARY: &str = r#"(module
     (import "h" "back" (func $back (param i32) (result i32)))
     (import "h" "count" (global $count (mut i64)))
@@ -92,7 +92,7 @@ const LIBRARY: &str = r#"(module
         (call $look)
         (return_call $back (i32.add (local.get $n) (i32.const 1)))))"#;
 
-/// Calls the library, also through a table, and catches what it throws.
+/// Calls the library, including through a table, and catches what it throws.
 const PROGRAM: &str = r#"(module
     (import "lib" "work" (func $work (param i32) (result i32)))
     (import "h" "back" (func $back (param i32) (result i32)))
@@ -118,8 +118,8 @@ const PROGRAM: &str = r#"(module
             (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
         (return_call $tail (i32.wrap_i64 (global.get $s)))))"#;
 
-/// Calls both, also deeper: it calls the program, which calls the library. Its state is what it
-/// calls the library with.
+/// Calls both, including indirectly: it calls the program, which calls the library. It passes its
+/// state to the library.
 const PLUGIN: &str = r#"(module
     (import "main" "run" (func $run (param i32) (result i32)))
     (import "lib" "work" (func $work (param i32) (result i32)))
@@ -170,11 +170,11 @@ struct Host {
     state: u64,
     depth: u32,
     instances: Vec<Instance>,
-    /// Results of all calls, and what the host has got.
+    /// The results of all calls, and the values that the host has got.
     notes: Vec<i64>,
 }
 
-/// Calls one of the instances, or changes what they share; passes some exceptions on.
+/// Calls one of the instances, or changes what they share; passes on some exceptions.
 fn back(caller: &mut Caller<'_, Host>, n: i32) -> Result<i32, EngineError> {
     caller.data_mut().notes.push(n.into());
     if caller.data().depth >= 3 || caller.data().instances.len() < 3 {
@@ -276,7 +276,7 @@ impl Group {
     }
 }
 
-/// When the recorders begin.
+/// The time at which the recorders begin.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Begin {
     WithTheInstances,
@@ -285,12 +285,12 @@ enum Begin {
 
 struct Run {
     modules: [Module; 3],
-    /// Of those that were recorded.
+    /// The traces of the recorded instances.
     traces: [Option<Vec<u8>>; 3],
     notes: Vec<i64>,
 }
 
-/// A run of which some instances are recorded. At the end, some runs trap.
+/// A run in which some instances are recorded. At the end, some runs trap.
 fn run(seed: u64, recorded: [bool; 3], begin: Begin) -> Run {
     let mut group = Group::new(seed);
     let traces = [0; 3].map(|_| Trace::default());
@@ -381,7 +381,7 @@ fn flipped(value: &mut Value) -> bool {
     true
 }
 
-/// Whether these changes come with the results of a call with which a function ends.
+/// Whether these changes come with the results of a tail call.
 fn is_after_tail_call(events: &[Event]) -> bool {
     let is_change = |event: &&Event| {
         matches!(event, Event::SetGlobal { .. } | Event::GrowTable { .. } | Event::SetElement { .. })
@@ -390,8 +390,8 @@ fn is_after_tail_call(events: &[Event]) -> bool {
     matches!(events[changes..], [Event::Return { .. }, Event::Leave { .. }, ..])
 }
 
-/// A changed bit in what an instance passes or returns is found at its event; one in what others
-/// do, at a later event. All three mix what they read.
+/// A changed bit in what an instance passes or returns is found at its event; one in the effects of
+/// others, at a later event. All three mix what they read.
 #[test]
 fn a_changed_bit_in_the_trace_of_each_instance_is_found_and_named() {
     let run = run(4, [true; 3], Begin::WithTheInstances);
@@ -411,7 +411,7 @@ fn a_changed_bit_in_the_trace_of_each_instance_is_found_and_named() {
                     values.iter_mut().any(flipped).then_some(true)
                 }
                 Event::Return { results } => results.iter_mut().any(flipped).then_some(false),
-                // After a tail call, nobody looks before the next change.
+                // After a tail call, nothing is examined before the next change.
                 Event::SetGlobal { .. } if is_after_tail_call(&all[number..]) => None,
                 Event::SetGlobal { value, .. } => flipped(value).then_some(false),
                 Event::Write { bytes, .. } => {
@@ -437,7 +437,7 @@ fn a_changed_bit_in_the_trace_of_each_instance_is_found_and_named() {
     }
 }
 
-/// Calls of one function of each instance, in the middle of a run, with calls of the others inside.
+/// Calls to one function of each instance, in the middle of a run, with calls to the others inside.
 #[test]
 fn replays_of_a_functions_calls_between_others_equal_their_recordings() {
     for seed in (0..12).step_by(4) {

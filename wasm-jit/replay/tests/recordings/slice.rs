@@ -47,7 +47,7 @@ fn recorded(text: &str, argument: i32) -> (Module, Vec<u8>) {
     (module, trace.bytes())
 }
 
-/// Twice, as far as it goes.
+/// Runs it twice, as far as it goes.
 fn run(store: &mut Store<u32>, instance: Instance, argument: i32) {
     let run: Func = instance.get_func(&mut *store, "run").unwrap();
     for argument in [argument, 2] {
@@ -139,7 +139,7 @@ fn a_slice_replays_the_calls_of_one_function() {
     let (module, trace) = recorded(PROGRAM, 6);
     let names: Vec<_> = module.functions().map(|function| function.name().unwrap_or("-")).collect();
     assert_eq!(names, ["f", "grow", "fill", "run", "sum", "-"]);
-    // Eight by `run`, and two by `back` outside of a call of `sum`.
+    // Eight by `run`, and two by `back` outside of a call to `sum`.
     let found = check(&module, &trace, 4, 10, COMPLETE);
     let kinds = |wanted: fn(&Event) -> bool| found.iter().filter(|event| wanted(event)).count();
     assert!(kinds(|event| matches!(event, Event::Grow { memory: 0, .. })) == 1, "{found:?}");
@@ -149,7 +149,8 @@ fn a_slice_replays_the_calls_of_one_function() {
     assert!(kinds(|event| matches!(event, Event::SetGlobal { global: 2, .. })) == 0, "{found:?}");
     // The host is called inside of `sum` only: three times by `run` with more than 3.
     assert_eq!(kinds(|event| matches!(event, Event::Call { .. })), 3, "{found:?}");
-    // Others: one that calls nothing, one that the host calls, the one that is the complete run.
+    // Other functions: one that calls nothing, one that the host calls, and the one that is the
+    // complete run.
     check(&module, &trace, 2, 13, COMPLETE);
     check(&module, &trace, 5, 5, COMPLETE);
     let all = check(&module, &trace, 3, 2, COMPLETE);
@@ -198,7 +199,7 @@ fn a_planted_difference_in_a_slice_is_found() {
 fn a_slice_of_a_run_that_was_cut_or_failed() {
     let (module, trace) = recorded(PROGRAM, 6);
     let all = events(&trace);
-    // Wherever the recorded process was killed.
+    // The trace ends wherever the recorded process was killed.
     for length in (2..all.len()).step_by(7) {
         let cut = trace_of(&all[..length]);
         match sliced(&module, &cut, 4) {
@@ -234,8 +235,8 @@ fn a_slice_of_a_run_that_was_cut_or_failed() {
     }
 }
 
-/// Inside of the calls and outside, by the program and by its host, before the first call and
-/// between two of them.
+/// Tables change inside of the calls and outside, by the program and by its host, before the first
+/// call and between two of them.
 #[test]
 fn changes_of_tables_are_in_a_slice() {
     let text = r#"(module
@@ -313,7 +314,7 @@ fn a_memory_with_pages_of_one_byte_grows_in_a_slice() {
     assert_eq!(replay(&generate(module.bytes(), &small[..], true).unwrap()), COMPLETE);
 }
 
-/// Accesses out of bounds, of any size, end no replay that reduces or slices.
+/// Accesses out of bounds, of any size, do not end a replay that reduces or slices.
 #[test]
 fn accesses_out_of_bounds_are_short() {
     const PROGRAM: &str = r#"(module (memory i64 1)

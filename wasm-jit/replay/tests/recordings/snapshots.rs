@@ -1,4 +1,4 @@
-//! Replays that begin with snapshots, compared with the end of a complete one, instruction by
+//! Replays that begin with snapshots, compared with the end of a complete replay, instruction by
 //! instruction.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,7 +10,8 @@ use wasm_jit::probes::{Frame, GenericFn, Kind, Location, Place, ProbeSpec};
 use wasm_jit::{Caller, Config, Engine, Error, Linker, Module, Store, Trap, Val};
 use wasm_jit_replay::{Ended, Error as ReplayError, Recorder, Replay, Snapshots};
 
-/// `act` changes each kind of state; the last argument uses a segment, which was dropped then.
+/// `act` changes each kind of state; with the last argument it uses a segment, which was then
+/// dropped.
 const PROGRAM: &str = r#"(module
     (import "host" "next" (func $next (result i32)))
     (import "host" "memory" (memory $imported 1 8))
@@ -63,7 +64,7 @@ const PROGRAM: &str = r#"(module
         (;8;) (memory.init $own $d (i32.const 60) (i32.const 0) (i32.const 1))
         (i32.const 0)))"#;
 
-/// Where the entry of `act` is: after the import and four others.
+/// The index of `act`: after the import and four others.
 const ACT: u32 = 5;
 const FUEL: u64 = 1 << 40;
 
@@ -71,7 +72,7 @@ fn engine() -> Engine {
     Engine::new(Config::new().consume_fuel(true)).unwrap()
 }
 
-/// Records so many calls, of which the last one traps.
+/// Records this number of calls, the last of which traps.
 fn record(seed: u64, calls: u64) -> Vec<u8> {
     let engine = Engine::default();
     let module = Module::new(&engine, PROGRAM).unwrap();
@@ -107,7 +108,7 @@ fn record(seed: u64, calls: u64) -> Vec<u8> {
     trace.bytes()
 }
 
-/// A moment: where, with how much fuel and what.
+/// A moment: the location, the remaining fuel, the depth, and a hash of the state.
 type Moment = (Location, u64, usize, u64);
 
 /// All instructions of a replay, and the memories and the table at each call of `act`.
@@ -176,7 +177,7 @@ fn the_rest_of_a_run_is_the_same_from_each_snapshot() {
     assert!(snapshots.count() > 32, "{}", snapshots.count());
     let (mut state, mut skipped) = (7, 0);
     for number in 0..20 {
-        // Anywhere, or where a call begins: the end of the one before has the same fuel.
+        // Anywhere, or where a call begins: the end of the preceding call has the same fuel.
         let unobserved = match number % 2 {
             0 => random(&mut state, consumed + 2),
             _ => {
@@ -186,7 +187,7 @@ fn the_rest_of_a_run_is_the_same_from_each_snapshot() {
                 ends[random(&mut state, ends.len() as u64) as usize]
             }
         };
-        // With all fuel, or as much as is consumed somewhere after that.
+        // With all fuel, or with an amount that is consumed somewhere after that.
         let fuel = match number % 3 {
             0 => unobserved + random(&mut state, consumed - unobserved.min(consumed) + 1),
             _ => FUEL,
@@ -227,7 +228,7 @@ fn the_size_of_snapshots_is_limited() {
     let (_, consumed) = run(&snapshots, u64::MAX);
     assert!((32..=64).contains(&snapshots.count()), "{}", snapshots.count());
     let bytes = snapshots.bytes();
-    // They cover the run, whichever were dropped.
+    // They cover the run, regardless of which were dropped.
     for part in 1..8 {
         let unobserved = consumed * part / 8;
         let (begun, end) = run(&snapshots, unobserved);

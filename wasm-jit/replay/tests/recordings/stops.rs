@@ -1,4 +1,4 @@
-//! Runs that were stopped, for want of fuel or by an interrupt, and reasons of other failures.
+//! Runs that were stopped, for lack of fuel or by an interrupt, and reasons of other failures.
 
 use std::io::Cursor;
 use std::num::NonZeroU64;
@@ -8,7 +8,7 @@ use crate::support::{Replayed, Trace, events, replay, trace_of};
 use wasm_jit::{Caller, Config, Engine, Error as EngineError, Linker, Module, Store, Trap};
 use wasm_jit_replay::{CallRecorder, Calls, Ended, Event, Reason, Recorder, Replay, generate, reduce};
 
-/// Executes a hundred thousand instructions, or as many as an argument wants, after a call of the
+/// Executes a hundred thousand instructions, or the number in the argument, after a call to the
 /// host.
 const PROGRAM: &str = r#"(module
     (import "h" "f" (func $f (param i32) (result i32)))
@@ -31,7 +31,7 @@ fn recorded(fuel: Option<u64>, argument: i32, is_interrupted: bool) -> Vec<u8> {
     trace_of_run(false, fuel, argument, is_interrupted)
 }
 
-/// The trace of a run, or of the call that it is.
+/// The trace of a run, or of the call that it consists of.
 fn trace_of_run(is_call: bool, fuel: Option<u64>, argument: i32, is_interrupted: bool) -> Vec<u8> {
     let engine = engine(fuel.is_some());
     let module = Module::new(&engine, PROGRAM).unwrap();
@@ -98,14 +98,14 @@ fn failures_have_reasons() {
     let fails = all.map(|reason| Event::Fail { reason });
     let start = Event::Start { module: 1, length: 2 };
     assert_eq!(events(&trace_of(&[std::slice::from_ref(&start), &fails[..]].concat()))[1..], fails);
-    // It is not read, as is one that is no text.
+    // It is not read, and neither is one that is not text.
     let long = Event::Fail { reason: Some(Reason::Host("x".repeat(1001))) };
     let read: Result<Vec<Event>, _> = wasm_jit_replay::Reader::new(&trace_of(&[start, long])[..]).collect();
     assert!(read.unwrap_err().to_string().contains("a text that is too long"));
 }
 
-/// It would have gone on: what gave control to the program is not replayed, unless the replay stops
-/// by itself.
+/// The run could have continued: the event that gave control to the program is not replayed, unless
+/// the replay stops by itself.
 #[test]
 fn a_run_that_was_stopped_ends_where_the_host_was_active_last() {
     let short = recorded(Some(1000), ITERATIONS, false);
@@ -131,7 +131,7 @@ fn a_run_that_was_stopped_ends_where_the_host_was_active_last() {
     assert!(matches!(replayed(&first, None), Ended::Stopped(Reason::Fuel(2))));
 }
 
-/// Recorders of calls learn it from the frames that are left.
+/// Recorders of calls learn the reason from the frames that are left.
 #[test]
 fn a_call_that_was_stopped_has_a_reason() {
     let divided = trace_of_run(true, None, ITERATIONS, false);

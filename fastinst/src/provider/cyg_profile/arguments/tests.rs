@@ -115,7 +115,8 @@ impl Random {
         }
     }
 
-    /// Its code at an index of a function whose instructions are at these addresses.
+    /// The encoding of an instruction in a function whose instructions are at these addresses; the
+    /// next one is at `next`.
     fn encode(self, next: u64, addresses: &[u64]) -> Vec<u8> {
         let number = |register: Register| register.number() as u8;
         match self {
@@ -162,14 +163,14 @@ type Values = BTreeMap<Register, Option<usize>>;
 
 /// The executions of a random function.
 struct Executed {
-    /// What RDI may be at each instruction.
+    /// The possible values of RDI at each instruction.
     values: Vec<BTreeSet<Option<usize>>>,
-    /// The instructions that may be reached from a loop into which no way leads, which is executed
-    /// as if one did.
+    /// The instructions that may be reached from a loop to which no path leads; the loop is
+    /// executed as if there were one.
     after_unreachable_loops: BTreeSet<usize>,
 }
 
-/// Executes all ways through a function, from its start and from instructions without predecessor.
+/// Executes all paths through a function, from its start and from instructions without predecessor.
 fn executed(function: &[Random]) -> Executed {
     let successors = |at: usize| {
         let (branch, falls_through) = match function[at] {

@@ -1,9 +1,10 @@
-//! The accesses to memory of all stores, in the order of each, for monitors that look at each one.
+//! Passes all memory accesses to monitors that examine each access; those of one store are passed
+//! in order.
 //!
 //! A probe at each instruction that accesses a memory appends a record of the access to a buffer of
 //! the running store ([`Recorder`]). The consumer gets the records of a full buffer on the thread
-//! that runs the store, and all others when a report is made. So the program calls a function,
-//! which takes a lock, once in some hundred accesses.
+//! that runs the store, and all others when a report is made. Thus the program calls a function,
+//! which takes a lock, only once in several hundred accesses.
 
 mod values;
 
@@ -17,7 +18,7 @@ use wasm_jit_hooks::{AccessInfo, AccessKind};
 use super::graph::Graph;
 use crate::{Error, LazyProbes, Report, Setup};
 
-/// An instruction's access, or one of its two.
+/// An access of an instruction, which has one or two.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site {
     pub(super) function: u32,
@@ -26,23 +27,24 @@ pub(super) struct Site {
     pub(super) memory: u32,
 }
 
-/// An access that is about to be made, or, if values are observed, perhaps has been.
+/// An access that is about to be made or, if values are observed, may have been made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Access {
-    /// The number of its site.
+    /// Index of the access's site.
     pub(super) site: usize,
     pub(super) address: u64,
     pub(super) size: u64,
-    /// If values are observed: that of [`wasm_jit_hooks::Access`].
+    /// The value as in [`wasm_jit_hooks::Access`], if values are observed.
     pub(super) value: Option<u64>,
 }
 
-/// What uses the accesses.
+/// A user of the accesses.
 pub(super) trait Consumer: Send + 'static {
-    /// Gets an access of a store. Those of one store come in their order, some hundred at a time.
+    /// Consumes an access of a store. The accesses of one store arrive in order, several hundred at
+    /// a time.
     fn consume(&mut self, site: &Site, access: Access);
 
-    /// Is called after some hundred accesses.
+    /// Called after several hundred accesses.
     fn pause(&mut self) {}
 }
 
@@ -50,13 +52,14 @@ fn lock<C>(consumer: &Mutex<C>) -> MutexGuard<'_, C> {
     consumer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What an instruction accesses. A notification has an address, but neither loads nor stores.
+/// The accesses of an instruction. A notification has an address, but neither loads nor stores.
 fn accesses_of(operator: &Operator<'_>) -> impl Iterator<Item = AccessInfo> {
     let all = wasm_jit_hooks::accesses(operator).into_iter();
     all.filter(|access| access.kind != AccessKind::Notify)
 }
 
-/// A recorder of accesses without values: the number of the site, the address and the size.
+/// A recorder of accesses without values: each record has the index of the site, the address and
+/// the size.
 fn recorder<C: Consumer>(sites: Arc<[Site]>, consumer: Arc<Mutex<C>>) -> Result<Recorder, Error> {
     let recorder = Recorder::new(move |_, records: &[[u64; 3]]| {
         let mut consumer = lock(&consumer);
@@ -69,7 +72,7 @@ fn recorder<C: Consumer>(sites: Arc<[Site]>, consumer: Arc<Mutex<C>>) -> Result<
     Ok(recorder?)
 }
 
-/// The probe that appends a record of an access, whose site has this number, to those.
+/// The probe that appends a record of an access, whose site has this index, to the recorder.
 fn spec(recorder: &Recorder, graph: &Graph<'_>, index: usize, number: u64, access: &AccessInfo) -> ProbeSpec {
     let values = [Bound::Const(number), access.address, access.size].into();
     ProbeSpec { location: graph.location(index), kind: Kind::Record { recorder: recorder.clone(), values } }
@@ -84,15 +87,15 @@ pub(super) struct Accesses<C: Consumer> {
 }
 
 impl<C: Consumer> Accesses<C> {
-    /// Those of the chosen functions; `consumer` gets the sites. With values, accesses with a
-    /// result are observed when they have been made.
+    /// The accesses of the chosen functions; `consumer` gets the sites. With values, accesses with
+    /// a result are observed after they have been made.
     pub(super) fn of(
         setup: &Setup<'_>,
         has_values: bool,
         consumer: impl FnOnce(&[Site]) -> Result<C, Error>,
     ) -> Result<Self, Error> {
         let mut sites = Vec::new();
-        // Numbers of sites, by function.
+        // Site indices by function.
         let mut first: HashMap<u32, u64> = HashMap::new();
         for graph in setup.functions().filter_map(|function| Graph::of(&function)) {
             first.insert(graph.function, sites.len() as u64);
@@ -126,12 +129,12 @@ impl<C: Consumer> Accesses<C> {
         self.probes.switch(on)
     }
 
-    /// Says in a report which functions could not be observed.
+    /// Adds the functions that could not be observed to a report.
     pub(super) fn report_refused(&self, report: &mut Report) {
         self.probes.report_refused(report);
     }
 
-    /// The consumer, when it has got all accesses so far.
+    /// Calls `f` with the consumer, which has got all accesses so far.
     pub(super) fn with<R>(&self, f: impl FnOnce(&[Site], &mut C) -> R) -> R {
         self.recorder.flush();
         f(&self.sites, &mut lock(&self.consumer))

@@ -1,9 +1,9 @@
 //! Accesses with their values.
 //!
-//! The value of an access with a result is known when it has been made: a record at its instruction
-//! says that it has begun, and one at the instruction after it what the result is. As in
-//! `wasm_jit_hooks`, an access that traps leaves a record that has begun. It is forgotten with the
-//! next one of its frame, or of a frame further up the stack.
+//! The value of an access with a result is known only after the access: a record at its instruction
+//! marks the beginning, and one at the next instruction has the result. As in `wasm_jit_hooks`, an
+//! access that traps leaves an unfinished record. It is dropped with the next record of its frame,
+//! or of a frame further up the stack.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -15,20 +15,20 @@ use super::{Access, Consumer, Site, lock};
 use crate::Error;
 use crate::builtin::graph::Graph;
 
-/// What a record says; its other words.
+/// The kind of a record; the comments list its other words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     /// An access without a value: address, size.
     Whole,
-    /// One with a value: address, size, value.
+    /// An access with a value: address, size, value.
     WithValue,
-    /// One that stores as many low bytes of the value as it has: address, size, value.
+    /// An access that stores the low bytes of the value, as many as its size: address, size, value.
     Stored,
-    /// One that has begun: address, size, frame.
+    /// The beginning of an access: address, size, frame.
     Begun,
-    /// The last one of the frame has been made: frame.
+    /// The end of the last access that began in the frame: frame.
     Made,
-    /// The same, and its result is known: frame, result.
+    /// The same, with a result: frame, result.
     MadeWithResult,
 }
 
@@ -36,13 +36,13 @@ impl Part {
     const ALL: [Self; 6] =
         [Self::Whole, Self::WithValue, Self::Stored, Self::Begun, Self::Made, Self::MadeWithResult];
 
-    /// The first word of a record, with the number of its site.
+    /// The first word of a record, with the index of its site.
     fn of_site(self, number: u64) -> Bound {
         Bound::Const(number << 3 | self as u64)
     }
 }
 
-/// The part and the site of the first word of a record.
+/// The kind and the site index from the first word of a record.
 fn parse(word: u64) -> (Part, usize) {
     (Part::ALL[(word & 7) as usize], (word >> 3) as usize)
 }
@@ -53,12 +53,12 @@ struct Begun {
     access: Access,
 }
 
-/// The accesses of a store that have begun: the innermost frame last.
+/// The accesses of a store that have begun, that of the innermost frame last.
 #[derive(Default)]
 struct Pending(Vec<Begun>);
 
 impl Pending {
-    /// The access that a record completes, if it is one.
+    /// Adds a record. Returns the access that it completes, if any.
     fn add(&mut self, [first, words @ ..]: [u64; 4]) -> Option<Access> {
         let (part, site) = parse(first);
         let [address, size, third] = words;
@@ -102,7 +102,7 @@ pub(super) fn recorder<C: Consumer>(sites: Arc<[Site]>, consumer: Arc<Mutex<C>>)
     Ok(recorder?)
 }
 
-/// The probes for accesses of a function, with the numbers of their sites, and the indices of their
+/// The probes for accesses of a function, given the indices of their sites and of their
 /// instructions.
 pub(super) fn specs(
     recorder: &Recorder,
@@ -142,7 +142,7 @@ pub(super) fn specs(
 mod tests {
     use super::*;
 
-    /// The address of the access that a record completes.
+    /// Returns the address of the access that a record completes.
     fn completed(
         pending: &mut Pending,
         part: Part,

@@ -1,8 +1,8 @@
-//! The cost of observing calls, to be subtracted from times.
+//! Measures the cost of observing calls, which is subtracted from times.
 //!
-//! A small program is run with and without its calls being observed, at its best of some attempts.
-//! The interval between two time stamps contains the cost of one event: the second part of the one
-//! at its start, and the first part of the one at its end.
+//! A small program is run with and without observation of its calls; the best of several attempts
+//! counts. The interval between two time stamps contains the cost of one event: the second part of
+//! the cost of the event at its start, and the first part of the cost of the event at its end.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use wasm_jit::{Engine, Error, Instance, Module, Store, TypedFunc};
 use super::{Contexts, Measure, Shared};
 use crate::builtin::clock::Clock;
 
-/// Number of calls that are measured at once.
+/// The number of calls that are measured together.
 const CALLS: i32 = 2000;
 const ATTEMPTS: usize = 7;
 
@@ -24,17 +24,17 @@ const PROGRAM: &str = "(module
         (loop (call $leaf) (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1))))))
     (func (export \"recursion\") (param i32) (call $deep (local.get 0))))";
 
-/// Costs of events, in ticks.
+/// The costs of events, in ticks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Costs {
-    /// Of one that takes a time stamp.
+    /// The cost of an event that takes a time stamp.
     pub(super) timed: f64,
-    /// Of one that does not.
+    /// The cost of an event that takes none.
     pub(super) untimed: f64,
 }
 
 impl Costs {
-    /// The costs on this machine, which are measured once, in some milliseconds.
+    /// The costs on this machine, measured once, within some milliseconds.
     pub(super) fn get() -> Self {
         static COSTS: OnceLock<Costs> = OnceLock::new();
         // Without a measurement, nothing is subtracted.

@@ -1,23 +1,24 @@
-//! [`Estimate`]: how exact times from samples are.
+//! [`Estimate`]: the accuracy of sampled times.
 
 use super::sampler::{PERIOD, Samples};
 use crate::Report;
 
-/// All samples of a program, also those that find a thread outside of it.
+/// The accuracy of sampled times, from all samples of a program, including those that found a
+/// thread outside of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::builtin) struct Estimate {
-    /// The number of those inside.
+    /// The number of samples inside the program.
     pub(in crate::builtin) samples: u64,
-    /// The sum of the times that all represent, in nanoseconds.
+    /// The sum of the times that the samples represent, in nanoseconds.
     sum: f64,
-    /// The sum of the squares of these.
+    /// The sum of the squares of these times.
     squares: f64,
 }
 
 /// The 97.5th percentile of the normal distribution.
 const Z: f64 = 1.96;
-/// A time of which no sample was found is at most this many times that of a sample, with a
-/// probability of 95 %: -ln 0.05.
+/// With a probability of 95 %, a time without samples is at most this many times the time that a
+/// sample represents: -ln 0.05.
 const NONE: f64 = 3.0;
 
 impl Estimate {
@@ -40,16 +41,17 @@ impl Estimate {
         self.squares = (self.squares - other.squares).max(0.0);
     }
 
-    /// The time that a sample represents, in nanoseconds. If they represent different ones, because
-    /// the sampler had to wait for a processor, this is the one with which the same number of equal
-    /// samples would be as exact.
+    /// The time that a sample represents, in nanoseconds. If the samples represent different times,
+    /// because the sampler had to wait for a processor, this is the time for which the same number
+    /// of equal samples would be as accurate.
     pub(in crate::builtin) fn per_sample(&self) -> f64 {
         if self.sum > 0.0 { self.squares / self.sum } else { PERIOD.as_nanos() as f64 }
     }
 
-    /// The 95 % interval of a time, in nanoseconds: Wilson's for its share in all samples, which
-    /// are taken as independent. Programs that do the same for many samples in a row are known
-    /// better than this; several threads that do the same at the same time are known less well.
+    /// The 95 % confidence interval of a time, in nanoseconds: Wilson's for its share in all
+    /// samples, which are taken as independent. The times of a program that does the same for many
+    /// samples in a row are known better than this; those of several threads that do the same at
+    /// the same time are known less well.
     pub(in crate::builtin) fn interval(&self, time: f64) -> (f64, f64) {
         if time <= 0.0 || self.sum <= 0.0 {
             return (0.0, NONE * self.per_sample());
@@ -65,8 +67,8 @@ impl Estimate {
         (low.clamp(0.0, time), high.clamp(time, self.sum.max(time)))
     }
 
-    /// A time of which samples were found, in nanoseconds, as it is shown in milliseconds: with
-    /// half the width of the interval. If there are none, as an upper bound.
+    /// A time, in nanoseconds, as text in milliseconds: if it has samples, with half the width of
+    /// the interval; otherwise as an upper bound.
     pub(in crate::builtin) fn milliseconds(&self, time: f64) -> [String; 2] {
         let (low, high) = self.interval(time);
         match time > 0.0 {
@@ -75,17 +77,17 @@ impl Estimate {
         }
     }
 
-    /// One sentence.
+    /// The samples in one sentence.
     pub(in crate::builtin) fn summary(&self) -> String {
         format!("{} samples, one per {:.3} ms of a thread", self.samples, self.per_sample() / 1e6)
     }
 
-    /// What readers of a text must know in which times are followed by errors.
+    /// The explanation for a text in which times are followed by errors.
     pub(in crate::builtin) fn explanation(&self) -> String {
         self.explain("A time is followed by its 95 % error (±)")
     }
 
-    /// What readers of a text must know that shows no errors.
+    /// The explanation for a text that shows no errors.
     pub(in crate::builtin) fn explanation_of_errors(&self) -> String {
         let each = self.per_sample() / 1e6;
         self.explain(&format!("A time t has a 95 % error (±) of at most about 2 * sqrt(t * {each:.3} ms)"))
@@ -98,7 +100,7 @@ impl Estimate {
         )
     }
 
-    /// Adds to a report what its figures are.
+    /// Adds an explanation of the figures to a report.
     pub(in crate::builtin) fn add_to(&self, report: &mut Report) {
         report.value("times", "sampled");
         report.value("samples", self.samples);
@@ -146,7 +148,7 @@ mod tests {
         assert_eq!(estimate(&[1_000_000; 100]).milliseconds(0.0), ["<= 3.000", ""]);
     }
 
-    /// That a thread is in the program at all is as uncertain as where it is.
+    /// Whether a thread is in the program at all is as uncertain as where it is.
     #[test]
     fn samples_outside_of_the_program_count_for_the_error() {
         let mut found = estimate(&[1000; 10]);

@@ -1,26 +1,27 @@
 //! The functions that probes call at calls and returns.
 //!
-//! Compiled code calls them directly, with constants in registers: a closure would cost twice the
-//! time of the rest.
+//! Compiled code calls them directly, with constants in registers: a closure would take twice as
+//! long as everything else.
 
 use wasm_jit::probes::NativeFn;
 
 use super::local::with;
 
-/// The functions. Their first argument is the number of the monitor.
+/// The functions. The first argument of each is the number of the monitor; the comments list the
+/// others.
 #[derive(Clone, Copy)]
 pub(super) struct Events {
-    /// And the function that is entered, and its frame.
+    /// Takes the function that is entered, and its frame.
     pub(super) enter: NativeFn,
-    /// And the frame.
+    /// Takes the frame.
     pub(super) leave: NativeFn,
-    /// And the frame.
+    /// Takes the frame.
     pub(super) tail_call: NativeFn,
-    /// And the function of the host, and the frame of the caller.
+    /// Takes the host function, and the frame of the caller.
     pub(super) tail_call_host: NativeFn,
-    /// And the function of the host, and the frame of the caller.
+    /// Takes the host function, and the frame of the caller.
     pub(super) enter_host: NativeFn,
-    /// And the frame of the caller.
+    /// Takes the frame of the caller.
     pub(super) leave_host: NativeFn,
 }
 
@@ -29,10 +30,10 @@ impl Events {
         type Of2 = extern "C" fn(u64, u64);
         type Of3 = extern "C" fn(u64, u64, u64);
         // SAFETY: for each of them:
-        // - it takes any values, at any time, on any thread: a number that is no monitor's, or no
-        //   longer, does nothing; it is part of the program, and refers to no other object;
+        // - it takes any values, at any time, on any thread: it ignores numbers of monitors that do
+        //   not exist or no longer exist; it is part of the program, and refers to no other object;
         // - it returns; Rust aborts when a panic would leave an `extern "C"` function;
-        // - it keeps some hundred bytes on the stack, far less than 128 KiB;
+        // - it uses a few hundred bytes of stack, far less than 128 KiB;
         // - it uses no store.
         unsafe {
             Self {

@@ -1,4 +1,4 @@
-//! [`Frames`]: those that a thread has entered and not left.
+//! [`Frames`]: the frames that a thread has entered and not left.
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,30 +7,30 @@ use super::ROOT;
 use super::state::State;
 use super::tree::Node;
 
-/// A frame that was entered and not left, or a call of the host by one.
+/// A frame that was entered and not left, or a call from such a frame to the host.
 #[repr(C)]
 pub(super) struct Frame {
     /// See [`Frames`].
     pub(super) key: AtomicU64,
-    /// The node's address.
+    /// The address of the frame's node.
     pub(super) node: AtomicU64,
-    /// The node's number.
+    /// The number of the frame's node.
     pub(super) number: AtomicU64,
 }
 
-/// The size of a frame.
+/// The size of a frame in bytes.
 pub(super) const FRAME: i32 = size_of::<Frame>() as i32;
 const _: () = assert!(offset_of!(Frame, key) == 0 && FRAME == 24);
 
 /// The frames of a thread, the innermost last.
 ///
-/// Their keys decrease: the key of a frame is its address. That of a call of the host is one less
-/// than the address of the frame that calls, where no other frame is. The first is that of the host
-/// at the root, which is never left.
+/// Their keys decrease: the key of a frame is its address. The key of a call to the host is the
+/// address of the calling frame minus 1, where no other frame can be. The first key is that of the
+/// host at the root, which is never left.
 pub(super) struct Frames(Box<[Frame]>);
 
 impl Frames {
-    /// The root only.
+    /// Contains only the root.
     pub(super) fn new(root: &Node, state: &State) -> Self {
         let frames = Self(vacant(256));
         let first = &frames.0[0];
@@ -41,7 +41,7 @@ impl Frames {
         frames
     }
 
-    /// The key of a call of the host by the frame at an address.
+    /// The key of a call to the host by the frame at an address.
     pub(super) fn host_key(address: u64) -> u64 {
         address.wrapping_sub(1)
     }
@@ -50,7 +50,7 @@ impl Frames {
         (&raw const self.0[index]).expose_provenance() as u64
     }
 
-    /// The memory is here, and this frame is the innermost one.
+    /// Records in `state` that the frames are here, and that this frame is the innermost one.
     fn place(&self, innermost: usize, state: &State) {
         state.last_frame.store(self.address(self.0.len() - 1), Ordering::Relaxed);
         state.innermost.store(self.address(innermost), Ordering::Relaxed);
@@ -67,18 +67,18 @@ impl Frames {
         self.0[self.index(state)].number.load(Ordering::Relaxed) as u32
     }
 
-    /// Forgets the frames with keys below this one.
+    /// Removes the frames with keys below this one.
     #[inline(always)]
     pub(super) fn pop_below(&self, key: u64, state: &State) {
         let mut index = self.index(state);
-        // The first has the largest of all keys.
+        // The first one has the largest of all keys.
         while self.0[index].key.load(Ordering::Relaxed) < key {
             index -= 1;
         }
         state.innermost.store(self.address(index), Ordering::Relaxed);
     }
 
-    /// Adds a frame, whose key is less than that of the innermost one.
+    /// Adds a frame, whose key is below that of the innermost one.
     #[inline(always)]
     pub(super) fn push(&mut self, key: u64, (number, node): (u32, &Node), state: &State) {
         let index = self.index(state) + 1;
@@ -105,7 +105,7 @@ impl Frames {
         self.place(innermost, state);
     }
 
-    /// Forgets all frames but the root.
+    /// Removes all frames except the root.
     pub(super) fn clear(&self, state: &State) {
         self.place(0, state);
     }

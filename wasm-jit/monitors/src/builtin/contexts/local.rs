@@ -1,4 +1,4 @@
-//! [`Local`]: the state of a thread, and what events do to it.
+//! [`Local`]: the state of a thread, and how events change it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,9 +11,9 @@ use super::state::NO_PERIOD;
 use super::tree::{Node, Tree, add};
 use super::{Measure, REST, ROOT, Shared};
 
-/// The state that only its thread uses.
+/// The part of the state that only its own thread uses.
 pub(super) struct Local {
-    /// That of the monitor.
+    /// The number of the monitor.
     number: u64,
     pub(super) shared: Arc<Shared>,
     tree: Arc<Tree>,
@@ -22,7 +22,7 @@ pub(super) struct Local {
     /// The numbers of all calls, by caller and callee.
     calls: HashMap<u64, u32, BuildHasherDefault<Mixer>>,
     frames: Frames,
-    /// The node that has made a tail call, whose callee has not begun.
+    /// The node of a function that has made a tail call whose callee has not begun.
     tail: Option<u32>,
     period: u64,
 }
@@ -33,11 +33,11 @@ thread_local! {
 
 #[cfg(test)]
 thread_local! {
-    /// Number of events that the steps of probes have not handled.
+    /// The number of events that the steps of probes have not handled.
     pub(super) static EVENTS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Of keys that are a few bits in each half.
+/// Hashes keys that have only a few significant bits in each half.
 #[derive(Default)]
 struct Mixer(u64);
 
@@ -56,8 +56,8 @@ impl Hasher for Mixer {
     }
 }
 
-/// Calls a function with what this thread has observed for the monitor of this number. Threads that
-/// are ending do not observe, nor does anything for a monitor that no longer exists.
+/// Calls a function with this thread's observations for the monitor of this number. Nothing is
+/// observed on threads that are ending, or for a monitor that no longer exists.
 #[inline(always)]
 pub(super) fn with(number: u64, function: impl FnOnce(&mut Local)) {
     #[cfg(test)]
@@ -75,8 +75,8 @@ pub(super) fn with(number: u64, function: impl FnOnce(&mut Local)) {
     });
 }
 
-/// The place of the state for a monitor, which is made if there is none. There is nothing at this
-/// place if the monitor no longer exists.
+/// The index of the state for a monitor, which is created if there is none. There is nothing at
+/// this index if the monitor no longer exists.
 #[inline(never)]
 fn find(number: u64, locals: &mut Vec<Local>) -> usize {
     if let Some(at) = locals.iter().position(|local| local.number == number) {
@@ -93,11 +93,11 @@ fn find(number: u64, locals: &mut Vec<Local>) -> usize {
     locals.len()
 }
 
-/// Calls a function while this thread makes probes, of whatever monitor, which is not the time of
-/// any function.
+/// Calls a function during which this thread makes probes, for whichever monitor; this time is
+/// attributed to no function.
 pub(super) fn suspended(function: &mut dyn FnMut()) {
-    // Those that have not observed this thread before have no function to which the time would be
-    // added.
+    // Monitors that have not observed this thread before have no function to which the time would
+    // be added.
     let for_each_observed = |event: &mut dyn FnMut(&mut Local)| {
         let _ = LOCALS.try_with(|locals| {
             let Ok(mut locals) = locals.try_borrow_mut() else { return };
@@ -131,7 +131,7 @@ impl Local {
             nodes,
             calls: HashMap::default(),
             tail: None,
-            // There is none before the first.
+            // The first event has no predecessor.
             period: 0,
             shared,
         }
@@ -149,7 +149,7 @@ impl Local {
         path
     }
 
-    /// The steps of probes find the state, and apply unless a tail call is pending.
+    /// Lets the steps of probes find the state; they apply unless a tail call is pending.
     #[inline(always)]
     fn let_steps_apply(&self) {
         let Some(word) = &self.shared.word else { return };
@@ -181,7 +181,7 @@ impl Local {
         self.tree.state.last.load(Ordering::Relaxed)
     }
 
-    /// Another function runs from now on.
+    /// Records that another function runs from now on.
     #[inline(always)]
     fn switch(&mut self, node: u32) {
         if self.shared.measure != Measure::ExactTimes {
@@ -204,13 +204,13 @@ impl Local {
         state.last.store(0, Ordering::Relaxed);
         // With the fence of `Tree::read`.
         fence(Ordering::Release);
-        // Counters of different processors may differ by some ticks.
+        // The counters of different processors may differ by a few ticks.
         add(&self.nodes[self.tree.published() as usize].ticks, now.saturating_sub(last));
         self.publish(node);
         state.last.store(now, Ordering::Release);
     }
 
-    /// No function runs for a while. Returns the node of the one that did.
+    /// Records that no function runs for a while. Returns the node of the one that did.
     fn suspend(&mut self) -> u32 {
         let node = self.tree.published();
         if self.shared.measure == Measure::SampledTimes {
@@ -219,7 +219,8 @@ impl Local {
         node
     }
 
-    /// The function of this node goes on, after the time since `begun`, which belongs to none.
+    /// Records that the function of this node continues; the time since `begun` belongs to no
+    /// function.
     fn resume(&mut self, begun: u64, node: u32) {
         let now = self.shared.clock.now();
         let mut delay = now.saturating_sub(begun);
@@ -246,13 +247,13 @@ impl Local {
         node.target
     }
 
-    /// The number of a call, which the caller's node knows from now on.
+    /// The number of a call, which the caller's node remembers from now on.
     #[inline(never)]
     fn find(&mut self, caller: u32, callee: u32) -> u32 {
         let key = u64::from(caller) << 32 | u64::from(callee);
         let number = match self.calls.get(&key) {
             Some(call) => *call,
-            // It stays so: there is never more memory.
+            // This is permanent: more memory never becomes available.
             None if caller == REST || self.nodes.len() >= self.shared.limit => REST,
             None => self.add(key, caller, callee),
         };
@@ -270,7 +271,7 @@ impl Local {
     #[cold]
     fn add(&mut self, key: u64, caller: u32, callee: u32) -> u32 {
         let call = self.nodes.len() as u32;
-        // The node that the function has on the path, if it has one.
+        // The node that the function has on the path, if any.
         let mut at = caller;
         while at != ROOT && self.nodes[at as usize].function != callee {
             at = self.nodes[at as usize].parent;
@@ -281,8 +282,8 @@ impl Local {
         call
     }
 
-    /// Forgets frames with keys below this one, which have ended, and returns the node of the
-    /// innermost one that is left.
+    /// Removes frames with keys below this one, which have ended, and returns the node of the
+    /// innermost remaining frame.
     #[inline(always)]
     fn innermost(&self, key: u64) -> u32 {
         self.frames.pop_below(key, &self.tree.state);
@@ -309,20 +310,20 @@ impl Local {
     #[inline(always)]
     pub(super) fn leave(&mut self, address: u64) {
         self.tail = None;
-        // One that was entered before it was observed has no frame.
+        // A function that was entered before it was observed has no frame.
         let node = self.innermost(address.saturating_add(1));
         self.switch(node);
     }
 
-    /// A function is about to call another one, which is observed, in its place.
+    /// A function is about to call another one, which is observed, by a tail call.
     pub(super) fn tail_call(&mut self, address: u64) {
         let node = self.innermost(address);
         self.frames.pop_below(address.saturating_add(1), &self.tree.state);
         self.tail = Some(node);
     }
 
-    /// A function is about to call the host in its place. That takes time of the caller of both,
-    /// since its return is not observed.
+    /// A function is about to tail-call the host. The time of that call belongs to the caller of
+    /// this function, since the return is not observed.
     pub(super) fn tail_call_host(&mut self, function: u32, address: u64) {
         let caller = self.innermost(address);
         self.call(caller, function);
@@ -352,7 +353,8 @@ impl Local {
 }
 
 impl Drop for Local {
-    /// The thread ends, or the monitor has: its tree is added to those of others that have ended.
+    /// The thread ends, or the monitor has ended: the thread's tree is added to those of other
+    /// threads that have ended.
     fn drop(&mut self) {
         if let Some(word) = &self.shared.word
             && word.get() == self.address()

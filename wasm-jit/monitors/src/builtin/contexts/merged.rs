@@ -1,4 +1,4 @@
-//! The trees of several threads together.
+//! The merged trees of several threads.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -14,24 +14,25 @@ use crate::builtin::clock::Clock;
 /// A tree of calling contexts.
 #[derive(Clone, Debug)]
 pub(in crate::builtin) struct Merged {
-    /// Parents before their children. The first is the host, the second has what was left out.
+    /// Parents are before their children. The first node is the host, the second stands for the
+    /// contexts that were left out.
     pub(in crate::builtin) nodes: Vec<MergedNode>,
     children: HashMap<(u32, u32), u32>,
-    /// Number of observed threads.
+    /// The number of observed threads.
     pub(in crate::builtin) threads: usize,
     pub(super) measure: Measure,
-    /// Of samples.
+    /// The accuracy of sampled times.
     pub(super) estimate: Estimate,
 }
 
-/// A function on one path.
+/// A function on one call path.
 #[derive(Clone, Debug, Default)]
 pub(in crate::builtin) struct MergedNode {
     pub(in crate::builtin) function: u32,
     pub(in crate::builtin) parent: u32,
-    /// Calls on this path.
+    /// The number of calls on this path.
     pub(in crate::builtin) calls: u64,
-    /// Calls from here back to this node or one further up, by that node.
+    /// The number of calls from here back to this node or one further up, by that node.
     pub(in crate::builtin) back: BTreeMap<u32, u64>,
     ticks: u64,
     samples: Samples,
@@ -40,18 +41,19 @@ pub(in crate::builtin) struct MergedNode {
 /// Times of the nodes, in nanoseconds.
 #[derive(Debug)]
 pub(in crate::builtin) struct Times {
-    /// Of the functions themselves. That of the host, which calls, is 0.
+    /// The self times, by node. That of the host, which makes the outermost calls, is 0.
     pub(in crate::builtin) own: Vec<u64>,
-    /// With all that they call.
+    /// The times including callees, by node.
     pub(in crate::builtin) total: Vec<u64>,
-    /// The time that was subtracted as the cost of observing. From sampled times, nothing is.
+    /// The time that was subtracted as the cost of observing; 0 for sampled times.
     pub(in crate::builtin) subtracted: u64,
-    /// If they come from samples.
+    /// Present if the times come from samples.
     pub(in crate::builtin) sampled: Option<Sampled>,
 }
 
 impl Times {
-    /// How many samples have found a node, and it with those below; 0 if times are exact.
+    /// The number of samples that have found a node, and that have found it or a node below it; 0
+    /// if times are exact.
     pub(in crate::builtin) fn samples(&self, node: u32) -> (u64, u64) {
         let at = node as usize;
         self.sampled.as_ref().map_or((0, 0), |sampled| (sampled.own[at], sampled.total[at]))
@@ -61,9 +63,9 @@ impl Times {
 /// The samples of times.
 #[derive(Debug)]
 pub(in crate::builtin) struct Sampled {
-    /// How exact the times are.
+    /// The accuracy of the times.
     pub(in crate::builtin) estimate: Estimate,
-    /// By node: those of the function itself, and with all that it calls.
+    /// By node: samples in the function itself, and including its callees.
     own: Vec<u64>,
     total: Vec<u64>,
 }
@@ -82,7 +84,7 @@ impl Default for Merged {
 }
 
 impl Merged {
-    /// The node of a function below another one.
+    /// The node of a function below another node.
     fn child(&mut self, parent: u32, function: u32) -> u32 {
         *self.children.entry((parent, function)).or_insert_with(|| {
             self.nodes.push(MergedNode { function, parent, ..MergedNode::default() });
@@ -129,13 +131,13 @@ impl Merged {
         }
     }
 
-    /// Whether there was no memory for some contexts.
+    /// The number of calls in contexts for which there was no memory.
     pub(in crate::builtin) fn left_out(&self) -> u64 {
         self.nodes[REST as usize].calls
     }
 
-    /// The times; exact ones without what is known of the cost of observing. None is negative, and
-    /// the total of the host is the sum of all of their own.
+    /// The times; from exact ones, the known cost of observing is subtracted. None is negative, and
+    /// the total of the host is the sum of all self times.
     pub(in crate::builtin) fn times(&self) -> Times {
         match self.measure {
             Measure::SampledTimes => self.sampled_times(),
@@ -150,7 +152,7 @@ impl Merged {
         Times { total: self.totals(&own), own, subtracted: 0, sampled: Some(sampled) }
     }
 
-    /// Figures of the nodes, with those of all nodes below.
+    /// Sums the figures of each node and of all nodes below it.
     fn totals(&self, own: &[u64]) -> Vec<u64> {
         let mut total = own.to_vec();
         for at in (1..self.nodes.len()).rev() {
@@ -164,7 +166,7 @@ impl Merged {
         let rate = Clock::get().nanoseconds_per_tick();
         let (mut timed, mut untimed) = (vec![0_u64; self.nodes.len()], vec![0_u64; self.nodes.len()]);
         for (at, node) in self.nodes.iter().enumerate() {
-            // Time stamps at its entries; those at its exits begin an interval of the caller.
+            // Time stamps are at its entries; those at its exits begin an interval of the caller.
             timed[at] += node.calls;
             timed[node.parent as usize] += node.calls;
             for (target, calls) in &node.back {
@@ -192,8 +194,7 @@ impl Merged {
         Times { total: self.totals(&own), own, subtracted: subtracted as u64, sampled: None }
     }
 
-    /// The children of each node, that of the longest time first. Nodes without a call are left
-    /// out.
+    /// The children of each node, by decreasing time. Nodes without a call are left out.
     pub(in crate::builtin) fn children(&self, times: &Times) -> Vec<Vec<u32>> {
         let mut is_used: Vec<bool> = self
             .nodes
@@ -217,7 +218,7 @@ impl Merged {
         children
     }
 
-    /// Calls that lead back to each node, from itself or further down.
+    /// The number of calls that lead back to each node, from itself or from further down.
     pub(in crate::builtin) fn recursive_calls(&self) -> Vec<u64> {
         let mut recursive = vec![0; self.nodes.len()];
         for (target, calls) in self.nodes.iter().flat_map(|node| &node.back) {
@@ -226,8 +227,7 @@ impl Merged {
         recursive
     }
 
-    /// The nodes that were used with their depths, parents before their children; the host is left
-    /// out.
+    /// The nodes with calls, and their depths, parents before their children; the host is left out.
     pub(in crate::builtin) fn depth_first(&self, times: &Times) -> Vec<(u32, usize)> {
         let children = self.children(times);
         let mut order = Vec::new();
@@ -241,7 +241,7 @@ impl Merged {
     }
 }
 
-/// The name of a function, or of a node that represents one.
+/// The name of a function, or of a node that does not represent a function.
 pub(in crate::builtin) fn name(program: &Program<'_>, function: u32) -> String {
     match function {
         HOST => "<spontaneous>".to_owned(),

@@ -1,38 +1,37 @@
 //! Calling contexts: a tree of the paths on which functions were called, with counts and times.
 //!
 //! # The tree
-//! A node is a function as it was called on one path from the host. A function that is already on
-//! the path has no second node: its call leads back to the node that it has there (the calling
-//! context tree of Ammons, Ball and Larus). So no function is twice on a path, the depth of the
-//! tree is bounded by the number of functions, whatever the recursion, and the time of a function
-//! with all that it calls is the sum over the subtrees of its nodes.
+//! A node is a function as called on one path from the host. A function that is already on the path
+//! gets no second node: the call leads back to its existing node (the calling context tree of
+//! Ammons, Ball and Larus). Therefore no function occurs twice on a path, the depth of the tree is
+//! bounded by the number of functions, whatever the recursion, and the time of a function including
+//! its callees is the sum over the subtrees of its nodes.
 //!
-//! Functions of the host that the program calls have nodes, and those of the program that the host
-//! calls meanwhile are below. The function that a tail call calls is below the one that has called
-//! it, and time returns to the caller of both. If that is a function of the host, nothing is
-//! observed when it returns: its call is counted, but its time is that of the caller of both, and
-//! the functions that it calls are below that one.
+//! Host functions called by the program have nodes; program functions that they call are their
+//! children. The callee of a tail call is a child of the function that made the tail call; when it
+//! returns, time is attributed to that function's caller. The return of a tail-called host function
+//! is not observed: its call is counted, but its time goes to that caller, and the functions that
+//! it calls are children of that caller.
 //!
 //! # Collection
 //! Each thread has a tree and a stack of the frames that it observes. It counts the calls of nodes,
-//! and publishes at each event whose function runs now. Times are either of these:
-//! * Exact: at each event, the time since the last one is added to the innermost function's node,
-//!   so the times of nodes are those of the functions themselves, and nothing else is measured. A
-//!   call that leads back to the same node, as of a function that calls itself, takes no time
-//!   stamps.
-//! * [Sampled](sampler): another thread looks from time to time whose function runs.
+//! and publishes at each event whose function runs now. Times are measured in one of two ways:
+//! * Exact: at each event, the time since the previous one is added to the innermost function's
+//!   node. This yields the self times of the nodes; nothing else is measured. A call that leads
+//!   back to the same node, such as a direct recursion, takes no time stamps.
+//! * [Sampled](sampler): another thread looks at random instants which function runs.
 //!
-//! The stubs of probes do the most of this by themselves ([`steps`]): most calls are made on a path
-//! and from a function that has made them before.
+//! The stubs of probes do most of this by themselves ([`steps`]): most calls are made on a path,
+//! and from a function, that has made them before.
 //!
-//! Frames are known by their addresses: those that are deeper than the one of an event have ended,
-//! however they were left. Traps and exceptions are also reported at once, when they happen.
+//! Frames are identified by their addresses: frames that are deeper than the frame of an event have
+//! ended, however they were left. Traps and exceptions are also reported as soon as they happen.
 //!
-//! Only a thread writes to its tree; reports read it meanwhile.
+//! Only its own thread writes to a tree; reports read it concurrently.
 //!
-//! The probes of a function are made when it is first called. How long this takes is known, also of
-//! the probes of other monitors, and belongs to no function; threads that wait meanwhile for
-//! another one's probes are not known.
+//! The probes of a function are made when it is first called. The time that this takes is known,
+//! also for the probes of other monitors, and is attributed to no function. It is not known for
+//! threads that wait while another thread makes the probes.
 
 mod calibration;
 mod estimate;
@@ -68,22 +67,22 @@ use crate::{Error, LazyProbes, OptionInfo, Report, Setup, lazy};
 
 /// The host, at the root of each tree.
 pub(super) const HOST: u32 = u32::MAX;
-/// A function of the host or another instance that the module does not know by an index.
+/// A function of the host or of another instance that has no index in the module.
 pub(super) const FOREIGN: u32 = u32::MAX - 1;
-/// All contexts for which there was no more memory.
+/// Stands for all contexts for which there was no memory.
 pub(super) const LEFT_OUT: u32 = u32::MAX - 2;
 
-/// The nodes that each tree has.
+/// The nodes that every tree has.
 const ROOT: u32 = 0;
 const REST: u32 = 1;
 
-/// Maximum number of contexts of a thread, unless the option says another one.
+/// Maximum number of contexts of a thread, unless the option states another one.
 const CONTEXTS: usize = 1_000_000;
 
-/// The least maximum.
+/// The minimum value of that maximum.
 const MIN_CONTEXTS: usize = 8;
 
-/// An option of all monitors that use this.
+/// An option of all monitors that use contexts.
 pub(super) const CONTEXTS_OPTION: OptionInfo = OptionInfo {
     name: "contexts",
     value: "N",
@@ -103,15 +102,15 @@ pub(super) const TIMES_OPTION: OptionInfo = OptionInfo {
 /// The observed quantities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
-    /// Counts, and times by time stamps.
+    /// Counts, and times from time stamps.
     ExactTimes,
-    /// Counts, and times by samples.
+    /// Counts, and times from samples.
     SampledTimes,
     /// Counts and paths.
     Paths,
 }
 
-/// As [`TIMES_OPTION`] says it.
+/// As in [`TIMES_OPTION`].
 impl FromStr for Measure {
     type Err = ();
 
@@ -125,7 +124,7 @@ impl FromStr for Measure {
 }
 
 impl Measure {
-    /// The one that the options request.
+    /// The measure that the options request.
     ///
     /// # Errors
     /// [`Error::Value`].
@@ -144,54 +143,54 @@ pub(super) struct Contexts {
 
 /// The state that probes and reports share.
 struct Shared {
-    /// Identifies it in the threads.
+    /// Identifies the monitor in the threads.
     number: u64,
     measure: Measure,
     limit: usize,
     clock: Clock,
     is_active: AtomicBool,
-    /// Changed when it is switched on: older frames may have ended unobserved. The periods of all
-    /// monitors are different; the first one of each is 0, in which nothing is observed.
+    /// Changed when the monitor is activated: older frames may have ended unobserved. The periods
+    /// of all monitors are different; the first one of each is 0, in which nothing is observed.
     period: Arc<AtomicU64>,
     /// In each thread, the address of its [`State`](state::State), if it has one. The monitor has
-    /// no such word if too many others do.
+    /// no such word if too many others have one.
     word: Option<ThreadWord>,
-    /// When it was last switched off.
+    /// When the monitor was last deactivated.
     ended: AtomicU64,
-    /// Number of ticks that threads have spent on making probes, which belong to no function.
+    /// The ticks that threads have spent on making probes, which belong to no function.
     delays: AtomicU64,
     threads: Mutex<Threads>,
 }
 
-/// Those that exist, by their numbers: the probes know no more.
+/// The monitors that exist, by their numbers: probes know only the number.
 static MONITORS: Mutex<BTreeMap<u64, Weak<Shared>>> = Mutex::new(BTreeMap::new());
 
 #[derive(Default)]
 struct Threads {
     running: Vec<Running>,
-    /// The number of threads that have ended, and their trees together.
+    /// The number of threads that have ended, and their merged trees.
     ended: usize,
     of_ended: Merged,
-    /// The values at the last reset, to be subtracted.
+    /// The values at the last reset, which are subtracted.
     cleared: Merged,
 }
 
-/// A thread that runs.
+/// A running thread.
 struct Running {
     tree: Arc<Tree>,
-    /// By node, up to the last one in which it was found.
+    /// Indexed by node, up to the last node with a sample.
     samples: Vec<Samples>,
     estimate: Estimate,
 }
 
 impl Contexts {
-    /// Of the chosen functions, off.
+    /// Observes the calls of the chosen functions; off at first.
     pub(super) fn of(setup: &Setup<'_>, measure: Measure) -> Result<Self, Error> {
         Ok(Self::with(setup, Current::of(setup, measure)?, BTreeMap::new()))
     }
 
-    /// As [`Contexts::of`], with more probes of some functions, which fire after those that keep
-    /// the paths.
+    /// As [`Contexts::of`], with additional probes of some functions, which fire after those that
+    /// keep the paths.
     pub(super) fn with(setup: &Setup<'_>, paths: Current, more: BTreeMap<u32, Vec<ProbeSpec>>) -> Self {
         let functions = setup.functions().map(|function| function.index());
         Self::new(setup.module, functions.collect(), paths.0, more)
@@ -229,7 +228,7 @@ impl Contexts {
         self.observe()
     }
 
-    /// Without samples, which a test takes itself.
+    /// Without a sampler: a test takes samples itself.
     fn observe(&self) -> Result<(), Error> {
         if !self.shared.is_active.load(Ordering::Relaxed) {
             static PERIODS: AtomicU64 = AtomicU64::new(1);
@@ -246,40 +245,40 @@ impl Contexts {
             self.shared.ended.store(self.shared.clock.now(), Ordering::Relaxed);
             self.shared.is_active.store(false, Ordering::Relaxed);
         }
-        // It waits for the thread: no sample is added after this.
+        // Waits for the thread: no sample is added after this.
         *self.sampler.lock().unwrap_or_else(PoisonError::into_inner) = None;
         switched
     }
 
-    /// The trees of all threads together, as they are now.
+    /// The merged trees of all threads, as they are now.
     pub(super) fn merged(&self) -> Merged {
         self.shared.threads().merged(&self.shared)
     }
 
-    /// Forgets what was observed so far.
+    /// Discards all observations so far.
     pub(super) fn clear(&self) {
         let mut threads = self.shared.threads();
         threads.cleared = threads.all(&self.shared);
     }
 
-    /// Number of nanoseconds that threads have spent on making probes, which belong to no function.
+    /// The nanoseconds that threads have spent on making probes, which belong to no function.
     pub(super) fn delays(&self) -> u64 {
         let ticks = self.shared.delays.load(Ordering::Relaxed);
         (ticks as f64 * self.shared.clock.nanoseconds_per_tick()) as u64
     }
 
-    /// Says in a report which functions could not be observed.
+    /// Adds the functions that could not be observed to a report.
     pub(super) fn report_refused(&self, report: &mut Report) {
         self.probes.report_refused(report);
     }
 }
 
-/// Says on which path a thread is.
+/// Gives the path on which a thread is.
 #[derive(Clone)]
 pub(super) struct Current(Arc<Shared>);
 
 impl Current {
-    /// Nothing is known before there are [`Contexts`] with it, and they are on.
+    /// Knows nothing until there are [`Contexts`] with it that are on.
     pub(super) fn of(setup: &Setup<'_>, measure: Measure) -> Result<Self, Error> {
         let expected = format!("a number from {MIN_CONTEXTS} on");
         let limit = setup.options.parse("contexts", &expected)?.unwrap_or(CONTEXTS);
@@ -316,14 +315,14 @@ impl Threads {
         }
     }
 
-    /// Takes a sample of each thread, which represents this time.
+    /// Takes a sample of each thread, each representing this time.
     fn sample(&mut self, shared: &Shared, nanoseconds: u64) {
         if !shared.is_active.load(Ordering::Relaxed) {
             return;
         }
         let period = shared.period.load(Ordering::Relaxed);
         for running in &mut self.running {
-            // Otherwise, it has not been in the program since it was switched on.
+            // Otherwise, the thread has not been in the program since the monitor was activated.
             let Some(top) = running.tree.published_in(period) else { continue };
             running.estimate.add_sample(nanoseconds, top != ROOT);
             if top == ROOT {
@@ -378,7 +377,7 @@ impl Shared {
         shared
     }
 
-    /// The one of this number, if it still exists.
+    /// The monitor with this number, if it still exists.
     fn numbered(number: u64) -> Option<Arc<Self>> {
         monitors().get(&number).and_then(Weak::upgrade)
     }

@@ -1,18 +1,19 @@
-//! Times by samples: a thread that looks at random instants where the others are.
+//! Times from samples: a thread looks at random instants which functions the others run.
 //!
 //! 1. At each entry and exit, a thread publishes the number of its node ([`Tree::publish`]): one
 //!    store.
-//! 2. The sampler waits for a random time of 1 ms in the mean, which is drawn without regard to the
+//! 2. The sampler waits for a random time with a mean of 1 ms. It is drawn independently of the
 //!    program, so that no rhythm of the program is in step with it.
-//! 3. It adds the time since its last look to the node that it finds, for each thread. A time that
-//!    is late for want of a processor counts as what it was, so that the sum is the elapsed time.
+//! 3. For each thread, it adds the time since its last look to the node that it finds. A sample
+//!    that is taken late, because the sampler had no processor, has the actual time since the last
+//!    one as its weight, so the weights add up to the elapsed time.
 //!
-//! The result has the meaning of exact times: wall-clock time. A thread that waits, in a function
-//! of the host or for a processor, is where it waits. One that has ended, or runs outside of the
-//! program, is at the root, which has no time.
+//! The result has the meaning of exact times: wall-clock time. A thread that waits, in a host
+//! function or for a processor, is in the function in which it waits. One that has ended, or runs
+//! outside of the program, is at the root, which has no time.
 //!
-//! The sampler reads numbers only, and no node, so there is nothing that could be freed meanwhile.
-//! It counts under the lock of the threads, which reports take as well.
+//! The sampler reads numbers only, never a node, so nothing that it reads can have been freed. It
+//! counts under the lock of the threads, which reports take as well.
 //!
 //! [`Tree::publish`]: super::tree::Tree::publish
 
@@ -32,17 +33,17 @@ use crate::Error;
 /// wakes a processor.
 pub(super) const PERIOD: Duration = Duration::from_millis(1);
 
-/// Samples that have found a thread in a node.
+/// The samples that have found a thread in a node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Samples {
     pub(super) count: u64,
-    /// The time that they represent.
+    /// The time that the samples represent.
     pub(super) nanoseconds: u64,
 }
 
 /// Takes samples until it is dropped.
 pub(super) struct Sampler {
-    /// `None` while it ends.
+    /// `None` while the sampler ends.
     running: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
@@ -56,7 +57,8 @@ impl Sampler {
             let mut last = Instant::now();
             while ended.recv_timeout(interval(&mut random)) == Err(RecvTimeoutError::Timeout) {
                 let mut threads = shared.threads();
-                // After a report may have kept the lock: the time at which the samples are taken.
+                // After the lock, which a report may have held: the time at which the samples are
+                // taken.
                 let now = Instant::now();
                 threads.sample(&shared, (now - last).as_nanos() as u64);
                 last = now;
@@ -72,13 +74,13 @@ impl Drop for Sampler {
     fn drop(&mut self) {
         if let Some((ends, thread)) = self.running.take() {
             drop(ends);
-            // It does not panic; if it did, its samples so far are there.
+            // The thread does not panic; if it did, its samples so far would remain.
             let _ = thread.join();
         }
     }
 }
 
-/// A random time: between a half and three halves of [`PERIOD`], evenly distributed.
+/// A random time, uniformly distributed between a half and three halves of [`PERIOD`].
 fn interval(random: &mut SmallRng) -> Duration {
     PERIOD.mul_f64(random.random_range(0.5..1.5))
 }

@@ -1,4 +1,4 @@
-//! The places at which calls and returns are observed.
+//! The locations at which calls and returns are observed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use super::local::with;
 use super::steps::Shortcuts;
 use super::{FOREIGN, Shared};
 
-/// The observed places of each function.
+/// The observed locations of each function.
 pub(super) struct Sites {
     chosen: BTreeSet<u32>,
     imported: u32,
-    /// Whether tables may have functions of the host.
+    /// Whether tables may contain host functions.
     host_in_tables: bool,
     /// The number of the monitor.
     number: u64,
@@ -36,7 +36,7 @@ impl Sites {
         let of_chosen = chosen.clone();
         let of_host = move |callee: u64| match callee {
             OTHER_FUNCTION => Some(FOREIGN),
-            // Entries of others are observed. No function is no index.
+            // Entries of other functions are observed too. No function has this index.
             index => (index < u64::from(imported)).then_some(index as u32),
         };
         let tail_call_indirect = Callback::new(move |values| {
@@ -97,7 +97,7 @@ impl Sites {
         };
         let at = |offset: u32| Place::Instruction { offset };
         let callee = |index: u32| Bound::Const(index.into());
-        // A call of the host has ended before the next one begins.
+        // A call to the host has ended before the next one begins.
         for offset in self.after_host(&instructions) {
             add(at(offset), native(events.leave_host, &[Bound::Frame]));
         }
@@ -132,13 +132,13 @@ impl Sites {
         match operator {
             Operator::Call { function_index } => *function_index < self.imported,
             Operator::CallIndirect { .. } => self.host_in_tables,
-            // Where a reference comes from is not known.
+            // The source of a reference is not known.
             Operator::CallRef { .. } => true,
             _ => false,
         }
     }
 
-    /// The offsets of instructions at which control may continue after a call of the host.
+    /// The offsets of instructions at which control may continue after a call to the host.
     fn after_host(&self, instructions: &[(u32, Operator<'_>)]) -> BTreeSet<u32> {
         let mut after = BTreeSet::new();
         let mut add = |index: usize| after.extend(instructions.get(index).map(|(offset, _)| *offset));
@@ -152,7 +152,7 @@ impl Sites {
             add(index + 1);
         }
         if has_calls && has_handlers {
-            // The host's exceptions continue there.
+            // Exceptions of the host continue there.
             for (index, (_, operator)) in instructions.iter().enumerate() {
                 match operator {
                     Operator::Loop { .. } => add(index),
@@ -165,7 +165,8 @@ impl Sites {
     }
 }
 
-/// Whether functions of the host may be in tables: imports are, or the host has access to tables.
+/// Whether host functions may be in tables: imported functions are, or the host has access to
+/// tables.
 pub(in crate::builtin) fn host_in_tables(module: &Module, imported: u32) -> bool {
     let is_imported = |operator: &Operator<'_>| matches!(operator, Operator::RefFunc { function_index } if *function_index < imported);
     // The module is valid.

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::ROOT;
 
-/// No period: steps apply in none.
+/// Not a period: steps do not apply.
 pub(super) const NO_PERIOD: u64 = u64::MAX;
 
 /// The state of a thread.
@@ -17,11 +17,11 @@ pub(super) struct State {
     pub(super) innermost: AtomicU64,
     /// The address of the last frame for which there is memory.
     pub(super) last_frame: AtomicU64,
-    /// With exact times: when the last event was; 0 while one is being recorded.
+    /// With exact times: the time of the last event; 0 while an event is being recorded.
     pub(super) last: AtomicU64,
     /// The number of the node whose function runs.
     pub(super) top: AtomicU64,
-    /// Its address; steps change it only with exact times.
+    /// The address of that node; steps change it only with exact times.
     pub(super) top_node: AtomicU64,
 }
 

@@ -1,13 +1,13 @@
-//! What the stubs of probes do by themselves at entries and exits of functions.
+//! The steps that the stubs of probes execute by themselves at entries and exits of functions.
 //!
-//! The steps are those of [`Local::enter`] and [`Local::leave`] in the common case: the thread has
-//! a [`State`] for the monitor, which is of this period, with no tail call pending; the caller is
-//! the innermost frame, and its node knows the callee ([`Way`]); the callee is the innermost frame
-//! when it is left. In all other cases, they change nothing, and the stub calls the function of
-//! [`Events`](super::events::Events), after which they apply again.
+//! The steps do the same as [`Local::enter`] and [`Local::leave`] in the common case: the thread
+//! has a [`State`] for the monitor in the current period, and no tail call is pending; the caller
+//! is the innermost frame, and its node knows the callee ([`Way`]); at an exit, the callee is the
+//! innermost frame. In all other cases they change nothing, and the stub calls the function of
+//! [`Events`](super::events::Events), after which the steps apply again.
 //!
-//! An interrupt may come after the clock was read and before the call was counted: as if the
-//! function had been interrupted in its first instruction, without a call.
+//! An interrupt may come after the clock was read and before the call was counted. The effect is as
+//! if the function had been interrupted in its first instruction, without a call.
 //!
 //! [`Local::enter`]: super::local::Local::enter
 //! [`Local::leave`]: super::local::Local::leave
@@ -27,22 +27,22 @@ use Temp::{A, B, C, D};
 
 /// The shortcuts of probes.
 pub(super) struct Shortcuts {
-    /// For entries, by the place of the callee among the [`Way`]s.
+    /// For entries, by the index of the callee among the [`Way`]s.
     enter: [Shortcut; WAYS],
     /// For exits.
     pub(super) leave: Shortcut,
 }
 
 impl Shortcuts {
-    /// `None` if threads have no place for the address of their state.
+    /// `None` if threads have no word for the address of their state.
     pub(super) fn new(shared: &Shared) -> Option<Self> {
         let offset = shared.word.as_ref()?.offset();
         let new = |steps: Vec<Step>| {
             // SAFETY: 1. the shortcut keeps the number of the period. The word has the address of a
             // state of this monitor, or of a later one, as long as the thread has it: the thread
-            // clears it before. Periods are different for all monitors, so the steps go on with a
-            // state of this monitor only. Its frames and nodes, whose addresses are there, are
-            // there as long as it is. 2. All of this is the monitor's own.
+            // clears it before. Periods are different for all monitors, so the steps continue with
+            // a state of this monitor only. The frames and nodes whose addresses it has exist as
+            // long as it does. 2. All of this memory belongs to the monitor.
             unsafe { Shortcut::new(steps, shared.period.clone()) }
         };
         let mut enter = Vec::with_capacity(WAYS);
@@ -52,7 +52,7 @@ impl Shortcuts {
         Some(Self { enter: enter.try_into().ok()?, leave: new(leave_steps(shared, offset))? })
     }
 
-    /// For the entry of a function.
+    /// The shortcut for the entry of a function.
     pub(super) fn enter(&self, function: u32) -> &Shortcut {
         &self.enter[Node::way_of(function)]
     }
@@ -65,7 +65,8 @@ macro_rules! state {
     };
 }
 
-/// A field of the innermost frame, whose address is in `B`, or of the one this many after it.
+/// A field of the innermost frame, whose address is in `B`, or of a frame that many places after
+/// it.
 macro_rules! frame {
     ($field:ident, $after:literal) => {
         in_frame($after, offset_of!(Frame, $field))
@@ -76,7 +77,7 @@ fn in_frame(after: i32, field: usize) -> Quadword {
     Quadword { base: B, offset: after * FRAME + field as i32 }
 }
 
-/// `C` becomes the address of the state, `B` that of the innermost frame. Changes `A`.
+/// Loads the address of the state into `C`, and that of the innermost frame into `B`. Changes `A`.
 fn begin(shared: &Shared, offset: i32) -> Vec<Step> {
     vec![
         Step::SetOfThread(C, offset),
@@ -88,8 +89,8 @@ fn begin(shared: &Shared, offset: i32) -> Vec<Step> {
     ]
 }
 
-/// Where the clock must be read: the time since the last event is that of the node that ran, and
-/// another one runs from now on, according to the steps `publish`, which may change `A` and `B`.
+/// The steps that read the clock: the time since the last event belongs to the node that ran, and
+/// another node runs from now on, according to the steps `publish`, which may change `A` and `B`.
 /// Changes `A`, `B` and `D`.
 fn advance(shared: &Shared, publish: impl IntoIterator<Item = Step>) -> Vec<Step> {
     if !shared.clock.is_counter() {
@@ -107,7 +108,7 @@ fn advance(shared: &Shared, publish: impl IntoIterator<Item = Step>) -> Vec<Step
     vec![
         Step::SetClock(D),
         Step::Set(B, Memory(state!(last))),
-        // Counters of different processors may differ by some ticks.
+        // The counters of different processors may differ by a few ticks.
         Step::CallIf(Operand::Temp(D), Below, Operand::Temp(B)),
         Step::Subtract(B, Operand::Temp(D)),
         Step::Set(A, Memory(state!(top_node))),
@@ -116,7 +117,7 @@ fn advance(shared: &Shared, publish: impl IntoIterator<Item = Step>) -> Vec<Step
     ]
 }
 
-/// A function is entered: arguments 1 and 2 are it and its frame.
+/// A function is entered: arguments 1 and 2 are the function and its frame.
 fn enter_steps(shared: &Shared, offset: i32, way: usize) -> Vec<Step> {
     let way = (offset_of!(Node, ways) + way * size_of::<Way>()) as i32;
     // A field of the way, in the node whose address is in `A`.
@@ -145,7 +146,7 @@ fn enter_steps(shared: &Shared, offset: i32, way: usize) -> Vec<Step> {
         other.push(Step::Set(D, target));
         steps.push(Step::SkipIf(Operand::Temp(D), Equal, Memory(state!(top_node)), other.into()));
     }
-    // What is after the innermost frame is none yet.
+    // The memory after the innermost frame is not a frame yet.
     steps.extend([
         Step::Store(frame!(key, 1), Argument(2)),
         Step::Store(frame!(node, 1), Operand::Temp(D)),
@@ -264,8 +265,8 @@ mod tests {
             let contexts = observed(&module, measure);
             EVENTS.set(0);
             call(&module, "run", 1000).unwrap();
-            // The first call of each function, the second of the recursive one, and those for
-            // which there is memory for more frames.
+            // The first call of each function, the second call of the recursive one, and the calls
+            // for which there is memory for more frames.
             assert!((4..12).contains(&EVENTS.get()), "{measure:?}: {}", EVENTS.get());
             check(&contexts, &module, &[("/run", 1, 0), ("/run/down", 1, 1000), ("/run/leaf", 1000, 0)]);
             EVENTS.set(0);
@@ -275,8 +276,8 @@ mod tests {
         }
     }
 
-    /// A node remembers one callee for each of its [`Way`]s. Others that belong there are counted,
-    /// too.
+    /// A node remembers one callee for each of its [`Way`]s. Other callees that share a way are
+    /// counted, too.
     #[test]
     fn callees_of_one_caller_in_turn() {
         let functions: String = (0..2 * WAYS + 1).map(|at| format!("(func $f{at})")).collect();
@@ -312,7 +313,7 @@ mod tests {
         }
     }
 
-    /// Monitors of one thread have words of their own, as long as there are enough, and give them
+    /// Monitors of one thread have their own words, as long as there are enough, and give them
     /// back.
     #[test]
     fn any_number_of_monitors_at_a_time_and_in_turn() {
@@ -339,8 +340,8 @@ mod tests {
         .unwrap();
     }
 
-    /// One store on several threads in turn, and another one that a function of the host runs
-    /// meanwhile.
+    /// One store runs on several threads in turn, and a host function runs another store in
+    /// between.
     #[test]
     fn stores_change_their_threads_and_call_each_other() {
         let module = module(
@@ -391,7 +392,7 @@ mod tests {
         }
     }
 
-    /// An interrupt leaves the state of the thread complete, wherever it comes.
+    /// An interrupt leaves the state of the thread complete, at whatever point it comes.
     #[test]
     fn programs_are_interrupted_anywhere() {
         const ROUNDS: u64 = 25;

@@ -1,4 +1,4 @@
-//! Sampled times, with samples that the program takes itself, at known places.
+//! Sampled times, with samples that the program takes itself, at known points.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ struct Sampling {
 /// The functions on the paths that the thread had published at the samples, the innermost first.
 type Paths = Mutex<Vec<Vec<u32>>>;
 
-/// What each sample represents.
+/// The time that each sample represents, in nanoseconds.
 const SAMPLE: u64 = 1_000_000;
 
 impl Sampling {
@@ -44,7 +44,7 @@ impl Sampling {
         instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ())
     }
 
-    /// The samples of functions by paths: of themselves, and with all below.
+    /// The samples by path: in the function itself, and including all below.
     fn samples(&self) -> Vec<(String, u64, u64)> {
         let merged = self.contexts.merged();
         let (times, symbols) = (merged.times(), self.module.symbols());
@@ -85,7 +85,8 @@ impl Sampling {
 }
 
 impl Contexts {
-    /// Of all functions, without samples but those of [`sample`](Self::sample) and of each `nop`.
+    /// Contexts of all functions, without samples except those of [`sample`](Self::sample) and of
+    /// each `nop`.
     fn sampled(module: &Module, paths: &Arc<Paths>) -> Self {
         let shared = Shared::new(Measure::SampledTimes, usize::MAX);
         let (sampled, paths) = (shared.clone(), paths.clone());
@@ -117,7 +118,8 @@ impl Contexts {
         self.shared.threads().sample(&self.shared, SAMPLE);
     }
 
-    /// After a run of a program, with samples of 1 ms at known places, for the forms of reports.
+    /// The contexts after a run of a program, with samples of 1 ms at known points, for the forms
+    /// of reports.
     pub(in crate::builtin) fn example() -> (Module, Self) {
         let text = "(module
             (func $work nop)
@@ -156,8 +158,8 @@ fn samples_belong_to_the_context_in_which_they_are_taken() {
     ]);
 }
 
-/// Each sample is after something that must have put the thread back where it was, with nothing
-/// observed in between.
+/// Each sample is taken after an event that must have put the thread back where it was, with
+/// nothing observed in between.
 #[test]
 fn the_published_context_is_right_after_all_ways_to_leave_a_function() {
     let sampling = Sampling::of(
@@ -274,7 +276,7 @@ fn making_probes_is_the_time_of_no_function() {
         (func (export \"back\"))
         (func (export \"run\") (call $call)))",
     );
-    // In the place of the probes, a sample is taken.
+    // Instead of the probes, a sample is taken.
     let contexts = sampling.contexts.clone();
     let mut linker = Linker::new(sampling.module.engine());
     let call = move || {
@@ -330,7 +332,7 @@ fn several_monitors_have_their_own_samples() {
     assert_eq!(second.nodes.len(), exact.nodes.len());
 }
 
-/// What probes know of a monitor is only its number.
+/// Probes know only the number of a monitor.
 #[test]
 fn events_of_a_monitor_that_is_gone_do_nothing() {
     let shared = Shared::new(Measure::SampledTimes, usize::MAX);

@@ -1,4 +1,4 @@
-//! [`Tree`]: the contexts of a thread, which it alone changes and reports read meanwhile.
+//! [`Tree`]: the contexts of a thread. Only this thread changes them, while reports read them.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use super::{HOST, LEFT_OUT, REST, ROOT, Shared};
 
 /// The tree of a thread.
 pub(super) struct Tree {
-    /// The owner appends; what is there does not change.
+    /// The owner appends nodes; existing ones do not change.
     nodes: Mutex<Vec<Arc<Node>>>,
     pub(super) state: State,
-    /// The period in which the last event was.
+    /// The period of the last event.
     period: AtomicU64,
 }
 
@@ -21,28 +21,28 @@ pub(super) struct Tree {
 pub(super) struct Node {
     pub(super) calls: AtomicU64,
     pub(super) ticks: AtomicU64,
-    /// Calls of this node's function that were made recently: most calls are found here. The place
-    /// of a callee is that of [`Node::way_of`]. Only the owner of the tree uses them.
+    /// Recent calls of this node's function: most calls are found here. [`Node::way_of`] has the
+    /// index of a callee. Only the owner of the tree uses them.
     pub(super) ways: [Way; WAYS],
     pub(super) function: u32,
     pub(super) parent: u32,
-    /// The node of the call: itself, or one on its path.
+    /// The node to which the call leads: this one, or one on its path.
     pub(super) target: u32,
 }
 
-/// How many ways a node has: 160 bytes. With one, a function that calls two others in turn would
-/// find neither.
+/// The number of ways of a node: 160 bytes. With one, a function that calls two others in turn
+/// would find neither.
 pub(super) const WAYS: usize = 4;
 
 /// A call from a node.
 #[repr(C)]
 pub(super) struct Way {
-    /// The function, or [`NO_CALLEE`].
+    /// The callee, or [`NO_CALLEE`].
     pub(super) callee: AtomicU64,
-    /// The address of the node at which the call is counted, and its number.
+    /// The address and the number of the node at which the call is counted.
     pub(super) call: AtomicU64,
     pub(super) call_number: AtomicU64,
-    /// The address of the node to which it leads, and its number.
+    /// The address and the number of the node to which the call leads.
     pub(super) target: AtomicU64,
     pub(super) target_number: AtomicU64,
 }
@@ -63,13 +63,13 @@ impl Node {
         Arc::new(Self { calls, ticks, ways, function, parent, target })
     }
 
-    /// Its address, for machine code.
+    /// The node's address, for machine code.
     #[inline(always)]
     pub(super) fn address(&self) -> u64 {
         std::ptr::from_ref(self).expose_provenance() as u64
     }
 
-    /// The place of a callee among the ways: the callees of one caller, which are often neighbours,
+    /// The index of a callee among the ways: the callees of one caller, which are often neighbours,
     /// have different ones.
     #[inline(always)]
     pub(super) const fn way_of(callee: u32) -> usize {
@@ -82,14 +82,14 @@ pub(super) fn add(number: &AtomicU64, by: u64) {
     number.store(number.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 
-/// A tree as it was at one time.
+/// A tree as it was at one moment.
 pub(super) struct Snapshot {
     pub(super) nodes: Vec<Arc<Node>>,
-    /// Of each node.
+    /// Indexed by node.
     pub(super) figures: Vec<Figures>,
 }
 
-/// What was observed of a node.
+/// The observations of a node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Figures {
     pub(super) calls: u64,
@@ -105,7 +105,7 @@ impl Tree {
         Arc::new(Self { nodes: Mutex::new(nodes), state, period: AtomicU64::new(0) })
     }
 
-    /// Appends a node, of which the owner has the number.
+    /// Appends a node, whose number the owner knows.
     pub(super) fn append(&self, function: u32, parent: u32, target: u32) -> Arc<Node> {
         let node = Node::new(function, parent, target);
         self.nodes().push(node.clone());
@@ -116,10 +116,10 @@ impl Tree {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The function of this node, which is at this address, runs from now on.
+    /// Publishes that the function of this node, which is at this address, runs from now on.
     ///
-    /// Release: who reads the number then finds the node. It was appended before, and a report
-    /// that has the number from the sampler takes the lock of the nodes after that.
+    /// Release: a thread that reads the number then finds the node. The node was appended before,
+    /// and a report that gets the number from the sampler takes the lock of the nodes after that.
     #[inline]
     pub(super) fn publish(&self, node: u32, address: u64) {
         self.state.top_node.store(address, Ordering::Relaxed);
@@ -131,10 +131,10 @@ impl Tree {
         self.state.top.load(Ordering::Acquire) as u32
     }
 
-    /// A period begins, outside of all functions.
+    /// Begins a period, outside of all functions.
     pub(super) fn begin(&self, period: u64, root: u64) {
         self.publish(ROOT, root);
-        // Release, for `published_in`: who reads this period reads no older node.
+        // Release, for `published_in`: a thread that reads this period reads no older node.
         self.period.store(period, Ordering::Release);
     }
 
@@ -144,8 +144,7 @@ impl Tree {
         (self.period.load(Ordering::Acquire) == period).then(|| self.published())
     }
 
-    /// Reads it, with the time that has passed since the last event and with the samples of each
-    /// node.
+    /// Reads the tree, with the time since the last event and with the samples of each node.
     pub(super) fn read(&self, shared: &Shared, samples: &[Samples]) -> Snapshot {
         let last = self.state.last.load(Ordering::Acquire);
         let top = self.published() as usize;
@@ -157,7 +156,7 @@ impl Tree {
         };
         let mut figures: Vec<Figures> = nodes.iter().enumerate().map(read).collect();
         // With the fence of `Local::advance`: if an event has changed a number that was read above,
-        // this reads another time.
+        // this reads another time of the last event.
         fence(Ordering::Acquire);
         let until = self.until(shared);
         if last != 0 && self.state.last.load(Ordering::Relaxed) == last && top < figures.len() {

@@ -9,25 +9,25 @@ use crate::builtin::graph::Graph;
 
 /// A branch with more than one outcome.
 pub(super) struct Branch {
-    /// Its instruction.
+    /// Index of the branch instruction.
     pub(super) instruction: usize,
-    /// By number of the successor: which outcome that is.
+    /// Indexed by successor: the index of its outcome.
     by_successor: Vec<usize>,
     pub(super) outcomes: Vec<Outcome>,
 }
 
-/// A place where a branch may continue.
+/// A point at which control may continue after a branch.
 pub(super) struct Outcome {
-    /// The instruction, or the exit.
+    /// The index of the instruction, or the exit.
     pub(super) target: usize,
     pub(super) seen: Evidence,
 }
 
-/// The source of knowledge about an outcome.
+/// What shows that an outcome has occurred.
 pub(super) enum Evidence {
-    /// The first instruction of the target is executed only after it.
+    /// The execution of the target's first instruction, which is executed only after this outcome.
     ByTarget,
-    /// The branch has a probe that counts, or an earlier run has seen it.
+    /// The branch's probe, which counts, or an earlier run.
     ByProbe(AtomicBool),
 }
 
@@ -44,7 +44,7 @@ pub(super) fn branches_of(graph: &Graph<'_>) -> Vec<Branch> {
             | Operator::BrOnNonNull { .. }
             | Operator::BrOnCast { .. }
             | Operator::BrOnCastFail { .. } => true,
-            // The successors are by the operand, the default last.
+            // The successors are ordered by the operand, the default last.
             Operator::BrTable { .. } => false,
             _ => continue,
         };
@@ -59,7 +59,7 @@ pub(super) fn branches_of(graph: &Graph<'_>) -> Vec<Branch> {
         }
         let is_loop =
             |target: usize| matches!(graph.flow.instructions.get(target), Some((_, Operator::Loop { .. })));
-        // A loop is executed first from outside.
+        // A loop is first entered from outside.
         let comes_only_from = |target: usize| {
             let from = predecessors[target].iter().filter(|(from, _)| !is_loop(target) || *from < target);
             let edges =
@@ -89,12 +89,12 @@ pub(super) fn branches_of(graph: &Graph<'_>) -> Vec<Branch> {
 }
 
 impl Branch {
-    /// Whether not all of its outcomes are known from the instructions that were executed.
+    /// Whether some outcomes cannot be derived from the instructions that were executed.
     pub(super) fn needs_probe(&self) -> bool {
         self.outcomes.iter().any(|outcome| matches!(outcome.seen, Evidence::ByProbe(_)))
     }
 
-    /// Whether an outcome was seen, with what the branch's probe has counted.
+    /// Whether an outcome has occurred, given the counts of the branch's probe.
     pub(super) fn has_seen(&self, outcome: usize, counted: Option<&Branches>) -> bool {
         let ways: Vec<u64> = match counted {
             Some(Branches::Condition { taken, not_taken }) => vec![*taken, *not_taken],

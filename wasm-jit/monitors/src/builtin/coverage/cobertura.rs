@@ -77,7 +77,7 @@ fn escaped(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // XML has no characters for them.
+            // XML has no representation of these characters.
             _ if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('?'),
             _ => out.push(c),
         }

@@ -1,4 +1,4 @@
-//! Reports of earlier runs: what is written for them, and how they are read.
+//! Reports of earlier runs: the tables that are written for them, and reading these.
 
 use std::fs;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ pub(super) fn identity(module: &Module) -> String {
     format!("crc32:{:08x}/{}", crc32fast::hash(bytes), bytes.len())
 }
 
-/// The tables that are read again: instructions that were executed, the first and the last of
-/// successive ones, by their offsets in the function's body; and outcomes of branches.
+/// The tables that later runs read: executed instructions, as the first and the last of successive
+/// ones, by their offsets in the function's body; and outcomes of branches.
 pub(super) fn tables(functions: &[(Arc<Function>, Covered)], report: &mut Report) {
     let mut executed = Table::new("executed", ["function", "from", "to"]).hidden();
     let mut outcomes = Table::new("outcomes_seen", ["function", "branch", "outcome"]).hidden();

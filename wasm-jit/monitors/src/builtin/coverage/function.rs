@@ -1,4 +1,4 @@
-//! The parts of a function, and what was executed of them.
+//! The parts of a function, and which of them were executed.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,30 +12,32 @@ use crate::builtin::graph::{Completion, Graph};
 /// A function and its parts.
 pub(super) struct Function {
     pub(super) index: u32,
-    /// The offsets of its instructions.
+    /// The offsets of the function's instructions.
     pub(super) offsets: Vec<u32>,
-    /// Its basic blocks: their instructions.
+    /// The instructions of each basic block.
     blocks: Vec<Range<usize>>,
     pub(super) segments: Vec<Segment>,
     pub(super) branches: Vec<Branch>,
 }
 
-/// Instructions of a function.
+/// A range of instructions of a function.
 pub(super) struct Segment {
     pub(super) instructions: Range<usize>,
-    /// The place at which its completion is certain; `None` if control cannot come to it.
+    /// The location at which the completion of the segment is certain; `None` if control cannot
+    /// reach it.
     pub(super) probe: Option<Location>,
-    /// Whether all of it was executed.
+    /// Whether the entire segment was executed.
     pub(super) is_covered: AtomicBool,
-    /// The number of its instructions that were executed before one trapped.
+    /// The number of the segment's instructions that were executed before one trapped.
     pub(super) until_trap: AtomicU32,
 }
 
 /// The executed parts of a function, at one time.
 pub(super) struct Covered {
-    /// By instruction; `None` if control never comes to it.
+    /// Indexed by instruction; `None` if control never reaches it.
     pub(super) instructions: Vec<Option<bool>>,
-    /// Of branches: the instruction, and for each outcome the target and whether it was seen.
+    /// For each branch, the instruction, and for each outcome the target and whether it has
+    /// occurred.
     pub(super) branches: Vec<(usize, Vec<(usize, bool)>)>,
     pub(super) figures: Figures,
 }
@@ -65,7 +67,7 @@ impl Function {
         Location { function: self.index, place }
     }
 
-    /// The number of the segment with an instruction.
+    /// The index of the segment that contains an instruction.
     pub(super) fn segment_of(&self, instruction: usize) -> usize {
         self.segments.partition_point(|segment| segment.instructions.start <= instruction) - 1
     }

@@ -7,7 +7,7 @@ use super::lines::Lines;
 pub(super) fn print(lines: &Lines) -> String {
     let mut out = String::new();
     for (name, file) in &lines.files {
-        // A record is a line.
+        // A record is one line.
         let name = name.replace(char::is_control, "?");
         let _ = writeln!(out, "TN:\nSF:{name}");
         for (line, function, _) in &file.functions {

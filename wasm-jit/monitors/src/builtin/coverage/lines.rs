@@ -1,4 +1,4 @@
-//! Coverage by line: of source files if the module has DWARF, else of the module's text.
+//! Coverage by line: of source files if the module has DWARF, otherwise of the module's text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,12 +18,13 @@ const MAX_SOURCE_SIZE: u64 = 16 << 20;
 
 /// The lines of a module.
 pub(super) struct Lines {
-    /// By name.
+    /// Indexed by file name.
     pub(super) files: BTreeMap<String, Lined>,
     has_dwarf: bool,
 }
 
-/// The text of the module, with 1 in front of each instruction that is covered, or 0.
+/// The text of the module, with 1 before each instruction that is covered, and 0 before each one
+/// that is not.
 pub(super) fn listing(program: &Program<'_>, functions: &[(Arc<Function>, Covered)]) -> String {
     listing::annotated(program.module, |function, offset| {
         let at = functions.binary_search_by_key(&function, |(function, _)| function.index).ok()?;
@@ -36,7 +37,7 @@ pub(super) fn listing(program: &Program<'_>, functions: &[(Arc<Function>, Covere
 #[derive(Default)]
 pub(super) struct Lined {
     pub(super) lines: BTreeMap<u32, Line>,
-    /// Functions that begin in it: the line, the name, and whether it was executed.
+    /// The functions that begin in the file: the line, the name, and whether it was executed.
     pub(super) functions: Vec<(u32, String, bool)>,
 }
 
@@ -44,12 +45,12 @@ pub(super) struct Lined {
 #[derive(Default)]
 pub(super) struct Line {
     pub(super) is_covered: bool,
-    /// Its branches: for each, whether it was executed, and its outcomes.
+    /// For each branch in the line, whether it was executed, and its outcomes.
     pub(super) branches: Vec<(bool, Vec<bool>)>,
 }
 
 impl Line {
-    /// The outcomes that were seen, and all.
+    /// The number of outcomes that have occurred, and of all.
     pub(super) fn outcomes(&self) -> [usize; 2] {
         let outcomes = self.branches.iter().flat_map(|(_, outcomes)| outcomes);
         [outcomes.clone().filter(|seen| **seen).count(), outcomes.count()]
@@ -57,12 +58,12 @@ impl Line {
 }
 
 impl Lined {
-    /// The lines that are covered, and all.
+    /// The number of covered lines, and of all.
     pub(super) fn covered(&self) -> [usize; 2] {
         [self.lines.values().filter(|line| line.is_covered).count(), self.lines.len()]
     }
 
-    /// The outcomes that were seen, and all.
+    /// The number of outcomes that have occurred, and of all.
     pub(super) fn outcomes(&self) -> [usize; 2] {
         sum(self.lines.values().map(Line::outcomes))
     }
@@ -76,7 +77,7 @@ impl Lines {
     pub(super) fn of(program: &Program<'_>, functions: &[(Arc<Function>, Covered)]) -> Self {
         let has_dwarf = program.symbols.has_lines();
         let numbers = (!has_dwarf).then(|| LineNumbers::of(program.module));
-        // Successive instructions are mostly of one line.
+        // Successive instructions mostly belong to one line.
         let place = |function: u32, offset: u32| -> Option<(String, u32)> {
             let Some(numbers) = &numbers else {
                 let found = program.symbols.lookup(function, offset);
@@ -108,12 +109,12 @@ impl Lines {
         Self { files, has_dwarf }
     }
 
-    /// The lines that are covered, and all.
+    /// The number of covered lines, and of all.
     pub(super) fn covered(&self) -> [usize; 2] {
         sum(self.files.values().map(Lined::covered))
     }
 
-    /// The outcomes that were seen, and all.
+    /// The number of outcomes that have occurred, and of all.
     pub(super) fn outcomes(&self) -> [usize; 2] {
         sum(self.files.values().map(Lined::outcomes))
     }
@@ -135,7 +136,8 @@ impl Lines {
         report.file("source.txt", || self.source());
     }
 
-    /// The source files that can be read: each line with its number, and 1 if it is covered, or 0.
+    /// The source files that can be read: each line with its number, and with 1 if it is covered,
+    /// or 0 if it is not.
     fn source(&self) -> String {
         let mut out = String::new();
         for (name, file) in &self.files {

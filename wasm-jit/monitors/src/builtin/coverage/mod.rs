@@ -1,11 +1,10 @@
 //! `coverage`: which instructions, basic blocks, branches and functions were executed.
 //!
-//! A probe is in each [segment](super::graph::Graph::segments), where its completion is certain. It
-//! is made when its function is first called, and switches itself off when it has fired; a function
-//! whose probes are all off returns to its original code. Segments that trap before their probe are
-//! known from the frames that are left.
-//! The outcomes of most branches follow from the basic blocks; the others have counters,
-//! if branches are observed.
+//! Each [segment](super::graph::Graph::segments) has a probe where its completion is certain. The
+//! probe is made when the function is first called, and deactivates itself when it has fired; a
+//! function whose probes are all off returns to its original code. Segments that trap before their
+//! probe are known from the frames that are left. The outcomes of most branches follow from the
+//! executed basic blocks; the other branches have counters, if branches are observed.
 
 mod branches;
 mod cobertura;
@@ -53,7 +52,7 @@ pub(super) const DESCRIPTION: Description = Description {
     start,
 };
 
-/// The functions of which something is known, by their indices.
+/// The functions of which something is known, by index.
 #[derive(Default)]
 struct Functions {
     observes_branches: bool,
@@ -70,25 +69,25 @@ impl Functions {
         self.known().get(&index).cloned()
     }
 
-    /// A function, from now on known; `None` if it has no body.
+    /// The entry of a function, created if there is none; `None` if the function has no body.
     fn get_or_add(&self, info: &FunctionInfo<'_>) -> Option<Arc<Function>> {
         if let Some(known) = self.get(info.index()) {
             return Some(known);
         }
         let function = Arc::new(Function::of(&Graph::of(info)?, self.observes_branches));
-        // Another thread may have added it meanwhile.
+        // Another thread may have added it in the meantime.
         Some(self.known().entry(info.index()).or_insert(function).clone())
     }
 }
 
 struct Coverage {
     module: String,
-    /// Of the functions to observe.
+    /// The functions to observe.
     chosen: Vec<u32>,
     functions: Arc<Functions>,
-    /// Probes of segments. Closures must not own them.
+    /// The probes of segments. Closures must not own them.
     segments: Arc<OnceLock<LazyProbes>>,
-    /// Probes of branches, if these are observed.
+    /// The probes of branches, if these are observed.
     branches: Option<LazyProbes>,
     _watch: UnwoundWatch,
 }
@@ -110,7 +109,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     Ok(Box::new(coverage))
 }
 
-/// Probes that switch themselves off when they have fired.
+/// Probes that deactivate themselves when they have fired.
 fn probes_of_segments(setup: &Setup<'_>, functions: &Arc<Functions>) -> Arc<OnceLock<LazyProbes>> {
     let probes = Arc::new(OnceLock::<LazyProbes>::new());
     let (functions, of_closures) = (functions.clone(), Arc::downgrade(&probes));
@@ -120,11 +119,11 @@ fn probes_of_segments(setup: &Setup<'_>, functions: &Arc<Functions>) -> Arc<Once
         let closure = Callback::new(move |values| {
             let segment = &of_closure.segments[values[0] as usize];
             segment.is_covered.store(true, Ordering::Relaxed);
-            // If the monitor has gone, this is the last event.
+            // If the monitor no longer exists, this is the last event.
             if let Some(probes) = probes.upgrade()
                 && let Some((probes, location)) = probes.get().zip(segment.probe)
             {
-                // If it cannot be switched off, it fires again.
+                // If it cannot be deactivated, it fires again.
                 let _ = probes.deactivate_at(location);
             }
         });
@@ -152,7 +151,7 @@ fn probes_of_branches(setup: &Setup<'_>, functions: &Arc<Functions>) -> LazyProb
     })
 }
 
-/// Notes how far segments come that trap.
+/// Records how far segments that trap were executed.
 fn watch(setup: &Setup<'_>, functions: &Arc<Functions>) -> UnwoundWatch {
     let functions = Arc::downgrade(functions);
     setup.module.watch_unwound(move |left| {
@@ -160,7 +159,7 @@ fn watch(setup: &Setup<'_>, functions: &Arc<Functions>) -> UnwoundWatch {
         if left.is_call() || !functions.is_on.load(Ordering::Relaxed) {
             return;
         }
-        // Where it is not known, the backtrace of the trap reports it.
+        // Where this is not known, the backtrace of the trap reports it.
         let offset = left.offset().ok().flatten();
         let Some((function, offset)) = functions.get(left.function).zip(offset) else { return };
         let Ok(instruction) = function.offsets.binary_search(&offset) else { return };
@@ -181,8 +180,8 @@ impl Coverage {
         self.segments().switch(on).and(of_branches)
     }
 
-    /// The chosen functions and what was executed of them. Those that were never called are looked
-    /// at now, and not kept.
+    /// The chosen functions and what was executed of them. Functions that were never called are
+    /// analysed now, and not kept.
     fn covered(&self, module: &Module) -> Vec<(Arc<Function>, Covered)> {
         let counted = |function: &Function, instruction: usize| {
             self.branches.as_ref()?.get(function.location(instruction), |probe| probe.branches())?
@@ -234,7 +233,7 @@ impl Monitor for Coverage {
             branches.report_refused_as(report, "the outcomes of its branches were not all observed");
         }
         report.file(lines::LISTING, || lines::listing(program, &functions));
-        // Lines of the module's text are in files only.
+        // Lines of the module's text are only in files.
         if program.symbols.has_lines() || report.has_files() {
             let lines = lines::Lines::of(program, &functions);
             lines.report(report);
@@ -244,7 +243,7 @@ impl Monitor for Coverage {
     }
 }
 
-/// Executed, and all.
+/// The number of executed parts, and of all.
 type Part = [u64; 2];
 
 #[derive(Default)]

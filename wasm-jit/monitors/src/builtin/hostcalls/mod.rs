@@ -1,9 +1,10 @@
-//! `hostcalls`: the functions of the host that the program calls.
+//! `hostcalls`: the host functions that the program calls.
 //!
 //! Each call has two probes: one at the call, and one at the instruction after it, where the
-//! results are the operands on top of the stack. Calls that have begun are on a stack of the
-//! thread; a frame that is left takes its call with it. With the option `trace`, generic probes at
-//! the same places read what the arguments of WASI lead to in the program's memory.
+//! results are the top operands of the stack. Each thread keeps a stack of the calls that have
+//! begun; when a frame is left, its call is removed. With the option `trace`, generic probes at the
+//! same locations read the data in the program's memory to which the arguments of WASI functions
+//! point.
 
 mod wasi;
 
@@ -60,21 +61,21 @@ struct Hostcalls {
 }
 
 struct Shared {
-    /// Identifies it in the threads.
+    /// Identifies the monitor in the threads.
     number: u64,
     clock: Clock,
-    /// Imported functions, and one for all others of the host.
+    /// Imported functions, and one entry for all other host functions.
     functions: Vec<Function>,
-    /// Calls by function and error.
+    /// The number of calls, by function and error.
     errors: Mutex<BTreeMap<(usize, u64), u64>>,
-    /// For lines, if there are any.
+    /// For lines, if any are written.
     stream: Option<Mutex<Stream>>,
     /// Whether lines are JSON.
     is_json: bool,
     threads: AtomicU64,
 }
 
-/// A function of the host.
+/// A host function.
 struct Function {
     name: String,
     wasi: Option<wasi::Function>,
@@ -99,7 +100,7 @@ struct Begun {
 
 enum Arguments {
     None,
-    /// As they are shown.
+    /// As text.
     Shown(String),
     Wasi(wasi::Begun),
 }
@@ -109,9 +110,9 @@ struct Local {
     of: u64,
     thread: u64,
     begun: Vec<Begun>,
-    /// Arguments that the generic probe at a call has read, and the call's site.
+    /// The arguments that the generic probe at a call has read, and the call's site.
     read: Option<(u64, Arguments)>,
-    /// The line that the generic probe after the call writes: the call, its time, its results.
+    /// The line that the generic probe after the call is to write: the call, its time, its results.
     returned: Option<(Begun, u64, Vec<u64>)>,
 }
 
@@ -155,7 +156,7 @@ impl Function {
 
 impl Shared {
     fn with(self: &Arc<Self>, function: impl FnOnce(&mut Local)) {
-        // Programs that run while their thread ends are not observed.
+        // Programs that run while their thread is ending are not observed.
         let _ = LOCALS.try_with(|locals| {
             let Ok(mut locals) = locals.try_borrow_mut() else { return };
             let known = locals.iter().position(|local| local.of == self.number);
@@ -170,13 +171,13 @@ impl Shared {
         });
     }
 
-    /// A call begins; its arguments are the values.
+    /// A call begins; `values` are its arguments.
     fn begin(self: &Arc<Self>, site: u64, frame: u64, function: usize, values: &[u64], is_tail: bool) {
         self.with(|local| {
             // Calls of frames that have ended, or that have caught an exception of the host.
             self.abandon(local, |begun| begun.frame <= frame);
             self.functions[function].calls.fetch_add(1, Ordering::Relaxed);
-            // Arguments of another site belong to an indirect call that was not one of the host.
+            // Arguments of another site belong to an indirect call that did not lead to the host.
             let read = local.read.take().filter(|(of, _)| *of == site);
             let arguments = match (&self.stream, read) {
                 (None, _) => Arguments::None,
@@ -191,8 +192,8 @@ impl Shared {
         });
     }
 
-    /// Control comes to the instruction after a call, perhaps from there. A generic probe after it
-    /// may write the line.
+    /// Control reaches the instruction after a call, perhaps by returning from it. A generic probe
+    /// after it may write the line.
     fn end(self: &Arc<Self>, site: u64, frame: u64, results: &[u64], is_written_later: bool) {
         let now = self.clock.now();
         self.with(|local| {
@@ -275,7 +276,7 @@ impl Shared {
         ticks as f64 * self.clock.nanoseconds_per_tick() / 1e9
     }
 
-    /// Reads what the arguments of a call lead to.
+    /// Reads the data to which the arguments of a call point.
     fn read(self: &Arc<Self>, frame: &mut Frame<'_>, site: u64, function: usize) {
         let Some(wasi) = self.functions[function].wasi else { return };
         let count = self.functions[function].params.len() as u32;
@@ -289,7 +290,7 @@ impl Shared {
         self.with(|local| local.read = Some((site, Arguments::Wasi(begun))));
     }
 
-    /// Writes the line of the call of WASI that has just returned.
+    /// Writes the line of the WASI call that has just returned.
     fn write_returned(self: &Arc<Self>, frame: &mut Frame<'_>) {
         let Some(stream) = &self.stream else { return };
         self.with(|local| {
@@ -320,7 +321,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
             let wasi = import
                 .as_ref()
                 .and_then(|import| wasi::Function::named(import.module(), import.name(), params.len()));
-            // As strace, without the name of the interface.
+            // As in strace, without the name of the interface.
             let name = match (&import, wasi) {
                 (Some(import), Some(_)) => import.name().to_owned(),
                 _ => symbols.function(function.index()),
@@ -348,11 +349,11 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     Ok(Box::new(Hostcalls { shared, probes, _watch: watch }))
 }
 
-/// A call, for the probes after it.
+/// The last call, for the probes after it.
 struct Last {
     site: u64,
     results: Types,
-    /// Whether a generic probe writes its line.
+    /// Whether a generic probe writes the call's line.
     is_written_later: bool,
 }
 
@@ -399,7 +400,7 @@ fn specs(setup: &Setup<'_>, shared: &Arc<Shared>, imports: usize) -> Vec<ProbeSp
             Ok(())
         })
     };
-    // By function: what is before a call is after the calls before.
+    // Indexed by function: the probe before a call comes after those behind earlier calls.
     let (mut before, mut after) = (Vec::new(), Vec::new());
     // The call of the last instruction.
     let mut last: Option<Last> = None;
@@ -432,7 +433,7 @@ fn specs(setup: &Setup<'_>, shared: &Arc<Shared>, imports: usize) -> Vec<ProbeSp
             Operator::ReturnCallIndirect { .. } if host_in_tables => {
                 (&begins_indirect_tail, Bound::Callee, 1, true)
             }
-            // Where a reference comes from is not known.
+            // The source of a reference is not known.
             Operator::CallRef { .. } => (&begins_indirect, Bound::Callee, 1, false),
             Operator::ReturnCallRef { .. } => (&begins_indirect_tail, Bound::Callee, 1, true),
             _ => return,
@@ -500,7 +501,7 @@ impl Monitor for Hostcalls {
             ["share", "total ns", "mean ns", "longest ns", "calls", "errors", "not returned", "function"];
         let mut table = Table::new("functions", columns);
         for (function, time) in called {
-            // The later one first: no more calls have returned than have begun.
+            // The later count is read first: no more calls have returned than have begun.
             let returned = get(&function.returned);
             let calls = get(&function.calls);
             table.row([

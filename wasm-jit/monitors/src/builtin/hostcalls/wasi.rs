@@ -1,8 +1,8 @@
-//! The arguments and results of WASI preview 1, for people.
+//! The arguments and results of WASI preview 1, in human-readable form.
 
 use std::fmt::Write;
 
-/// Reads the program's memory; false if the address is outside of it.
+/// Reads the program's memory; returns false if the address is outside of it.
 pub(super) type Read<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> bool;
 
 /// The meaning of a parameter, or of two successive ones.
@@ -10,32 +10,32 @@ pub(super) type Read<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> bool;
 enum Meaning {
     /// A number.
     Number,
-    /// An address of something that is not shown.
+    /// An address of data that is not shown.
     Address,
     /// A text: address and length.
     Text,
     /// Text that is read after the call.
     TextAfter,
-    /// A buffer, whose contents are not shown: address and length.
+    /// A buffer whose contents are not shown: address and length.
     Buffer,
-    /// Buffers that are written from: address and count.
+    /// Buffers that the call writes out: address and count.
     Written,
-    /// Buffers that are read into: address and count. Shown after the call, up to the number of
-    /// bytes that the next parameter leads to.
+    /// Buffers into which the call reads: address and count. Shown after the call, up to the number
+    /// of bytes that the call stores at the next parameter's address.
     Read,
-    /// The address to which the call stores a number of 32 or 64 bits.
+    /// The address at which the call stores a 32-bit or 64-bit number.
     Number32After,
     Number64After,
-    /// The address to which it stores the description of a preopened directory: its kind, and the
-    /// length of its name.
+    /// The address at which the call stores the description of a preopened directory: its kind, and
+    /// the length of its name.
     PrestatAfter,
-    /// The address to which it stores a file's state.
+    /// The address at which the call stores a file's state.
     FilestatAfter,
-    /// The address to which it stores a descriptor's state.
+    /// The address at which the call stores a descriptor's state.
     FdstatAfter,
-    /// One of these names, by its number.
+    /// One of these names, given by its index.
     Name(&'static [&'static str]),
-    /// Some of these names, by bits.
+    /// A set of these names, given by bits.
     Flags(&'static [&'static str]),
     /// Bits, in hexadecimal.
     Bits,
@@ -236,12 +236,12 @@ pub(super) fn error(code: u64) -> &'static str {
     usize::try_from(code).ok().and_then(|code| ERRORS.get(code)).copied().unwrap_or("?")
 }
 
-/// The number of bytes of a text or buffer that are shown.
+/// Maximum number of bytes of a text or buffer that are shown.
 const SHOWN: usize = 64;
-/// The number of buffers of a list that are shown.
+/// Maximum number of buffers of a list that are shown.
 const BUFFERS: u64 = 16;
 
-/// A function of WASI.
+/// A WASI function, by its parameters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Function(&'static [(&'static str, Meaning)]);
 
@@ -252,7 +252,7 @@ pub(super) struct Begun(Vec<Argument>);
 #[derive(Debug)]
 enum Argument {
     Known(String),
-    /// To be read when the call has returned.
+    /// The argument is read when the call has returned.
     After {
         name: &'static str,
         what: Meaning,
@@ -261,7 +261,7 @@ enum Argument {
 }
 
 impl Function {
-    /// A function of this name, if its arguments are as expected.
+    /// The function of this name, if it exists and has this number of parameters.
     pub(super) fn named(module: &str, name: &str, parameters: usize) -> Option<Self> {
         let is_wasi = ["wasi_snapshot_preview1", "wasi_unstable"].contains(&module);
         let (_, arguments) = FUNCTIONS.iter().find(|(known, _)| is_wasi && *known == name)?;
@@ -296,7 +296,7 @@ impl Function {
 }
 
 impl Begun {
-    /// The arguments, with those that the call has stored if it has succeeded.
+    /// The arguments, including those that the call has stored if it has succeeded.
     pub(super) fn end(&self, has_succeeded: bool, read: Read<'_>) -> String {
         let arguments: Vec<String> =
             (0..self.0.len()).map(|at| self.argument(at, has_succeeded, read)).collect();
@@ -384,7 +384,7 @@ fn text(address: u64, length: u64, read: Read<'_>) -> String {
         for character in chunk.valid().chars() {
             out.extend(character.escape_debug());
         }
-        // A character that is cut off at the end is no error.
+        // A character that is cut off at the end is not an error.
         for byte in chunk.invalid() {
             let _ = write!(out, "\\x{byte:02x}");
         }
@@ -396,7 +396,7 @@ fn text(address: u64, length: u64, read: Read<'_>) -> String {
     out
 }
 
-/// The contents of buffers, up to a length of all of them.
+/// The contents of buffers, up to a total length.
 fn buffers([list, count]: [u64; 2], mut length: Option<u64>, read: Read<'_>) -> String {
     let mut shown = Vec::new();
     for at in 0..count.min(BUFFERS) {
@@ -418,7 +418,7 @@ fn buffers([list, count]: [u64; 2], mut length: Option<u64>, read: Read<'_>) -> 
 mod tests {
     use super::*;
 
-    /// A call on a memory; it changes the memory.
+    /// A call that changes the memory.
     #[track_caller]
     fn check(name: &str, values: &[i64], memory: &mut [u8], change: impl FnOnce(&mut [u8]), expected: &str) {
         fn reader(memory: &[u8]) -> impl FnMut(u64, &mut [u8]) -> bool {

@@ -1,4 +1,4 @@
-//! Number of accesses to each line of memory.
+//! The number of accesses to each line of memory.
 
 /// Bytes of a line.
 pub(super) const LINE: u64 = 64;
@@ -9,17 +9,17 @@ pub(super) const PAGE: u64 = 4096;
 /// Lines of a page.
 pub(super) const LINES: usize = (PAGE / LINE) as usize;
 
-/// Addresses from here on are only counted.
+/// Accesses from this address on are only counted as a total.
 const END: u64 = 64 << 30;
 
-/// Accesses of this number of bytes or more are only counted: bulk instructions that trap may name
-/// any number.
+/// Accesses of this number of bytes or more are only counted as a total: bulk instructions that
+/// trap may name any number.
 const MAX_ACCESS: u64 = 64 << 20;
 
-/// Counts accesses by line. An access of several lines counts for each.
+/// Counts accesses by line. An access to several lines counts for each.
 #[derive(Default)]
 pub(super) struct Heat {
-    /// By memory.
+    /// Indexed by memory.
     memories: Vec<Lines>,
     beyond: u64,
 }
@@ -27,7 +27,7 @@ pub(super) struct Heat {
 /// The lines of a memory.
 #[derive(Default)]
 struct Lines {
-    /// By page: where its counts are, from 1; 0 if it was not accessed.
+    /// Indexed by page: the position of its counts, from 1; 0 if the page was not accessed.
     pages: Vec<u32>,
     counts: Vec<[u64; LINES]>,
 }
@@ -40,17 +40,17 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Number of accesses to its lines.
+    /// The number of accesses to the lines of the page.
     pub(super) fn accesses(&self) -> u64 {
         self.lines.iter().sum()
     }
 }
 
 impl Heat {
-    /// Adds an access from one byte to another.
+    /// Adds an access, given the addresses of its first and last byte.
     #[inline]
     pub(super) fn add(&mut self, memory: u32, first: u64, last: u64) {
-        // Nearly all are within a line that was accessed before.
+        // Nearly all accesses are within a line that was accessed before.
         let line = (first / LINE) as usize;
         if first / LINE == last / LINE
             && let Some(Lines { pages, counts }) = self.memories.get_mut(memory as usize)
@@ -65,7 +65,7 @@ impl Heat {
 
     fn add_lines(&mut self, memory: u32, first: u64, last: u64) {
         if last >= END || last - first >= MAX_ACCESS {
-            // It traps, or the program is very large.
+            // The access traps, or the program is very large.
             self.beyond += 1;
             return;
         }
@@ -87,7 +87,7 @@ impl Heat {
         }
     }
 
-    /// The pages that were accessed, in the order of memories and addresses.
+    /// The pages that were accessed, ordered by memory and address.
     pub(super) fn pages(&self) -> Vec<Page> {
         let mut found = Vec::new();
         for (memory, Lines { pages, counts }) in (0..).zip(&self.memories) {
@@ -97,7 +97,7 @@ impl Heat {
         found
     }
 
-    /// Number of accesses beyond the addresses that it keeps.
+    /// The number of accesses that were only counted as a total.
     pub(super) fn beyond(&self) -> u64 {
         self.beyond
     }

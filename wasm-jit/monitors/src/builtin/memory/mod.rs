@@ -90,7 +90,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
 
 /// The observed accesses.
 struct Seen {
-    /// By site.
+    /// Indexed by site.
     counts: Vec<Counts>,
     heat: Heat,
     trace: Option<Trace>,
@@ -100,10 +100,10 @@ struct Seen {
 struct Counts {
     accesses: u64,
     bytes: u64,
-    /// The least address, and the greatest of a last byte.
+    /// The lowest address, and the highest address of a last byte.
     least: u64,
     greatest: u64,
-    /// The least and the greatest value.
+    /// The lowest and the highest value.
     values: Option<(u64, u64)>,
 }
 
@@ -117,11 +117,11 @@ struct Trace {
     stream: Stream,
     /// Text that is not written yet.
     text: Vec<u8>,
-    /// By site: the end of a line, without the value.
+    /// By site: the end of the line, without the value.
     ends: Vec<String>,
     is_json: bool,
     has_values: bool,
-    /// The first reason for which something could not be written.
+    /// The first reason why something could not be written.
     problem: Option<String>,
 }
 

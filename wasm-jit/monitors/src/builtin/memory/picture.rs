@@ -1,4 +1,5 @@
-//! The heat map as a picture: a row for each page that was accessed, a column for each line in it.
+//! The heat map as an image: a row for each page that was accessed, a column for each line of the
+//! page.
 
 use std::sync::OnceLock;
 
@@ -9,17 +10,17 @@ use plotters::style::{Color, FontStyle, IntoFont, register_font};
 
 use super::heat::{LINES, PAGE, Page};
 
-/// Rows of the picture at most.
+/// Maximum number of rows of the image.
 const ROWS: usize = 256;
 
 const FONT: &str = "sans-serif";
 
-/// Left of the cells, above them, and the size of one.
+/// The space to the left of the cells and above them, and the size of a cell.
 const LEFT: i32 = 150;
 const TOP: i32 = 40;
 const CELL: (i32, i32) = (10, 8);
 
-/// A row of the picture: pages that follow each other, and the accesses of their lines.
+/// A row of the image: consecutive pages, and the accesses to their lines.
 struct Row {
     memory: u32,
     first: u64,
@@ -29,7 +30,7 @@ struct Row {
 /// Draws the pages as SVG.
 pub(super) fn draw(pages: &[Page]) -> String {
     let mut out = String::new();
-    // Writing to a text does not fail; the font is part of the program.
+    // Writing to a string does not fail; the font is part of the program.
     let _ = draw_rows(&rows(pages), &mut out);
     out
 }
@@ -69,7 +70,7 @@ fn draw_rows(rows: &[Row], out: &mut String) -> Result<(), Box<dyn std::error::E
     area.draw(&text(caption, (LEFT, 14))).map_err(failed)?;
     for (number, row) in (0..).zip(rows) {
         let y = TOP + CELL.1 * number;
-        // A label for some of the rows.
+        // Only some of the rows have a label.
         if number % 2 == 0 {
             let memory = if row.memory == 0 { String::new() } else { format!("{}: ", row.memory) };
             area.draw(&text(format!("{memory}{:#x}", row.first * PAGE), (10, y))).map_err(failed)?;

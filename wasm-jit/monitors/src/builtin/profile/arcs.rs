@@ -10,10 +10,10 @@ use super::{ArcData, State, lock};
 use crate::builtin::clock::Clock;
 use crate::{Program, Session};
 
-/// The results of the monitor `profile`, to be used while the program runs: the interface of
-/// WasmProf (section 5.1.4 of the thesis) for a host. [`CallArcs::define`] gives it to programs.
+/// The results of the monitor `profile`, for use while the program runs: the interface of WasmProf
+/// (section 5.1.4 of the thesis) for a host. [`CallArcs::define`] makes it available to programs.
 ///
-/// A function's number is its index, imports included, plus 1; 0 is the host itself.
+/// Functions are numbered by index, imports included, plus 1; 0 is the host itself.
 ///
 /// ```
 /// use wasm_jit::{Engine, Instance, Module, Store};
@@ -40,24 +40,25 @@ impl CallArcs {
         Self(state)
     }
 
-    /// The calls of a session in which the monitor `profile` has started.
+    /// The calls that the monitor `profile` of a session has observed; `None` if it was not
+    /// started.
     pub fn of(session: &Session) -> Option<Self> {
         session.interface("profile")
     }
 
-    /// The time in milliseconds since an unspecified one.
+    /// The time in milliseconds since an unspecified moment.
     pub fn get_time(&self) -> f64 {
         Clock::get().elapsed().as_secs_f64() * 1e3
     }
 
-    /// Forgets all calls and times so far, measured and given ones.
+    /// Discards all calls and times so far, both measured and given ones.
     pub fn clear_results(&self) {
         lock(&self.0.given).clear();
         self.0.contexts.clear();
     }
 
-    /// Adds calls of a function by another one, and their time in milliseconds, to those that were
-    /// given before. They are added to those that are measured.
+    /// Adds calls from the function `source` to the function `destination`, and their time in
+    /// milliseconds, to those that were given before. They are added to the measured calls.
     pub fn add_arc_data(&self, source: u32, destination: u32, calls: f64, time: f64) {
         let mut given = lock(&self.0.given);
         let arc = given.entry((source, destination)).or_default();
@@ -65,34 +66,34 @@ impl CallArcs {
         arc.time += positive(time);
     }
 
-    /// Replaces the calls of a function by another one that were given before.
+    /// Replaces the calls from `source` to `destination` that were given before.
     pub fn set_arc_data(&self, source: u32, destination: u32, calls: f64, time: f64) {
         let arc = ArcData { calls: calls as u64, time: positive(time) };
         lock(&self.0.given).insert((source, destination), arc);
     }
 
-    /// The call graph and the flat profile as they are now.
+    /// The current call graph and flat profile, as text.
     pub fn results(&self) -> String {
         let graph = self.0.graph(&Program::new(&self.0.module));
         format!("Call graph:\n{}\nFlat profile:\n{}", graph.call_graph(self.0.rows), graph.flat(self.0.rows))
     }
 
-    /// Prints the results as they are now: to standard error, or to the file
-    /// `profile.printed.txt` of the session's directory.
+    /// Prints the current results to standard error, or to the file `profile.printed.txt` of the
+    /// session's directory.
     pub fn print_results(&self) {
         let results = self.results();
         let mut stream = lock(&self.0.stream);
-        // The program is not informed that its results are not read.
+        // The program is not told that its results cannot be written.
         let _ = stream.write_all(results.as_bytes()).and_then(|()| stream.flush());
     }
 
     /// Defines `getTime`, `clearResults`, `addArcData`, `setArcData` and `printResults` in the
-    /// module `prof` of a linker, for programs that import them. The types are those of the
+    /// module `prof` of a linker, for programs that import them. Their types are those of the
     /// thesis's appendix A, where the number of calls is an i32. It is an f64, as in the thesis's
-    /// text, if the observed module imports it so.
+    /// text, if the observed module imports the function so.
     ///
     /// # Errors
-    /// The errors of [`Linker::func_wrap`].
+    /// As [`Linker::func_wrap`].
     pub fn define<T: 'static>(&self, linker: &mut Linker<T>) -> Result<(), WasmError> {
         let arcs = || self.clone();
         let (get, clear, print, add, set) = (arcs(), arcs(), arcs(), arcs(), arcs());

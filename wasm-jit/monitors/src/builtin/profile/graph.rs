@@ -1,4 +1,4 @@
-//! The figures of functions and of the calls between them, and their form on paper.
+//! The figures of functions and of the calls between them, and their text form.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
@@ -9,11 +9,11 @@ use crate::{Cell, Program, Table};
 
 /// Functions and the calls between them. Times are in milliseconds.
 pub(super) struct Graph {
-    /// The functions, by decreasing time.
+    /// The functions, by decreasing total time.
     pub(super) functions: Vec<Function>,
     pub(super) arcs: Vec<CallArc>,
     pub(super) total: f64,
-    /// How exact times are that come from samples.
+    /// The accuracy of times that come from samples.
     pub(super) estimate: Option<Estimate>,
 }
 
@@ -24,15 +24,15 @@ pub(super) struct Function {
     total: f64,
     sampled: Sampled,
     pub(super) calls: u64,
-    /// Calls while it was already being executed.
+    /// The number of calls made while the function was already being executed.
     pub(super) recursive: u64,
-    /// The number of the cycle of calls to which it belongs.
+    /// The number of the cycle of calls to which the function belongs.
     cycle: Option<usize>,
 }
 
-/// Calls of a function by another one, by their places among the functions.
+/// Calls from one function to another, given by their positions among the functions.
 pub(super) struct CallArc {
-    /// `None` is the host.
+    /// `None` stands for the host.
     caller: Option<usize>,
     callee: usize,
     figures: Figures,
@@ -44,12 +44,12 @@ struct Figures {
     recursive: u64,
     own: f64,
     children: f64,
-    /// Whether functions are called meanwhile.
+    /// Whether these calls call other functions.
     has_children: bool,
     samples: u64,
 }
 
-/// The parts of a function's times that come from samples, and the numbers of these.
+/// The parts of a function's times that come from samples, and the number of these samples.
 #[derive(Clone, Copy, Default)]
 struct Sampled {
     own: f64,
@@ -72,7 +72,7 @@ impl Graph {
             let (own, total) = (ms(times.own[at as usize]), ms(times.total[at as usize]));
             let function = functions.entry(node.function).or_default();
             function.own += own;
-            // No function is twice on a path.
+            // No function occurs twice on a path.
             function.total += total;
             function.calls += node.calls;
             let (own_samples, total_samples) = times.samples(at);
@@ -174,7 +174,7 @@ impl Graph {
         for (at, function) in self.functions.iter().enumerate().take(rows) {
             callers[at].sort_by(|a, b| a.time().total_cmp(&b.time()));
             callees[at].sort_by(|a, b| b.time().total_cmp(&a.time()));
-            // A function that calls itself says so in its own line.
+            // The line of a function that calls itself says so.
             let is_other = |arc: &&&CallArc| arc.caller != Some(arc.callee);
             for arc in callers[at].iter().filter(is_other) {
                 match arc.caller {
@@ -207,7 +207,7 @@ impl Graph {
     /// The line of a caller or callee.
     fn line(&self, out: &mut String, arc: &CallArc, name: &str) {
         let Figures { calls, recursive, own, children, has_children, .. } = arc.figures;
-        // The time of recursive calls belongs to another one.
+        // The time of recursive calls belongs to another line.
         let (own, children) = (self.time(own, calls > 0), self.time(children, calls > 0 && has_children));
         let called = match (calls, recursive) {
             (0, recursive) => recursive.to_string(),
@@ -218,8 +218,8 @@ impl Graph {
         let _ = writeln!(out, "{:14} {own:>12} {children:>12} {called:>20}      {name}", "");
     }
 
-    /// A time in milliseconds, as it is shown. One that `may_be` more, although no sample has found
-    /// it, is shown as an upper bound.
+    /// A time in milliseconds, as text. If no sample has found it but it `may_be` larger, it is
+    /// shown as an upper bound.
     fn time(&self, time: f64, may_be: bool) -> String {
         match &self.estimate {
             Some(estimate) if time <= 0.0 && may_be => {
@@ -230,14 +230,14 @@ impl Graph {
         }
     }
 
-    /// A time with its error, if a part of it is sampled: all in milliseconds.
+    /// A time with its error, if a part of it is sampled; all in milliseconds.
     fn with_error(&self, time: f64, sampled: f64) -> String {
         let Some(estimate) = &self.estimate else { return format!("{time:>12.3}") };
         let [_, error] = estimate.milliseconds(sampled * 1e6);
         format!("{:>12} {error:>9}", self.time(time, true))
     }
 
-    /// The cells of a time, for tables.
+    /// The table cells of a time.
     fn cells(&self, time: f64, sampled: f64, samples: u64) -> Vec<Cell> {
         let mut cells = vec![Cell::Float(time, 6)];
         if let Some(estimate) = &self.estimate {
@@ -336,15 +336,15 @@ fn left_out(out: &mut String, functions: usize, rows: usize) {
     }
 }
 
-/// Adds calls that were given, whose times are those of the callees with all that they call.
-/// Returns the time of those by the host.
+/// Adds given calls, whose times are those of the callees including all that these call. Returns
+/// the time of the calls from the host.
 fn add_given(
     given: &BTreeMap<(u32, u32), ArcData>,
     functions: &mut BTreeMap<u32, Function>,
     arcs: &mut BTreeMap<(u32, u32), Figures>,
 ) -> f64 {
     let mut total = 0.0;
-    // Numbers begin with 1; 0, which is the host, is not called.
+    // Functions are numbered from 1; 0 is the host, which is not called.
     let index = |number: u32| number.checked_sub(1).unwrap_or(HOST);
     let used = given.iter().filter(|((_, callee), arc)| *callee != 0 && (arc.calls > 0 || arc.time > 0.0));
     for ((caller, callee), arc) in used.clone() {
@@ -361,7 +361,7 @@ fn add_given(
             _ => functions.entry(index(*caller)).or_default().own -= arc.time,
         }
     }
-    // A caller whose own time was not given.
+    // A caller whose self time was not given.
     functions.values_mut().for_each(|function| function.own = function.own.max(0.0));
     for ((caller, callee), given) in used {
         let arc = arcs.entry((index(*caller), index(*callee))).or_default();
@@ -370,7 +370,8 @@ fn add_given(
             continue;
         }
         arc.calls += given.calls;
-        // Only here, the parts are estimated: as those of all calls of the function.
+        // Only here, the parts are estimated, in the same proportion as those of all calls to the
+        // function.
         let function = &functions[&index(*callee)];
         let own =
             if function.total > 0.0 { given.time * (function.own / function.total).min(1.0) } else { 0.0 };
@@ -380,7 +381,7 @@ fn add_given(
     total
 }
 
-/// Functions that call each other, each with another one of the same cycle.
+/// Functions that call each other, each mapped to another one of the same cycle.
 #[derive(Default)]
 struct Cycles(BTreeMap<u32, u32>);
 
@@ -408,7 +409,7 @@ impl Cycles {
         for function in self.0.keys() {
             members.entry(self.find(*function)).or_default().push(*function);
         }
-        // A function that only calls itself is none.
+        // A function that only calls itself is not a cycle.
         let cycles = members.into_values().filter(|members| members.len() > 1);
         let numbered =
             cycles.zip(1..).flat_map(|(members, number)| members.into_iter().map(move |of| (of, number)));

@@ -1,9 +1,9 @@
-//! `profile`: calls between functions with counts and times, in the form of gprof.
+//! `profile`: calls between functions with counts and times, in the format of gprof.
 //!
-//! The form is that of WasmProf (Burgess, "Profiling WebAssembly", chapter 5), whose interface for
-//! programs this has, too. Times of calls are not estimated from those of functions, as there and
-//! in gprof: they come from the [calling contexts](super::contexts), in which each call has its
-//! own.
+//! The format is that of WasmProf (Burgess, "Profiling WebAssembly", chapter 5), whose interface
+//! for programs is also available. Unlike there and in gprof, the times of calls are not estimated
+//! from the times of functions: they come from the [calling contexts](super::contexts), which time
+//! each call separately.
 
 mod arcs;
 mod graph;
@@ -48,7 +48,7 @@ pub(super) const DESCRIPTION: Description = Description {
     },
 };
 
-/// The number of functions that are shown.
+/// Maximum number of functions that are shown.
 const ROWS: usize = 20;
 
 struct Profile(Arc<State>);
@@ -58,12 +58,12 @@ struct State {
     contexts: Contexts,
     /// Arcs that the program or the host has given.
     given: Mutex<BTreeMap<(u32, u32), ArcData>>,
-    /// For results that the program requests.
+    /// The stream for results that the program requests.
     stream: Mutex<Stream>,
     rows: usize,
 }
 
-/// Calls and milliseconds.
+/// A number of calls, and their time in milliseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct ArcData {
     calls: u64,

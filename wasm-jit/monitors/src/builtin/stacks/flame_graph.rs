@@ -1,7 +1,7 @@
-//! A flame graph: a picture in which each function is a box above its caller, as wide as its share.
+//! A flame graph: an image in which each function is a box above its caller, as wide as its share.
 //!
-//! It needs no network and no other file. A click on a box enlarges it, a click on the lowest one
-//! shows everything; the pointer on a box shows its figures.
+//! The file needs no network and no other file. A click on a box enlarges it, a click on the lowest
+//! one shows everything; pointing at a box shows its figures.
 
 use std::fmt::Write;
 
@@ -9,9 +9,9 @@ use super::Stacks;
 
 const WIDTH: f64 = 1200.0;
 const HEIGHT: usize = 17;
-/// Boxes that are narrower than this are left out.
+/// Narrower boxes are left out.
 const NARROWEST: f64 = 0.15;
-/// Of a character.
+/// The width of a character.
 const CHARACTER: f64 = 6.9;
 
 /// Enlarges boxes.
@@ -122,7 +122,7 @@ fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '&' => out.push_str("&amp;"),
             '"' => out.push_str("&quot;"),
-            // Other control characters are not in names, and not in XML.
+            // Other control characters do not occur in names, and are not allowed in XML.
             _ if character.is_control() => out.push(' '),
             _ => out.push(character),
         }
@@ -130,10 +130,10 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// As much of an escaped name as fits into a box.
+/// The part of an escaped name that fits into a box.
 fn shortened(name: &str, width: f64) -> String {
     let fits = ((width - 6.0) / CHARACTER).max(0.0) as usize;
-    // A character that is escaped is one.
+    // An escaped character counts as one.
     let characters: Vec<&str> = split_escaped(name);
     match characters.len() {
         _ if fits < 3 => String::new(),
@@ -157,7 +157,7 @@ fn split_escaped(text: &str) -> Vec<&str> {
     all
 }
 
-/// Warm, and the same for the same name.
+/// A warm color, always the same for the same name.
 fn color(name: &str) -> String {
     let hash = name.bytes().fold(5381_u32, |hash, byte| hash.wrapping_mul(33) ^ u32::from(byte));
     format!("rgb({},{},{})", 205 + hash % 50, 80 + (hash >> 8) % 150, (hash >> 16) % 55)

@@ -1,4 +1,4 @@
-//! Stacks with a weight each, in the formats of other tools.
+//! Weighted stacks, in the formats of other tools.
 
 mod flame_graph;
 mod pprof;
@@ -11,24 +11,24 @@ use crate::Report;
 /// A tree of stacks.
 #[derive(Debug)]
 pub(super) struct Stacks {
-    /// The meaning of the weights, such as `time`.
+    /// The quantity that the weights measure, such as `time`.
     pub(super) what: &'static str,
     /// The samples from which the weights are estimated, if they are.
     pub(super) sampled: Option<String>,
-    /// Their unit: `nanoseconds` or `bytes`.
+    /// The unit of the weights: `nanoseconds` or `bytes`.
     pub(super) unit: &'static str,
-    /// The meaning of the second number of each stack, such as `calls`.
+    /// The quantity that the second number of each stack counts, such as `calls`.
     pub(super) counted: &'static str,
-    /// Functions, by number.
+    /// The functions, in the order of their numbers.
     pub(super) functions: Vec<Function>,
-    /// Parents before their children.
+    /// Parents are before their children.
     pub(super) nodes: Vec<Node>,
 }
 
 #[derive(Debug)]
 pub(super) struct Function {
     pub(super) name: String,
-    /// Its place in the source.
+    /// The function's location in the source.
     pub(super) source: Option<(String, u32)>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Node {
     pub(super) parent: Option<usize>,
     /// The function's number.
     pub(super) function: usize,
-    /// Of this stack, without longer ones.
+    /// The weight of this stack, without longer ones.
     pub(super) weight: u64,
     pub(super) count: u64,
 }
@@ -46,15 +46,15 @@ impl Stacks {
     /// Adds the files of all formats.
     pub(super) fn add_files(&self, report: &mut Report) {
         report.file("svg", || self.flame_graph());
-        // The format has no place for a comment.
+        // The format has no comments.
         let folded = if self.sampled.is_some() { "sampled.folded" } else { "folded" };
         report.file(folded, || self.folded());
         report.file("pprof", || self.pprof());
         report.file("speedscope.json", || self.speedscope());
     }
 
-    /// A line for each stack, as flame graph tools read it: functions from the outermost on, and
-    /// the weight.
+    /// A line for each stack, in the format that flame graph tools read: functions from the
+    /// outermost on, and the weight.
     pub(super) fn folded(&self) -> String {
         let mut out = String::new();
         for (at, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.weight > 0) {
@@ -68,7 +68,7 @@ impl Stacks {
         out
     }
 
-    /// What the weights are, for people.
+    /// The meaning of the weights, in human-readable form.
     fn title(&self) -> String {
         match &self.sampled {
             None => self.what.to_owned(),
@@ -76,12 +76,12 @@ impl Stacks {
         }
     }
 
-    /// A node and those that it is below, from the innermost on.
+    /// A node and its ancestors, from the innermost on.
     fn path(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
         std::iter::successors(Some(node), |at| self.nodes[*at].parent)
     }
 
-    /// The weights of the nodes, with those of longer stacks.
+    /// The weights of the nodes, including those of longer stacks.
     fn totals(&self) -> Vec<u64> {
         let mut totals: Vec<u64> = self.nodes.iter().map(|node| node.weight).collect();
         for at in (0..self.nodes.len()).rev() {

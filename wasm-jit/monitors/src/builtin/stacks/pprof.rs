@@ -71,7 +71,7 @@ struct Function {
     start_line: i64,
 }
 
-/// The texts of a profile, each once; the first is empty.
+/// The strings of a profile, each stored once; the first one is empty.
 struct Texts {
     all: Vec<String>,
     known: HashMap<String, i64>,

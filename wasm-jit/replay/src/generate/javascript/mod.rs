@@ -1,7 +1,7 @@
 //! [`javascript`]: a host in JavaScript that replays a trace.
 //!
-//! The host is `replay.mjs`, the same for all programs but for the list of their imports. It reads
-//! the events while the program runs.
+//! The host is `replay.mjs`, which is the same for all programs except for the list of their
+//! imports. It reads the events while the program runs.
 
 use std::io::Read;
 
@@ -19,15 +19,15 @@ use crate::value::Value;
 
 const REPLAY: &str = include_str!("replay.mjs");
 
-/// A recorded run with a host in JavaScript: three files of one folder. `node replay.mjs` repeats
+/// A recorded run with a JavaScript host: three files of one directory. `node replay.mjs` repeats
 /// the run.
 #[derive(Clone, Debug)]
 pub struct JavaScript {
     /// `replay.mjs`: the host.
     pub host: String,
-    /// `program.wasm`: the program, with more exports.
+    /// `program.wasm`: the program, with added exports.
     pub program: Vec<u8>,
-    /// `events.bin`: the events of the trace, not compressed.
+    /// `events.bin`: the events of the trace, uncompressed.
     pub events: Vec<u8>,
 }
 
@@ -38,22 +38,22 @@ impl JavaScript {
     }
 }
 
-/// Makes a host in JavaScript that replays a trace of the binary module `program`. It runs in node
-/// from version 20 on, and in other engines that have ES modules.
+/// Makes a JavaScript host that replays a trace of the binary module `program`. It runs in Node.js
+/// from version 20 on, and in other engines that support ES modules.
 ///
-/// JavaScript does not keep the bits of values that are not numbers (NaN): if the program's
-/// behaviour depends on them, the replay may differ.
+/// JavaScript does not preserve the bits of NaNs: if the program's behaviour depends on them, the
+/// replay may differ.
 ///
 /// # Errors
-/// As [`generate`](super::generate); [`Error::NotGenerated`] also for vectors that are arguments,
-/// results or values of globals, which JavaScript does not have.
+/// As [`generate`](super::generate); [`Error::NotGenerated`] also if vectors are arguments, results
+/// or values of globals, which JavaScript does not support.
 pub fn javascript(program: &[u8], trace: impl Read) -> Result<JavaScript, Error> {
     let original = Program::parse(program)?;
     let (mut used, mut events) = (Used::default(), Vec::new());
     let script = Script::read(program, &original, trace, |event| {
         used.add(event, &original);
         match event {
-            // It tells nobody the reason.
+            // The host does not report the reason.
             Event::Fail { .. } => Event::Fail { reason: None }.encode(&mut events),
             event => event.encode(&mut events),
         }
@@ -88,8 +88,9 @@ fn host(program: &Program, script: &Script) -> Result<String, Error> {
     }))
 }
 
-/// A module that imports the functions that the program does not have, and exports them: so
-/// functions of JavaScript get types, and can be elements of tables. Empty if there are none.
+/// A module that imports the functions that the program does not have, and exports them. This gives
+/// types to JavaScript functions, which makes them usable as table elements. Empty if there are no
+/// such functions.
 fn other_functions(program: &Program, script: &Script) -> Vec<u8> {
     if script.others.is_empty() {
         return Vec::new();
@@ -107,12 +108,12 @@ fn other_functions(program: &Program, script: &Script) -> Vec<u8> {
     module.finish()
 }
 
-/// The part of a memory's type that is about addresses.
+/// The part of a memory's type that describes addresses.
 fn address(is_64: bool) -> Json {
     if is_64 { json!({ "address": "i64" }) } else { json!({}) }
 }
 
-/// What the program imports, as JavaScript describes it.
+/// The program's imports, as JavaScript describes them.
 fn imports(program: &Program) -> Result<Vec<Json>, Error> {
     let (mut memories, mut tables) = (program.memories.iter(), program.tables.iter());
     let (mut globals, mut tags) = (program.globals.iter(), 0..);

@@ -1,4 +1,4 @@
-//! What the tests have in common.
+//! Functions that the tests share.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ impl Write for Trace {
 /// How a replay with checks ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replayed {
-    /// As recorded: whether it returned.
+    /// As recorded, with whether it returned.
     Complete { returned: bool },
     /// An event differs.
     Differs(i32),
@@ -135,7 +135,7 @@ pub(crate) fn trace_of(events: &[Event]) -> Vec<u8> {
     trace.bytes()
 }
 
-/// The next number of a sequence, below this one.
+/// The next number of a pseudorandom sequence, below a limit.
 pub(crate) fn random(state: &mut u64, below: u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 33) % below
