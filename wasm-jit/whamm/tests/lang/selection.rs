@@ -148,6 +148,27 @@ fn rules_draw_from_one_generator() {
     );
 }
 
+/// Nothing is drawn at a place whose rule is done, in any target.
+#[test]
+fn rules_that_are_done_draw_nothing() {
+    let mut generator = Generator::new();
+    let (mut done, mut sampled) = ([false; 2], 0);
+    for place in [0, 1].repeat(10) {
+        if !done[place] {
+            done[place] = generator.draws(0.4);
+        }
+        sampled += u64::from(generator.draws(0.25));
+    }
+    assert_eq!(done, [true; 2]);
+    check_program(
+        "report var a: u32; report var b: u32;
+        @once @sample(40%) wasm:opcode:call:before { a++; }
+        @sample(25%) wasm:func:entry / fname == \"f\" / { b++; }",
+        PROGRAM,
+        &["a 2", &format!("b {sampled}")],
+    );
+}
+
 /// The heading of a rule's table says how its figures were selected.
 #[test]
 fn reports_name_the_annotations_of_rules() {
