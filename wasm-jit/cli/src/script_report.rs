@@ -11,6 +11,7 @@ use std::collections::HashSet;
 
 use wasm_jit_monitors::{Cell, Program, Report, Table};
 use wasm_jit_whamm::lang::{ReportedValue, RuleReport, ScriptReport, SiteReport, Value, histogram};
+use wasm_jit_whamm::monitor_module::MonitorError;
 
 /// The name, or with a number if it is used.
 pub(super) fn unused(name: &str, is_used: impl Fn(&str) -> bool) -> String {
@@ -22,12 +23,17 @@ pub(super) fn unused(name: &str, is_used: impl Fn(&str) -> bool) -> String {
 /// The report of a script, by its name.
 pub(super) fn report(name: &str, found: &ScriptReport, program: &Program<'_>) -> Report {
     let mut report = Report::new(name);
-    fill(&mut report, found, program);
+    fill(&mut report, found, None, program);
     report
 }
 
-/// Adds what a script has found to a report.
-pub(super) fn fill(report: &mut Report, found: &ScriptReport, program: &Program<'_>) {
+/// Adds what a script has found to a report, and that it has failed.
+pub(super) fn fill(
+    report: &mut Report,
+    found: &ScriptReport,
+    failure: Option<&MonitorError>,
+    program: &Program<'_>,
+) {
     report.hint_all_rows("--monitor-out writes all");
     let mut names = Names::new(["monitor"]);
     for variable in &found.variables {
@@ -36,6 +42,9 @@ pub(super) fn fill(report: &mut Report, found: &ScriptReport, program: &Program<
                 report.value(&names.unique(&name), cell);
             }
         }
+    }
+    if let Some(failure) = failure {
+        report.value(&names.unique("failed"), failure.to_string());
     }
     for variable in &found.variables {
         if let ReportedValue::Map(entries) = &variable.value {

@@ -6,7 +6,7 @@
 //! | `wasm:opcode:NAME:MODE` | `immN`, `opname`, `category_name`, `category_id` |
 //! | `wasm:opcode:NAME:before`, `alt` and `block_alt` | `argN` from the top of the stack |
 //! | `wasm:opcode:NAME:alt`, `wasm:opcode:BLOCK:block_alt` | `resN`, variables: the results of what is replaced, from the top of the stack |
-//! | loads, stores, atomic operations | `addr`, `effective_addr`, `offset`, `align`, `memory`, `data_size`, `is_write` |
+//! | loads, stores, atomic operations, those of vectors as well | `addr`, `effective_addr`, `offset`, `align`, `memory`, `data_size`, `is_write` |
 //! | `br`, `br_if`, `br_table`, `br_on_null`, `br_on_non_null`, `if` | `taken` |
 //! | `br_table` | `num_targets`, `default_target`, `target` |
 //! | divisions and remainders of integers | `trap` |
@@ -22,7 +22,7 @@ use super::ast;
 use super::bound::{Bound, NAMED, NATIVE_NUMBERED, NUMBERED, numbered, of_opcode, results};
 use super::ir::Typed;
 use super::native::{self, Provider};
-use super::opcodes::{OPCODES, Opcode};
+use super::opcodes::{Known, OPCODES, Opcode};
 use super::pattern::Pattern;
 use super::types::Type;
 
@@ -56,6 +56,9 @@ const REPLACEABLE_BLOCKS: [&str; 3] = ["block", "loop", "if"];
 
 /// How many of the variables with numbers are described by themselves.
 const DESCRIBED: usize = 4;
+
+/// Variables of accesses to memory, whose types follow from that of the address operand.
+pub(super) const ADDRESSES: [&str; 2] = ["addr", "effective_addr"];
 
 /// Instructions that begin a block.
 pub(super) const BLOCKS: [&str; 5] = ["block", "loop", "if", "try", "try_table"];
@@ -122,7 +125,8 @@ impl Mode {
             Self::Entry | Self::Exit => BLOCKS.contains(&name),
             Self::Alt => match opcode.category {
                 "control" => REPLACEABLE.contains(&name),
-                "exn" => false,
+                // What works on vectors and references is not replaced.
+                "exn" | "simd" | "gc" => false,
                 _ => name != "unreachable",
             },
             Self::BlockAlt => REPLACEABLE_BLOCKS.contains(&name),
@@ -208,6 +212,9 @@ impl Event {
         if matches!(self, Self::NativeEntry | Self::NativeExit) {
             return native::has_bound(name, matches!(self, Self::NativeExit)).then_some(true);
         }
+        if ADDRESSES.contains(&name) {
+            return self.address().map(|_| matches!(ty, Type::U32 | Type::U64));
+        }
         let is_local = numbered(name, "local").is_some();
         if is_local && !matches!(self.bound(name, &[]), Bound::Unknown) {
             return Some(true);
@@ -219,8 +226,48 @@ impl Event {
             (.., Some(index)) => (&opcode.immediates, index),
             _ => return None,
         };
-        let known = values.get(index)?;
-        Some(known.is_none_or(|known| known.scalar() == ty.scalar()))
+        Some(values.get(index)?.admits(ty))
+    }
+
+    /// The operand that is the address of an access to memory, if the rule is called before it.
+    fn address(&self) -> Option<String> {
+        let Self::Opcode(opcode, mode) = self else { return None };
+        opcode.access.filter(|_| mode.has_operands()).map(|access| format!("arg{}", access.address))
+    }
+
+    /// The type bounds of a rule, once for each type that the address operand may have. A rule with
+    /// the bound `effective_addr: u64` is called for memories with addresses of 32 bits as well as
+    /// for those with 64.
+    pub(super) fn by_address(&self, bounds: &[(String, Type)]) -> Vec<Vec<(String, Type)>> {
+        let is_bound = |name: &str| bounds.iter().any(|(bound, _)| bound == name);
+        let Some(operand) = self.address().filter(|operand| !is_bound(operand)) else {
+            return vec![bounds.to_vec()];
+        };
+        let mut asked = bounds.iter().filter(|(name, _)| ADDRESSES.contains(&name.as_str()));
+        let types: &[Type] = match (asked.clone().next(), asked.all(|(_, ty)| *ty == Type::U64)) {
+            (None, _) => return vec![bounds.to_vec()],
+            (Some(_), true) => &[Type::U32, Type::U64],
+            (Some(_), false) => &[Type::U32],
+        };
+        let with = |ty: &Type| [bounds, &[(operand.clone(), ty.clone())]].concat();
+        types.iter().map(with).collect()
+    }
+
+    /// Whether a value without a type bound is the address or the size of a memory, or depends on
+    /// one, so that the rule is called for those of 32 bits only.
+    pub(super) fn is_narrow(&self, name: &str, bounds: &[(String, Type)]) -> bool {
+        let Self::Opcode(opcode, mode) = self else { return false };
+        let is_bound = |name: &str| bounds.iter().any(|(bound, _)| bound == name);
+        if ADDRESSES.contains(&name) {
+            return self.address().is_some_and(|operand| !is_bound(&operand));
+        }
+        let known = match (numbered(name, "arg"), numbered(name, "res")) {
+            (Some(index), _) => opcode.operands.get(index),
+            (_, Some(index)) => results(opcode, *mode).and_then(|results| results.get(index)),
+            _ => None,
+        };
+        let is_of_table = matches!(opcode.category, "table" | "control");
+        matches!(known, Some(Known::Address(_))) && !is_of_table && !is_bound(name)
     }
 
     /// The variables that it binds.

@@ -119,7 +119,7 @@ fn shared(script: &Script, libraries: &[(&str, &str)], program: &str) -> ScriptR
     let instance = Instance::new(&mut store, &module, &[]).unwrap();
     let _ = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ());
     shared.finish().unwrap();
-    shared.read(|store, instance| script.report(&*store, instance)).unwrap().unwrap()
+    shared.read(|store, instance| script.report(&*store, instance)).unwrap()
 }
 
 /// Rows of a report: name, event, function, offset, key, value.

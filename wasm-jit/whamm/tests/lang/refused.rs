@@ -180,7 +180,7 @@ error: a condition is a `bool`, this is a `u32`
 fn info_describes_events() {
     let events = lang::info("wasm:opcode:*.load:before").unwrap();
     let names: Vec<_> = events.iter().map(|event| event.event.as_str()).collect();
-    let expected = ["i32.atomic", "i64.atomic", "i32", "i64", "f32", "f64"];
+    let expected = ["i32.atomic", "i64.atomic", "i32", "i64", "f32", "f64", "v128"];
     assert_eq!(names, expected.map(|name| format!("wasm:opcode:{name}.load:before")));
     let bound = |name: &str| {
         let bound = events[2].bound.iter().find(|bound| bound.name == name);

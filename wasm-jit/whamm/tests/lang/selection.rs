@@ -86,7 +86,7 @@ fn once_switches_its_probe_off() {
     shared.activate().unwrap();
     run(&mut Store::new(&engine, ()));
     shared.finish().unwrap();
-    let report = shared.read(|store, instance| script.report(&*store, instance)).unwrap().unwrap();
+    let report = shared.read(|store, instance| script.report(&*store, instance)).unwrap();
     assert_eq!(values(report), expected);
 }
 

@@ -129,7 +129,12 @@ impl Checker<'_> {
             return Some(Typed::new(ty, Kind::Variable(place, 0)));
         }
         let bound = match &self.context {
-            Context::Rule { event, bounds, .. } => Some((event.bound(name, bounds), event.text())),
+            Context::Rule { event, bounds, index, .. } => {
+                if event.is_narrow(name, bounds) && !self.program.narrow.contains(index) {
+                    self.program.narrow.push(*index);
+                }
+                Some((event.bound(name, bounds), event.text()))
+            }
             _ => None,
         };
         match bound {
