@@ -80,7 +80,7 @@ fn cells(name: &str, value: &Value) -> Row {
     let cell = match value {
         Value::Int(value) => Cell::Int(*value),
         Value::Float(value) => Cell::Float(*value, 6),
-        Value::Bool(value) => value.to_string().into(),
+        Value::Bool(value) => Cell::Bool(*value),
         Value::Text(text) => text.as_str().into(),
         Value::Tuple(fields) => {
             let fields = fields.iter().enumerate();

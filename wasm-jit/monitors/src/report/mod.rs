@@ -55,7 +55,9 @@ pub enum Cell {
     Range(u64, i128),
     /// A share, in text with a bar before it.
     Bar(f64, Arc<str>),
-    /// A text.
+    /// A boolean: in JSON as such.
+    Bool(bool),
+    /// A text. In text for people, control characters are escaped; other formats have it as it is.
     Text(Arc<str>),
 }
 

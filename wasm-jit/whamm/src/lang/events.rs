@@ -327,12 +327,13 @@ pub(super) fn matching(parts: &[ast::Ident], of: Provider) -> Matched {
     let pattern = |index: usize| patterns.get(index).unwrap_or(&any_name);
     let (provider, package, event) = (pattern(0), pattern(1), pattern(2));
     let part = |index: usize| parts.get(index).map_or("", |part| part.name.as_str());
+    let shown = |index: usize| shortened(part(index));
     let matches = [Provider::Wasm, Provider::Native].map(|each| provider.matches(each.name()));
     match (of, matches) {
         (_, [false, false]) => {
             return Matched::Nothing(format!(
                 "there is no provider `{}`; there are `wasm`, and `native` in scripts for native programs",
-                part(0)
+                shown(0)
             ));
         }
         (Provider::Wasm, [false, true]) => {
@@ -375,7 +376,7 @@ pub(super) fn matching(parts: &[ast::Ident], of: Provider) -> Matched {
         let modes: Vec<_> = MODES.into_iter().filter(is_meant).collect();
         if modes.is_empty() {
             let known = MODES.map(|mode| format!("`{}`", mode.text())).join(", ");
-            return Matched::Nothing(format!("there is no mode `{}`; there are {known}", part(3)));
+            return Matched::Nothing(format!("there is no mode `{}`; there are {known}", shown(3)));
         }
         for mode in &modes {
             let matching = OPCODES.iter().filter(|opcode| event.matches(opcode.name));
@@ -403,7 +404,7 @@ pub(super) fn matching(parts: &[ast::Ident], of: Provider) -> Matched {
     }
     Matched::Nothing(match () {
         () if !["opcode", "func", "block"].iter().any(|known| package.matches(known)) => {
-            format!("there is no package `{}`; there are `opcode`, `func` and `block`", part(1))
+            format!("there is no package `{}`; there are `opcode`, `func` and `block`", shown(1))
         }
         () if is_opcode && mode.is_none() => {
             "rules of instructions have a mode: `wasm:opcode:call:before`".to_owned()
@@ -412,17 +413,26 @@ pub(super) fn matching(parts: &[ast::Ident], of: Provider) -> Matched {
             "`{}` does not have the mode `{}`: blocks have `entry` and `exit`, control does not continue after a \
              jump, and `alt` replaces what always continues with the next instruction, `block_alt` a `block`, \
              `loop` or `if`",
-            part(2),
-            part(3)
+            shown(2),
+            shown(3)
         ),
         () if is_opcode => match nearest(part(2)) {
-            Some(name) => format!("there is no instruction `{}`; there is `{name}`", part(2)),
-            None => format!("there is no instruction `{}`", part(2)),
+            Some(name) => format!("there is no instruction `{}`; there is `{name}`", shown(2)),
+            None => format!("there is no instruction `{}`", shown(2)),
         },
         () if !part(3).is_empty() => "this package has no modes".to_owned(),
         () => "there are `wasm:func:entry`, `wasm:func:exit`, `wasm:block:start` and `wasm:block:end`"
             .to_owned(),
     })
+}
+
+/// A pattern for a message.
+fn shortened(pattern: &str) -> String {
+    const LENGTH: usize = 100;
+    match pattern.char_indices().nth(LENGTH) {
+        Some((end, _)) => format!("{}..", &pattern[..end]),
+        None => pattern.to_owned(),
+    }
 }
 
 /// The name of an instruction that a misspelt one resembles.
@@ -435,6 +445,15 @@ fn nearest(name: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_patterns_are_shortened() {
+        let name = "é".repeat(1000);
+        let parts = ["wasm", "opcode", &name, "before"];
+        let parts = parts.map(|name| ast::Ident { name: name.to_owned(), span: 0..0 });
+        let Matched::Nothing(help) = matching(&parts, Provider::Wasm) else { panic!("it matches") };
+        assert_eq!(help, format!("there is no instruction `{}..`", "é".repeat(100)));
+    }
 
     #[test]
     fn a_malformed_pattern_is_reported() {

@@ -85,6 +85,8 @@ const MAX_SIZE: usize = 16 << 20;
 
 /// The text of a script, if it is text.
 fn text<'a>(name: &str, source: &'a [u8]) -> Result<&'a str, ScriptError> {
+    // A byte-order mark is no part of the script.
+    let source = source.strip_prefix("\u{feff}".as_bytes()).unwrap_or(source);
     let error = |problem| ScriptError::new(name, &String::from_utf8_lossy(source), vec![problem]);
     if source.len() > MAX_SIZE {
         let message = format!("the script is larger than {MAX_SIZE} bytes");

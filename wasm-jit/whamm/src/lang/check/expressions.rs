@@ -140,12 +140,18 @@ impl Checker<'_> {
         match bound {
             Some((Bound::Value(value), _)) => Some(value),
             Some((Bound::Callee(callee), _)) => self.callee(callee, name, span),
-            Some((Bound::NeedsType, _)) => {
+            Some((Bound::NeedsType, event)) => {
+                let provider = self.target.provider();
+                let example = match event.strip_prefix("wasm:opcode:").and_then(|of| of.split_once(':')) {
+                    Some((_, mode)) => format!("wasm:opcode:NAME({name}: i32):{mode}"),
+                    None if event.starts_with("wasm:") => format!("{event}({name}: i32)"),
+                    None => provider.with_bound(name),
+                };
                 self.help(
                     ProblemKind::Type,
                     span,
                     format!("the type of `{name}` differs from place to place"),
-                    format!("give the rule a type bound: `{}`", self.target.provider().with_bound(name)),
+                    format!("give the rule a type bound: `{example}`"),
                 );
                 None
             }
