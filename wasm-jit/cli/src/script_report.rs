@@ -11,6 +11,7 @@ use std::collections::HashSet;
 
 use wasm_jit_monitors::{Cell, Program, Report, Table};
 use wasm_jit_whamm::lang::{ReportedValue, RuleReport, ScriptReport, SiteReport, Value, histogram};
+use wasm_jit_whamm::monitor_module::MonitorError;
 
 /// The name, or with a number if it is used.
 pub(super) fn unused(name: &str, is_used: impl Fn(&str) -> bool) -> String {
@@ -22,12 +23,17 @@ pub(super) fn unused(name: &str, is_used: impl Fn(&str) -> bool) -> String {
 /// The report of a script, by its name.
 pub(super) fn report(name: &str, found: &ScriptReport, program: &Program<'_>) -> Report {
     let mut report = Report::new(name);
-    fill(&mut report, found, program);
+    fill(&mut report, found, None, program);
     report
 }
 
-/// Adds the results of a script to a report.
-pub(super) fn fill(report: &mut Report, found: &ScriptReport, program: &Program<'_>) {
+/// Adds the results of a script to a report, and its failure.
+pub(super) fn fill(
+    report: &mut Report,
+    found: &ScriptReport,
+    failure: Option<&MonitorError>,
+    program: &Program<'_>,
+) {
     report.hint_all_rows("--monitor-out writes all");
     let mut names = Names::new(["monitor"]);
     for variable in &found.variables {
@@ -36,6 +42,9 @@ pub(super) fn fill(report: &mut Report, found: &ScriptReport, program: &Program<
                 report.value(&names.unique(&name), cell);
             }
         }
+    }
+    if let Some(failure) = failure {
+        report.value(&names.unique("failed"), failure.to_string());
     }
     for variable in &found.variables {
         if let ReportedValue::Map(entries) = &variable.value {
@@ -71,7 +80,7 @@ fn cells(name: &str, value: &Value) -> Row {
     let cell = match value {
         Value::Int(value) => Cell::Int(*value),
         Value::Float(value) => Cell::Float(*value, 6),
-        Value::Bool(value) => value.to_string().into(),
+        Value::Bool(value) => Cell::Bool(*value),
         Value::Text(text) => text.as_str().into(),
         Value::Tuple(fields) => {
             let fields = fields.iter().enumerate();

@@ -118,8 +118,8 @@ impl Monitor for Handle {
     fn report(&self, program: &Program<'_>, report: &mut Report) {
         let Some(script) = &self.0.script else { return };
         let found = self.0.monitor.read(|store, instance| script.report(&*store, instance));
-        match found.and_then(|found| found) {
-            Ok(found) => script_report::fill(report, &found, program),
+        match found {
+            Ok(found) => script_report::fill(report, &found, self.0.monitor.failure().as_ref(), program),
             Err(error) => report.text(format!("{error}\n")),
         }
     }

@@ -556,6 +556,11 @@ fn a_monitor_that_fails_is_named() {
         "wasm-jit: ./ratio.mm: `wasm:opcode:i32.add:before (line 2)` failed, and later events were not observed: \
          an integer was divided by zero\nratio.mm\n  n  1\n",
     );
+    // So it is from a store of its own, where the report says it as well.
+    let control = ["run", "--control", "--monitor-format=json", "--monitors=./ratio.mm", "app.wat"];
+    let ended = run(&directory, &control);
+    let printed = text(&ended.stderr);
+    assert!(printed.contains(r#""n":1,"failed":"`wasm:opcode:i32.add:before (line 2)` failed"#), "{printed}");
     check("trap.wat", 134, "wasm-jit: app.wat: in the monitor ./trap.wat: wasm trap: ");
     check("exit.wat", 1, "wasm-jit: app.wat: the monitor ./exit.wat called `proc_exit`: ");
     check(

@@ -225,8 +225,8 @@ impl<'a> Frame<'a> {
         self.with_own(|own, frame| own.set_operand(frame, depth, value))
     }
 
-    /// Does something with the frame's own values, which are found once, and again when the frame has
-    /// become plain.
+    /// Does something with the frame's own values, which are found once, and again when the frame
+    /// has become plain.
     fn with_own<R>(&mut self, action: impl FnOnce(&Values, &mut Self) -> R) -> R {
         // SAFETY: as in `new`.
         let return_address = unsafe { (*self.site).return_address };

@@ -36,6 +36,7 @@ fn field(cell: &Cell) -> String {
         Cell::Hex(value) => format!("{value:#x}"),
         Cell::Range(start, _) => start.to_string(),
         Cell::Float(value, _) | Cell::Share(value) | Cell::Bar(value, _) => value.to_string(),
+        Cell::Bool(value) => value.to_string(),
         Cell::Text(text) => text.to_string(),
     }
 }

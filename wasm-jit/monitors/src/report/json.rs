@@ -56,6 +56,7 @@ impl Serialize for Cell {
             Self::Float(value, _) | Self::Share(value) | Self::Bar(value, _) => {
                 serializer.serialize_f64(*value)
             }
+            Self::Bool(value) => serializer.serialize_bool(*value),
             Self::Text(text) => serializer.serialize_str(text),
         }
     }

@@ -55,7 +55,9 @@ pub enum Cell {
     Range(u64, i128),
     /// A share, in text with a bar before it.
     Bar(f64, Arc<str>),
-    /// A string.
+    /// A boolean, also in JSON.
+    Bool(bool),
+    /// A string. On terminals its control characters are escaped; other formats have it unchanged.
     Text(Arc<str>),
 }
 

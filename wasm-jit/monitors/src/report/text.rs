@@ -80,13 +80,39 @@ fn field(cell: &Cell) -> String {
         Cell::Range(start, end) => format!("[{start}, {end})"),
         Cell::Bar(value, bar) => format!("{bar} {:.1}%", value * 100.0),
         Cell::Share(value) => format!("{:.1}%", value * 100.0),
-        Cell::Text(text) => text.to_string(),
+        Cell::Bool(value) => value.to_string(),
+        Cell::Text(text) => printable(text),
     }
+}
+
+/// A text on one line, without characters that act on the terminal: control characters, and those
+/// that change the direction of the text.
+fn printable(text: &str) -> String {
+    let acts = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if text.contains(acts) { text.escape_debug().to_string() } else { text.to_owned() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_do_not_act_on_the_terminal() {
+        let mut report = Report::new("m");
+        report.value("a", "x\n\u{1b}[31m\u{202e}");
+        report.value("b", "\"é\"");
+        report.value("c", Cell::Bool(true));
+        let text = print(&report, Length::Short);
+        assert_eq!(text, "m\n  a  x\\n\\u{1b}[31m\\u{202e}\n  b  \"é\"\n  c  true\n");
+        let json = crate::report::json::print(&report);
+        assert_eq!(
+            json,
+            "{\"monitor\":\"m\",\"a\":\"x\\n\\u001b[31m\u{202e}\",\"b\":\"\\\"é\\\"\",\"c\":true}"
+        );
+    }
 
     #[test]
     fn rows_that_are_left_out_are_counted() {

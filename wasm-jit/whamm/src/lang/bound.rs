@@ -3,7 +3,7 @@
 use super::ast::BinaryOp;
 use super::events::{BLOCKS, Mode};
 use super::ir::Typed;
-use super::opcodes::{Opcode, Values};
+use super::opcodes::{Known, Opcode, Values};
 use super::types::Type;
 
 /// Names with descriptions.
@@ -17,7 +17,7 @@ pub(super) const NAMED: &[(&str, &str)] = &[
     ("category_name", "its category, such as load"),
     ("category_id", "number of its category"),
     ("addr", "address operand"),
-    ("effective_addr", "address operand plus offset"),
+    ("effective_addr", "address operand plus offset, or the largest number of the type"),
     ("offset", "static offset"),
     ("align", "alignment, as an exponent of two"),
     ("memory", "number of the memory"),
@@ -111,26 +111,37 @@ pub(super) fn of_opcode(
         let (Some(index), Some(values)) = (numbered(name, prefix), values) else { continue };
         return match (values.get(index), bound(name)) {
             (None, _) => Bound::Unknown,
+            (Some(Known::Opaque), None) => {
+                Bound::Unsupported("it is a vector or a reference, which scripts do not have")
+            }
             (Some(_), Some(Type::Ref)) => Bound::Unsupported(
                 "a rule cannot compute a reference: this result is null, or that of a function that it calls by `alt_call_by_name`",
             ),
             (Some(_), Some(ty)) => Bound::Value(Typed::request(ty, name)),
-            (Some(Some(ty)), None) => Bound::Value(Typed::request(ty.clone(), name)),
-            (Some(None), None) => Bound::NeedsType,
+            (Some(known), None) => match known.ty() {
+                Some(ty) => Bound::Value(Typed::request(ty.clone(), name)),
+                None => Bound::NeedsType,
+            },
         };
     }
     if let Some(access) = opcode.access {
-        let address = || Typed::request(Type::U32, &format!("arg{}", access.address));
         let offset = || Typed::request(Type::U64, "offset");
         match name {
             "data_size" => return Bound::Value(Typed::int(Type::U32, i128::from(access.bytes))),
             "is_write" => return Bound::Value(Typed::bool(access.is_write)),
             "offset" => return Bound::Value(offset()),
             "align" | "memory" => return Bound::Value(Typed::request(Type::U32, name)),
-            "addr" if mode.has_operands() => return Bound::Value(address()),
-            "effective_addr" if mode.has_operands() => {
-                let offset = Typed::cast(offset(), Type::U32);
-                return Bound::Value(Typed::binary(BinaryOp::Add, address(), offset));
+            "addr" | "effective_addr" if mode.has_operands() => {
+                let operand = format!("arg{}", access.address);
+                let is_wide = bound(&operand).is_some_and(|ty| ty.bits() == Some(64));
+                let of_memory = if is_wide { Type::U64 } else { Type::U32 };
+                let ty = bound(name).unwrap_or_else(|| of_memory.clone());
+                if is_wide && ty != Type::U64 {
+                    return Bound::Unsupported("the address has 64 bits: its type is `u64`");
+                }
+                let address = Typed::cast(Typed::request(of_memory, &operand), ty.clone());
+                let is_sum = name == "effective_addr";
+                return Bound::Value(if is_sum { sum(address, offset(), ty) } else { address });
             }
             _ => {}
         }
@@ -170,6 +181,17 @@ pub(super) fn of_opcode(
         },
         _ => Bound::Unknown,
     }
+}
+
+/// An address plus an offset, in the type of the address: if that cannot hold the sum, its largest
+/// number. There is no such address, and the access traps.
+fn sum(address: Typed, offset: Typed, ty: Type) -> Typed {
+    let largest = Typed::int(ty.clone(), if ty == Type::U64 { u64::MAX.into() } else { u32::MAX.into() });
+    let offset = Typed::cast(offset, ty);
+    // The limit depends on the place alone.
+    let limit = Typed::binary(BinaryOp::Sub, largest.clone(), offset.clone());
+    let is_beyond = Typed::binary(BinaryOp::Gt, address.clone(), limit);
+    Typed::ternary(is_beyond, largest, Typed::binary(BinaryOp::Add, address, offset))
 }
 
 /// The results that an instruction pushes, if the mode has some.

@@ -6,7 +6,7 @@
 //! | `wasm:opcode:NAME:MODE` | `immN`, `opname`, `category_name`, `category_id` |
 //! | `wasm:opcode:NAME:before`, `alt` and `block_alt` | `argN` from the top of the stack |
 //! | `wasm:opcode:NAME:alt`, `wasm:opcode:BLOCK:block_alt` | `resN`, variables: the results of what is replaced, from the top of the stack |
-//! | loads, stores, atomic operations | `addr`, `effective_addr`, `offset`, `align`, `memory`, `data_size`, `is_write` |
+//! | loads, stores, atomic operations, those of vectors as well | `addr`, `effective_addr`, `offset`, `align`, `memory`, `data_size`, `is_write` |
 //! | `br`, `br_if`, `br_table`, `br_on_null`, `br_on_non_null`, `if` | `taken` |
 //! | `br_table` | `num_targets`, `default_target`, `target` |
 //! | divisions and remainders of integers | `trap` |
@@ -22,7 +22,7 @@ use super::ast;
 use super::bound::{Bound, NAMED, NATIVE_NUMBERED, NUMBERED, numbered, of_opcode, results};
 use super::ir::Typed;
 use super::native::{self, Provider};
-use super::opcodes::{OPCODES, Opcode};
+use super::opcodes::{Known, OPCODES, Opcode};
 use super::pattern::Pattern;
 use super::types::Type;
 
@@ -56,6 +56,9 @@ const REPLACEABLE_BLOCKS: [&str; 3] = ["block", "loop", "if"];
 
 /// How many of the variables with numbers are described by themselves.
 const DESCRIBED: usize = 4;
+
+/// Variables of accesses to memory, whose types follow from that of the address operand.
+pub(super) const ADDRESSES: [&str; 2] = ["addr", "effective_addr"];
 
 /// Instructions that begin a block.
 pub(super) const BLOCKS: [&str; 5] = ["block", "loop", "if", "try", "try_table"];
@@ -122,7 +125,8 @@ impl Mode {
             Self::Entry | Self::Exit => BLOCKS.contains(&name),
             Self::Alt => match opcode.category {
                 "control" => REPLACEABLE.contains(&name),
-                "exn" => false,
+                // What works on vectors and references is not replaced.
+                "exn" | "simd" | "gc" => false,
                 _ => name != "unreachable",
             },
             Self::BlockAlt => REPLACEABLE_BLOCKS.contains(&name),
@@ -208,6 +212,9 @@ impl Event {
         if matches!(self, Self::NativeEntry | Self::NativeExit) {
             return native::has_bound(name, matches!(self, Self::NativeExit)).then_some(true);
         }
+        if ADDRESSES.contains(&name) {
+            return self.address().map(|_| matches!(ty, Type::U32 | Type::U64));
+        }
         let is_local = numbered(name, "local").is_some();
         if is_local && !matches!(self.bound(name, &[]), Bound::Unknown) {
             return Some(true);
@@ -219,8 +226,48 @@ impl Event {
             (.., Some(index)) => (&opcode.immediates, index),
             _ => return None,
         };
-        let known = values.get(index)?;
-        Some(known.is_none_or(|known| known.scalar() == ty.scalar()))
+        Some(values.get(index)?.admits(ty))
+    }
+
+    /// The operand that is the address of an access to memory, if the rule is called before it.
+    fn address(&self) -> Option<String> {
+        let Self::Opcode(opcode, mode) = self else { return None };
+        opcode.access.filter(|_| mode.has_operands()).map(|access| format!("arg{}", access.address))
+    }
+
+    /// The type bounds of a rule, once for each type that the address operand may have. A rule with
+    /// the bound `effective_addr: u64` is called for memories with addresses of 32 bits as well as
+    /// for those with 64.
+    pub(super) fn by_address(&self, bounds: &[(String, Type)]) -> Vec<Vec<(String, Type)>> {
+        let is_bound = |name: &str| bounds.iter().any(|(bound, _)| bound == name);
+        let Some(operand) = self.address().filter(|operand| !is_bound(operand)) else {
+            return vec![bounds.to_vec()];
+        };
+        let mut asked = bounds.iter().filter(|(name, _)| ADDRESSES.contains(&name.as_str()));
+        let types: &[Type] = match (asked.clone().next(), asked.all(|(_, ty)| *ty == Type::U64)) {
+            (None, _) => return vec![bounds.to_vec()],
+            (Some(_), true) => &[Type::U32, Type::U64],
+            (Some(_), false) => &[Type::U32],
+        };
+        let with = |ty: &Type| [bounds, &[(operand.clone(), ty.clone())]].concat();
+        types.iter().map(with).collect()
+    }
+
+    /// Whether a value without a type bound is the address or the size of a memory, or depends on
+    /// one, so that the rule is called for those of 32 bits only.
+    pub(super) fn is_narrow(&self, name: &str, bounds: &[(String, Type)]) -> bool {
+        let Self::Opcode(opcode, mode) = self else { return false };
+        let is_bound = |name: &str| bounds.iter().any(|(bound, _)| bound == name);
+        if ADDRESSES.contains(&name) {
+            return self.address().is_some_and(|operand| !is_bound(&operand));
+        }
+        let known = match (numbered(name, "arg"), numbered(name, "res")) {
+            (Some(index), _) => opcode.operands.get(index),
+            (_, Some(index)) => results(opcode, *mode).and_then(|results| results.get(index)),
+            _ => None,
+        };
+        let is_of_table = matches!(opcode.category, "table" | "control");
+        matches!(known, Some(Known::Address(_))) && !is_of_table && !is_bound(name)
     }
 
     /// The variables that it binds.
@@ -280,12 +327,13 @@ pub(super) fn matching(parts: &[ast::Ident], of: Provider) -> Matched {
     let pattern = |index: usize| patterns.get(index).unwrap_or(&any_name);
     let (provider, package, event) = (pattern(0), pattern(1), pattern(2));
     let part = |index: usize| parts.get(index).map_or("", |part| part.name.as_str());
+    let shown = |index: usize| shortened(part(index));
     let matches = [Provider::Wasm, Provider::Native].map(|each| provider.matches(each.name()));
     match (of, matches) {
         (_, [false, false]) => {
             return Matched::Nothing(format!(
                 "there is no provider `{}`; there are `wasm`, and `native` in scripts for native programs",
-                part(0)
+                shown(0)
             ));
         }
         (Provider::Wasm, [false, true]) => {
@@ -328,7 +376,7 @@ pub(super) fn matching(parts: &[ast::Ident], of: Provider) -> Matched {
         let modes: Vec<_> = MODES.into_iter().filter(is_meant).collect();
         if modes.is_empty() {
             let known = MODES.map(|mode| format!("`{}`", mode.text())).join(", ");
-            return Matched::Nothing(format!("there is no mode `{}`; there are {known}", part(3)));
+            return Matched::Nothing(format!("there is no mode `{}`; there are {known}", shown(3)));
         }
         for mode in &modes {
             let matching = OPCODES.iter().filter(|opcode| event.matches(opcode.name));
@@ -356,7 +404,7 @@ pub(super) fn matching(parts: &[ast::Ident], of: Provider) -> Matched {
     }
     Matched::Nothing(match () {
         () if !["opcode", "func", "block"].iter().any(|known| package.matches(known)) => {
-            format!("there is no package `{}`; there are `opcode`, `func` and `block`", part(1))
+            format!("there is no package `{}`; there are `opcode`, `func` and `block`", shown(1))
         }
         () if is_opcode && mode.is_none() => {
             "rules of instructions have a mode: `wasm:opcode:call:before`".to_owned()
@@ -365,17 +413,26 @@ pub(super) fn matching(parts: &[ast::Ident], of: Provider) -> Matched {
             "`{}` does not have the mode `{}`: blocks have `entry` and `exit`, control does not continue after a \
              jump, and `alt` replaces what always continues with the next instruction, `block_alt` a `block`, \
              `loop` or `if`",
-            part(2),
-            part(3)
+            shown(2),
+            shown(3)
         ),
         () if is_opcode => match nearest(part(2)) {
-            Some(name) => format!("there is no instruction `{}`; there is `{name}`", part(2)),
-            None => format!("there is no instruction `{}`", part(2)),
+            Some(name) => format!("there is no instruction `{}`; there is `{name}`", shown(2)),
+            None => format!("there is no instruction `{}`", shown(2)),
         },
         () if !part(3).is_empty() => "this package has no modes".to_owned(),
         () => "there are `wasm:func:entry`, `wasm:func:exit`, `wasm:block:start` and `wasm:block:end`"
             .to_owned(),
     })
+}
+
+/// A pattern for a message.
+fn shortened(pattern: &str) -> String {
+    const LENGTH: usize = 100;
+    match pattern.char_indices().nth(LENGTH) {
+        Some((end, _)) => format!("{}..", &pattern[..end]),
+        None => pattern.to_owned(),
+    }
 }
 
 /// The name of an instruction that a misspelt one resembles.
@@ -388,6 +445,15 @@ fn nearest(name: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_patterns_are_shortened() {
+        let name = "é".repeat(1000);
+        let parts = ["wasm", "opcode", &name, "before"];
+        let parts = parts.map(|name| ast::Ident { name: name.to_owned(), span: 0..0 });
+        let Matched::Nothing(help) = matching(&parts, Provider::Wasm) else { panic!("it matches") };
+        assert_eq!(help, format!("there is no instruction `{}..`", "é".repeat(100)));
+    }
 
     #[test]
     fn a_malformed_pattern_is_reported() {

@@ -481,6 +481,8 @@ pub(super) struct Program {
     pub(super) failing: Failing,
     /// The rules for messages, by their numbers.
     pub(super) rules: Vec<String>,
+    /// The numbers of the rules that use addresses or sizes of memories as numbers of 32 bits.
+    pub(super) narrow: Vec<usize>,
     /// Functions of libraries that are called.
     pub(super) imports: Vec<Import>,
     pub(super) probes: Vec<Probe>,

@@ -62,12 +62,16 @@ mod report;
 mod split;
 mod toggled;
 mod types;
+mod vectors;
 
 pub use diagnostics::{Problem, ProblemKind, ScriptError, Span};
 pub use histogram::{Bar, histogram};
 pub use report::{
     ReportedValue, RuleReport, ScriptReport, SiteReport, ThreadReport, ThreadsReport, Value, VariableReport,
 };
+
+use wasm_jit::Module;
+use wasmparser::{Parser, Payload, TypeRef};
 
 use self::events::{Event, Matched};
 pub(crate) use self::ir::{
@@ -81,6 +85,8 @@ const MAX_SIZE: usize = 16 << 20;
 
 /// The text of a script, if it is text.
 fn text<'a>(name: &str, source: &'a [u8]) -> Result<&'a str, ScriptError> {
+    // A byte-order mark is no part of the script.
+    let source = source.strip_prefix("\u{feff}".as_bytes()).unwrap_or(source);
     let error = |problem| ScriptError::new(name, &String::from_utf8_lossy(source), vec![problem]);
     if source.len() > MAX_SIZE {
         let message = format!("the script is larger than {MAX_SIZE} bytes");
@@ -100,6 +106,7 @@ fn text<'a>(name: &str, source: &'a [u8]) -> Result<&'a str, ScriptError> {
 pub struct Script {
     module: Vec<u8>,
     layout: report::Layout,
+    narrow: Vec<String>,
 }
 
 impl Script {
@@ -109,8 +116,8 @@ impl Script {
     /// # Errors
     /// The problems of the script.
     pub fn new(name: &str, source: &[u8], libraries: &[(&str, &[u8])]) -> Result<Self, ScriptError> {
-        let (module, layout, _) = emit(name, source, libraries, Target::Here)?;
-        Ok(Self { module, layout })
+        let Emitted { module, layout, narrow, .. } = emit(name, source, libraries, Target::Here)?;
+        Ok(Self { module, layout, narrow })
     }
 
     /// Compiles a script that observes native programs, for
@@ -121,13 +128,32 @@ impl Script {
     pub fn native(name: &str, source: &[u8]) -> Result<Self, ScriptError> {
         let help = "`fastinst run` runs scripts without libraries";
         refuse_libraries(name, source, "libraries are not supported in native programs", help)?;
-        let (module, layout, _) = emit(name, source, &[], Target::Native)?;
-        Ok(Self { module, layout })
+        let Emitted { module, layout, narrow, .. } = emit(name, source, &[], Target::Native)?;
+        Ok(Self { module, layout, narrow })
     }
 
     /// The monitor module, for [`MonitorModule`](crate::monitor_module::MonitorModule).
     pub fn module(&self) -> &[u8] {
         &self.module
+    }
+
+    /// The rules, with their lines, that do not observe all accesses to the memories of a program:
+    /// they use addresses or sizes as numbers of 32 bits, and it has a memory with those of 64
+    /// bits.
+    pub fn narrow_rules(&self, program: &Module) -> &[String] {
+        let has_wide_memory = || {
+            Parser::new(0).parse_all(program.bytes()).any(|payload| match payload {
+                Ok(Payload::MemorySection(memories)) => {
+                    memories.into_iter().flatten().any(|memory| memory.memory64)
+                }
+                Ok(Payload::ImportSection(imports)) => imports
+                    .into_imports()
+                    .flatten()
+                    .any(|import| matches!(import.ty, TypeRef::Memory(memory) if memory.memory64)),
+                _ => false,
+            })
+        };
+        if !self.narrow.is_empty() && has_wide_memory() { &self.narrow } else { &[] }
     }
 }
 
@@ -144,7 +170,7 @@ impl Script {
 /// # Errors
 /// The problems of the script.
 pub fn compile(name: &str, source: &[u8], libraries: &[(&str, &[u8])]) -> Result<Vec<u8>, ScriptError> {
-    emit(name, source, libraries, Target::Anywhere).map(|(module, ..)| module)
+    emit(name, source, libraries, Target::Anywhere).map(|emitted| emitted.module)
 }
 
 /// Compiles a script to a monitor module, as [`compile`] does, which becomes a part of a program.
@@ -154,7 +180,7 @@ pub(crate) fn compile_into_program(
     name: &str,
     source: &[u8],
 ) -> Result<(Vec<u8>, Vec<Alternative>), ScriptError> {
-    emit(name, source, &[], Target::Program).map(|(module, _, alternatives)| (module, alternatives))
+    emit(name, source, &[], Target::Program).map(|emitted| (emitted.module, emitted.alternatives))
 }
 
 /// The environment in which a compiled script runs.
@@ -184,12 +210,21 @@ impl Target {
     }
 }
 
+/// A compiled script.
+struct Emitted {
+    module: Vec<u8>,
+    layout: report::Layout,
+    alternatives: Vec<Alternative>,
+    /// The rules that use addresses as numbers of 32 bits.
+    narrow: Vec<String>,
+}
+
 fn emit(
     name: &str,
     source: &[u8],
     libraries: &[(&str, &[u8])],
     target: Target,
-) -> Result<(Vec<u8>, report::Layout, Vec<Alternative>), ScriptError> {
+) -> Result<Emitted, ScriptError> {
     let source = text(name, source)?;
     let error = |problems| ScriptError::new(name, source, problems);
     let script = parser::parse(source).map_err(error)?;
@@ -203,7 +238,8 @@ fn emit(
         toggled::add(&mut program);
     }
     let (module, layout) = emit::emit(&program, target.prints()).map_err(error)?;
-    Ok((module, layout, program.alternatives))
+    let narrow = program.narrow.iter().filter_map(|rule| program.rules.get(*rule).cloned()).collect();
+    Ok(Emitted { module, layout, alternatives: program.alternatives, narrow })
 }
 
 /// The rules of a script for messages: what they match, and their lines.

@@ -3,7 +3,10 @@
 
 use std::sync::LazyLock;
 
+use wasm_encoder::ValType;
+
 use super::types::Type;
+use super::vectors;
 
 /// An instruction.
 #[derive(Debug)]
@@ -29,11 +32,42 @@ pub(super) struct Access {
     pub(super) address: usize,
 }
 
-/// Types of operands, results or immediates.
+/// What is known of an operand, a result or an immediate.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Known {
+    Is(Type),
+    /// An address, index or size: of this type, or of 64 bits if the memory or table has such.
+    Address(Type),
+    /// The type differs from place to place.
+    Differs,
+    /// A vector or a reference, which is no value of the language.
+    Opaque,
+}
+
+impl Known {
+    /// The type, if a rule need not say it.
+    pub(super) fn ty(&self) -> Option<&Type> {
+        match self {
+            Self::Is(ty) | Self::Address(ty) => Some(ty),
+            Self::Differs | Self::Opaque => None,
+        }
+    }
+
+    /// Whether it may be a value of this type.
+    pub(super) fn admits(&self, ty: &Type) -> bool {
+        match self {
+            Self::Is(known) => known.scalar() == ty.scalar(),
+            Self::Address(known) => known.scalar() == ty.scalar() || ty.scalar() == Some(ValType::I64),
+            Self::Differs => true,
+            Self::Opaque => false,
+        }
+    }
+}
+
+/// Operands, results or immediates.
 #[derive(Debug, Default)]
 pub(super) struct Values {
-    /// `None` is a type that differs from place to place.
-    pub(super) known: Vec<Option<Type>>,
+    pub(super) known: Vec<Known>,
     /// There may be more, of types that differ.
     pub(super) more: bool,
 }
@@ -41,35 +75,32 @@ pub(super) struct Values {
 impl Values {
     pub(super) const NONE: Self = Self { known: Vec::new(), more: false };
 
-    /// The type of one of them: `None` is none that is known, `Some(None)` one that differs.
-    pub(super) fn get(&self, index: usize) -> Option<Option<&Type>> {
-        match self.known.get(index) {
-            Some(ty) => Some(ty.as_ref()),
-            None => self.more.then_some(None),
-        }
+    /// What is known of one of them; `None` if there is none.
+    pub(super) fn get(&self, index: usize) -> Option<&Known> {
+        self.known.get(index).or(self.more.then_some(&Known::Differs))
     }
 
-    /// From letters: the types, `?` for one that differs, `*` for any number of those.
+    /// From letters: the types, `a` for an address and `j` for one with a sign, `v` for a vector or
+    /// a reference, `?` for a type that differs, `*` for any number of those.
     fn parse(letters: &str) -> Self {
         let mut values = Self::default();
         for letter in letters.chars() {
-            let ty = match letter {
-                'i' => Type::I32,
-                'u' => Type::U32,
-                'I' => Type::I64,
-                'U' => Type::U64,
-                'f' => Type::F32,
-                'F' => Type::F64,
+            values.known.push(match letter {
+                'i' => Known::Is(Type::I32),
+                'u' => Known::Is(Type::U32),
+                'I' => Known::Is(Type::I64),
+                'U' => Known::Is(Type::U64),
+                'f' => Known::Is(Type::F32),
+                'F' => Known::Is(Type::F64),
+                'a' => Known::Address(Type::U32),
+                'j' => Known::Address(Type::I32),
+                'v' => Known::Opaque,
                 '*' => {
                     values.more = true;
                     continue;
                 }
-                _ => {
-                    values.known.push(None);
-                    continue;
-                }
-            };
-            values.known.push(Some(ty));
+                _ => Known::Differs,
+            });
         }
         values
     }
@@ -85,7 +116,8 @@ const TABLE: &[(&str, &str)] = &[
          i32.shr_s(ii;i) i32.shr_u(uu;u) i32.rotl(ii;i) i32.rotr(ii;i) \
          i64.clz(I;I) i64.ctz(I;I) i64.popcnt(I;I) i64.add(II;I) i64.sub(II;I) i64.mul(II;I) i64.div_s(II;I) \
          i64.div_u(UU;U) i64.rem_s(II;I) i64.rem_u(UU;U) i64.and(II;I) i64.or(II;I) i64.xor(II;I) i64.shl(II;I) \
-         i64.shr_s(II;I) i64.shr_u(UU;U) i64.rotl(II;I) i64.rotr(II;I) \
+         i64.shr_s(II;I) i64.shr_u(UU;U) i64.rotl(II;I) i64.rotr(II;I) i64.add128(IIII;II) i64.sub128(IIII;II) \
+         i64.mul_wide_s(II;II) i64.mul_wide_u(UU;UU) \
          f32.abs(f;f) f32.neg(f;f) f32.ceil(f;f) f32.floor(f;f) f32.trunc(f;f) f32.nearest(f;f) f32.sqrt(f;f) \
          f32.add(ff;f) f32.sub(ff;f) f32.mul(ff;f) f32.div(ff;f) f32.min(ff;f) f32.max(ff;f) f32.copysign(ff;f) \
          f64.abs(F;F) f64.neg(F;F) f64.ceil(F;F) f64.floor(F;F) f64.trunc(F;F) f64.nearest(F;F) f64.sqrt(F;F) \
@@ -93,32 +125,32 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         "atomic",
-        "memory.atomic.notify(iu;i) memory.atomic.wait32(Iiu;i) memory.atomic.wait64(IIu;i) atomic.fence \
-         i32.atomic.load(u;i) i64.atomic.load(u;I) i32.atomic.load8_u(u;u) i32.atomic.load16_u(u;u) \
-         i64.atomic.load8_u(u;U) i64.atomic.load16_u(u;U) i64.atomic.load32_u(u;U) \
-         i32.atomic.store(iu) i64.atomic.store(Iu) i32.atomic.store8(iu) i32.atomic.store16(iu) \
-         i64.atomic.store8(Iu) i64.atomic.store16(Iu) i64.atomic.store32(Iu) \
-         i32.atomic.rmw.add(iu;i) i32.atomic.rmw8.add_u(iu;i) i32.atomic.rmw16.add_u(iu;i) \
-         i64.atomic.rmw.add(Iu;I) i64.atomic.rmw8.add_u(Iu;I) i64.atomic.rmw16.add_u(Iu;I) \
-         i64.atomic.rmw32.add_u(Iu;I) \
-         i32.atomic.rmw.sub(iu;i) i32.atomic.rmw8.sub_u(iu;i) i32.atomic.rmw16.sub_u(iu;i) \
-         i64.atomic.rmw.sub(Iu;I) i64.atomic.rmw8.sub_u(Iu;I) i64.atomic.rmw16.sub_u(Iu;I) \
-         i64.atomic.rmw32.sub_u(Iu;I) \
-         i32.atomic.rmw.and(iu;i) i32.atomic.rmw8.and_u(iu;i) i32.atomic.rmw16.and_u(iu;i) \
-         i64.atomic.rmw.and(Iu;I) i64.atomic.rmw8.and_u(Iu;I) i64.atomic.rmw16.and_u(Iu;I) \
-         i64.atomic.rmw32.and_u(Iu;I) \
-         i32.atomic.rmw.or(iu;i) i32.atomic.rmw8.or_u(iu;i) i32.atomic.rmw16.or_u(iu;i) \
-         i64.atomic.rmw.or(Iu;I) i64.atomic.rmw8.or_u(Iu;I) i64.atomic.rmw16.or_u(Iu;I) \
-         i64.atomic.rmw32.or_u(Iu;I) \
-         i32.atomic.rmw.xor(iu;i) i32.atomic.rmw8.xor_u(iu;i) i32.atomic.rmw16.xor_u(iu;i) \
-         i64.atomic.rmw.xor(Iu;I) i64.atomic.rmw8.xor_u(Iu;I) i64.atomic.rmw16.xor_u(Iu;I) \
-         i64.atomic.rmw32.xor_u(Iu;I) \
-         i32.atomic.rmw.xchg(iu;i) i32.atomic.rmw8.xchg_u(iu;i) i32.atomic.rmw16.xchg_u(iu;i) \
-         i64.atomic.rmw.xchg(Iu;I) i64.atomic.rmw8.xchg_u(Iu;I) i64.atomic.rmw16.xchg_u(Iu;I) \
-         i64.atomic.rmw32.xchg_u(Iu;I) \
-         i32.atomic.rmw.cmpxchg(iiu;i) i32.atomic.rmw8.cmpxchg_u(iiu;i) i32.atomic.rmw16.cmpxchg_u(iiu;i) \
-         i64.atomic.rmw.cmpxchg(IIu;I) i64.atomic.rmw8.cmpxchg_u(IIu;I) i64.atomic.rmw16.cmpxchg_u(IIu;I) \
-         i64.atomic.rmw32.cmpxchg_u(IIu;I)",
+        "memory.atomic.notify(ia;i) memory.atomic.wait32(Iia;i) memory.atomic.wait64(IIa;i) atomic.fence \
+         i32.atomic.load(a;i) i64.atomic.load(a;I) i32.atomic.load8_u(a;u) i32.atomic.load16_u(a;u) \
+         i64.atomic.load8_u(a;U) i64.atomic.load16_u(a;U) i64.atomic.load32_u(a;U) \
+         i32.atomic.store(ia) i64.atomic.store(Ia) i32.atomic.store8(ia) i32.atomic.store16(ia) \
+         i64.atomic.store8(Ia) i64.atomic.store16(Ia) i64.atomic.store32(Ia) \
+         i32.atomic.rmw.add(ia;i) i32.atomic.rmw8.add_u(ia;i) i32.atomic.rmw16.add_u(ia;i) \
+         i64.atomic.rmw.add(Ia;I) i64.atomic.rmw8.add_u(Ia;I) i64.atomic.rmw16.add_u(Ia;I) \
+         i64.atomic.rmw32.add_u(Ia;I) \
+         i32.atomic.rmw.sub(ia;i) i32.atomic.rmw8.sub_u(ia;i) i32.atomic.rmw16.sub_u(ia;i) \
+         i64.atomic.rmw.sub(Ia;I) i64.atomic.rmw8.sub_u(Ia;I) i64.atomic.rmw16.sub_u(Ia;I) \
+         i64.atomic.rmw32.sub_u(Ia;I) \
+         i32.atomic.rmw.and(ia;i) i32.atomic.rmw8.and_u(ia;i) i32.atomic.rmw16.and_u(ia;i) \
+         i64.atomic.rmw.and(Ia;I) i64.atomic.rmw8.and_u(Ia;I) i64.atomic.rmw16.and_u(Ia;I) \
+         i64.atomic.rmw32.and_u(Ia;I) \
+         i32.atomic.rmw.or(ia;i) i32.atomic.rmw8.or_u(ia;i) i32.atomic.rmw16.or_u(ia;i) \
+         i64.atomic.rmw.or(Ia;I) i64.atomic.rmw8.or_u(Ia;I) i64.atomic.rmw16.or_u(Ia;I) \
+         i64.atomic.rmw32.or_u(Ia;I) \
+         i32.atomic.rmw.xor(ia;i) i32.atomic.rmw8.xor_u(ia;i) i32.atomic.rmw16.xor_u(ia;i) \
+         i64.atomic.rmw.xor(Ia;I) i64.atomic.rmw8.xor_u(Ia;I) i64.atomic.rmw16.xor_u(Ia;I) \
+         i64.atomic.rmw32.xor_u(Ia;I) \
+         i32.atomic.rmw.xchg(ia;i) i32.atomic.rmw8.xchg_u(ia;i) i32.atomic.rmw16.xchg_u(ia;i) \
+         i64.atomic.rmw.xchg(Ia;I) i64.atomic.rmw8.xchg_u(Ia;I) i64.atomic.rmw16.xchg_u(Ia;I) \
+         i64.atomic.rmw32.xchg_u(Ia;I) \
+         i32.atomic.rmw.cmpxchg(iia;i) i32.atomic.rmw8.cmpxchg_u(iia;i) i32.atomic.rmw16.cmpxchg_u(iia;i) \
+         i64.atomic.rmw.cmpxchg(IIa;I) i64.atomic.rmw8.cmpxchg_u(IIa;I) i64.atomic.rmw16.cmpxchg_u(IIa;I) \
+         i64.atomic.rmw32.cmpxchg_u(IIa;I)",
     ),
     (
         "compare",
@@ -133,7 +165,7 @@ const TABLE: &[(&str, &str)] = &[
     (
         "control",
         "block(*) loop(*) if(u*) else(*) end(*) br(*;;u) br_if(u*;*;u) br_table(u*;;*) return(*) call(*;*;u) \
-         call_indirect(u*;*;uu) return_call(*;;u) return_call_indirect(u*;;uu) call_ref(?*;*) \
+         call_indirect(a*;*;uu) return_call(*;;u) return_call_indirect(a*;;uu) call_ref(?*;*) \
          return_call_ref(?*) br_on_null(?*;*;u) br_on_non_null(?*;*;u) br_on_cast(?*) br_on_cast_fail(?*) \
          select(u??;?) typed_select(u??;?)",
     ),
@@ -150,34 +182,42 @@ const TABLE: &[(&str, &str)] = &[
          i64.trunc_sat_f32_s(f;I) i64.trunc_sat_f32_u(f;U) i64.trunc_sat_f64_s(F;I) i64.trunc_sat_f64_u(F;U)",
     ),
     ("exn", "try_table(*) throw(*;;u) throw_ref(?) try(*) catch(;;u) catch_all delegate(;;u) rethrow(;;u)"),
+    (
+        "gc",
+        "struct.new(*;v;u) struct.new_default(;v;u) struct.get(v;?;uu) struct.get_s(v;i;uu) struct.get_u(v;u;uu) \
+         struct.set(?v;;uu) array.new(u?;v;u) array.new_default(u;v;u) array.new_fixed(*;v;uu) array.new_data(uu;v;uu) \
+         array.new_elem(uu;v;uu) array.get(uv;?;u) array.get_s(uv;i;u) array.get_u(uv;u;u) array.set(?uv;;u) \
+         array.len(v;u) array.fill(u?uv;;u) array.copy(uuvuv;;uu) array.init_data(uuuv;;uu) array.init_elem(uuuv;;uu) \
+         ref.test(v;i) ref.test_null(v;i) ref.cast(v;v) ref.cast_null(v;v) any.convert_extern(v;v) \
+         extern.convert_any(v;v) ref.i31(i;v) i31.get_s(v;i) i31.get_u(v;u)",
+    ),
     ("global", "global.get(;?;u) global.set(?;;u)"),
     (
         "load",
-        "i32.load(u;i) i64.load(u;I) f32.load(u;f) f64.load(u;F) i32.load8_s(u;i) i32.load8_u(u;u) \
-         i32.load16_s(u;i) i32.load16_u(u;u) i64.load8_s(u;I) i64.load8_u(u;U) i64.load16_s(u;I) \
-         i64.load16_u(u;U) i64.load32_s(u;I) i64.load32_u(u;U)",
+        "i32.load(a;i) i64.load(a;I) f32.load(a;f) f64.load(a;F) i32.load8_s(a;i) i32.load8_u(a;u) \
+         i32.load16_s(a;i) i32.load16_u(a;u) i64.load8_s(a;I) i64.load8_u(a;U) i64.load16_s(a;I) \
+         i64.load16_u(a;U) i64.load32_s(a;I) i64.load32_u(a;U)",
     ),
     ("local", "local.get(;?;u) local.set(?;;u) local.tee(?;?;u)"),
     (
         "memory",
-        "memory.size(;u;u) memory.grow(u;i;u) memory.init(uuu) memory.copy(uuu) memory.fill(uuu) data.drop(;;u)",
+        "memory.size(;a;u) memory.grow(a;j;u) memory.init(uua) memory.copy(aaa) memory.fill(aua) data.drop(;;u)",
     ),
     ("misc", "unreachable nop drop(?)"),
     ("ref", "ref.null(;?) ref.is_null(?;i) ref.func(;?;u) ref.as_non_null(?;?) ref.eq(??;i)"),
     (
         "store",
-        "i32.store(iu) i64.store(Iu) f32.store(fu) f64.store(Fu) i32.store8(iu) i32.store16(iu) i64.store8(Iu) \
-         i64.store16(Iu) i64.store32(Iu)",
+        "i32.store(ia) i64.store(Ia) f32.store(fa) f64.store(Fa) i32.store8(ia) i32.store16(ia) i64.store8(Ia) \
+         i64.store16(Ia) i64.store32(Ia)",
     ),
     (
         "table",
-        "table.get(u;?;u) table.set(?u;;u) table.grow(u?;i;u) table.size(;u;u) table.fill(u?u;;u) table.copy(uuu) \
-         table.init(uuu) elem.drop(;;u)",
+        "table.get(a;?;u) table.set(?a;;u) table.grow(a?;j;u) table.size(;a;u) table.fill(a?a;;u) table.copy(aaa) \
+         table.init(uua) elem.drop(;;u)",
     ),
 ];
 
-/// Numbers of categories are alphabetical over all that the language knows, among them those of
-/// instructions that cannot be matched.
+/// Numbers of categories are alphabetical over all that the language knows.
 const CATEGORIES: [&str; 17] = [
     "arith", "atomic", "compare", "const", "control", "convert", "exn", "gc", "global", "load", "local",
     "memory", "misc", "ref", "simd", "store", "table",
@@ -186,34 +226,34 @@ const CATEGORIES: [&str; 17] = [
 /// All instructions.
 pub(super) static OPCODES: LazyLock<Vec<Opcode>> = LazyLock::new(|| {
     let of_category = |(category, entries): &(&'static str, &'static str)| {
-        parse_category(category, entries).collect::<Vec<_>>()
+        entries.split_whitespace().map(|entry| opcode(category, entry)).collect::<Vec<_>>()
     };
-    TABLE.iter().flat_map(of_category).collect()
+    let vectors = vectors::entries().map(|entry| opcode("simd", entry.leak()));
+    TABLE.iter().flat_map(of_category).chain(vectors).collect()
 });
 
-fn parse_category(category: &'static str, entries: &'static str) -> impl Iterator<Item = Opcode> {
+fn opcode(category: &'static str, entry: &'static str) -> Opcode {
     let position = CATEGORIES.iter().position(|known| *known == category);
-    entries.split_whitespace().map(move |entry| {
-        let (name, types) = entry.split_once('(').unwrap_or((entry, ")"));
-        let mut types = types.trim_end_matches(')').split(';').map(Values::parse);
-        let mut next = || types.next().unwrap_or_default();
-        Opcode {
-            name,
-            category,
-            category_id: position.map_or(u32::MAX, |position| position as u32),
-            operands: next(),
-            results: next(),
-            immediates: next(),
-            access: access(name),
-        }
-    })
+    let (name, types) = entry.split_once('(').unwrap_or((entry, ")"));
+    let mut types = types.trim_end_matches(')').split(';').map(Values::parse);
+    let mut next = || types.next().unwrap_or_default();
+    Opcode {
+        name,
+        category,
+        category_id: position.map_or(u32::MAX, |position| position as u32),
+        operands: next(),
+        results: next(),
+        immediates: next(),
+        access: access(name),
+    }
 }
 
 /// The access of a load, store or atomic operation, by its name.
 fn access(name: &str) -> Option<Access> {
     let (ty, operation) = name.split_once('.')?;
     let (width, address, is_write) = if let Some((_, width)) = operation.split_once("load") {
-        (width, 0, false)
+        // Of a lane, the vector is above the address.
+        (width, usize::from(width.ends_with("_lane")), false)
     } else if let Some((_, width)) = operation.split_once("store") {
         (width, 1, true)
     } else if let Some((_, width)) = operation.split_once("rmw") {
@@ -222,7 +262,11 @@ fn access(name: &str) -> Option<Access> {
         return None;
     };
     let digits: String = width.chars().take_while(char::is_ascii_digit).collect();
-    let bits: u32 = digits.parse().or_else(|_| ty[1..].parse()).ok()?;
+    let bits: u32 = match width[digits.len()..].starts_with('x') {
+        // Half a vector, as 8 by 8 bits.
+        true => 64,
+        false => digits.parse().or_else(|_| ty[1..].parse()).ok()?,
+    };
     Some(Access { bytes: bits / 8, is_write, address })
 }
 
@@ -232,7 +276,7 @@ mod tests {
 
     #[test]
     fn every_instruction_of_the_engine_can_be_matched() {
-        const PROPOSALS: [&str; 9] = [
+        const PROPOSALS: [&str; 14] = [
             "mvp",
             "sign_extension",
             "saturating_float_to_int",
@@ -242,9 +286,15 @@ mod tests {
             "exceptions",
             "legacy_exceptions",
             "threads",
+            "simd",
+            "relaxed_simd",
+            "gc",
+            "function_references",
+            "wide_arithmetic",
         ];
-        assert!(crate::monitor_module::names_of(&PROPOSALS).count() > 250);
-        let missing: Vec<String> = crate::monitor_module::names_of(&PROPOSALS)
+        assert!(crate::monitor_module::of_proposals(&PROPOSALS).count() > 500);
+        let missing: Vec<String> = crate::monitor_module::of_proposals(&PROPOSALS)
+            .map(|(name, _)| name)
             // It is never valid.
             .filter(|name| name != "typed_select_multi")
             .filter(|name| OPCODES.iter().all(|opcode| opcode.name != name))
@@ -259,9 +309,8 @@ mod tests {
             let opcode = OPCODES.iter().find(|opcode| opcode.name == name).unwrap();
             let found = opcode.access.map(|access| (access.bytes, access.is_write, access.address));
             assert_eq!(found, expected, "{name}");
-            // The address is an operand, of 32 bits.
             if let Some((_, _, address)) = expected {
-                assert_eq!(opcode.operands.get(address), Some(Some(&Type::U32)), "{name}");
+                assert_eq!(opcode.operands.get(address), Some(&Known::Address(Type::U32)), "{name}");
             }
         }
         check("i32.load", Some((4, false, 0)));
@@ -270,6 +319,17 @@ mod tests {
         check("i64.store32", Some((4, true, 1)));
         check("i64.atomic.rmw8.add_u", Some((1, true, 1)));
         check("i32.atomic.rmw.cmpxchg", Some((4, true, 2)));
+        check("v128.load", Some((16, false, 0)));
+        check("v128.load8x8_s", Some((8, false, 0)));
+        check("v128.load32_splat", Some((4, false, 0)));
+        check("v128.load16_lane", Some((2, false, 1)));
+        check("v128.store", Some((16, true, 1)));
+        check("v128.store64_lane", Some((8, true, 1)));
+        // Nothing else has an address, and all accesses have one.
+        for opcode in &*OPCODES {
+            let address = opcode.access.map(|access| opcode.operands.get(access.address));
+            assert!(address.is_none_or(|known| known == Some(&Known::Address(Type::U32))), "{opcode:?}");
+        }
         check("i32.add", None);
         check("memory.grow", None);
     }

@@ -126,7 +126,8 @@ pub enum ReportedValue {
 pub enum Value {
     /// An integer of any type.
     Int(i128),
-    /// A float of either type.
+    /// A float of either type: of an f32, the number that its shortest decimal form stands for, so
+    /// that 0.1 is not 0.10000000149011612. `as f32` returns the value.
     Float(f64),
     /// A boolean.
     Bool(bool),
@@ -139,6 +140,11 @@ pub enum Value {
     Stack(u32),
     /// A tuple.
     Tuple(Vec<Value>),
+}
+
+/// The number that the shortest decimal form of a float stands for.
+fn shortest(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(value.into())
 }
 
 /// The monitor's memory.
@@ -273,7 +279,7 @@ impl Reader<'_> {
             (Type::Bucket(buckets), _) => Value::Bucket(word, buckets.end(word)),
             (Type::Stack, _) => Value::Stack(word as u32),
             (Type::Bool, _) => Value::Bool(word as u32 != 0),
-            (_, Some(ValType::F32)) => Value::Float(f32::from_bits(word as u32).into()),
+            (_, Some(ValType::F32)) => Value::Float(shortest(f32::from_bits(word as u32))),
             (_, Some(ValType::F64)) => Value::Float(f64::from_bits(word)),
             (ty, Some(ValType::I32)) if ty.is_signed() => Value::Int((word as u32 as i32).into()),
             (_, Some(ValType::I32)) => Value::Int((word as u32).into()),

@@ -49,7 +49,8 @@ impl Buckets {
         let start = i128::from(start);
         match self {
             Self::Log2 => (2 * start).max(1),
-            Self::Linear(width) => start + i128::from(width),
+            // The last one may be smaller than others.
+            Self::Linear(width) => (start + i128::from(width)).min(1 << 64),
         }
     }
 }

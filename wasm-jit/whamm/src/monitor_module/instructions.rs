@@ -24,8 +24,10 @@ macro_rules! visitors {
             described.split_once("->")?.1.trim().parse().ok()
         }
 
-        #[cfg(test)]
         const PROPOSALS: &[&str] = &[$( stringify!($proposal) ),*];
+
+        /// As in `arity memarg 2 -> 1`.
+        const ARITIES: &[&str] = &[$( stringify!($($ann)*) ),*];
     };
 }
 wasm_jit::wasmparser::for_each_operator!(visitors);
@@ -70,11 +72,15 @@ pub(super) fn exists(name: &str) -> bool {
     VISITORS.iter().any(|visitor| mnemonic(visitor) == name)
 }
 
-/// The names of the instructions of these proposals.
-#[cfg(test)]
-pub(crate) fn names_of(proposals: &[&str]) -> impl Iterator<Item = String> {
-    let all = PROPOSALS.iter().zip(VISITORS);
-    all.filter(|(proposal, _)| proposals.contains(proposal)).map(|(_, visitor)| mnemonic(visitor))
+/// The names of the instructions of these proposals, with the numbers of their operands, as far as
+/// these are the same at every occurrence.
+pub(crate) fn of_proposals(proposals: &[&str]) -> impl Iterator<Item = (String, Option<usize>)> {
+    let all = PROPOSALS.iter().zip(VISITORS).zip(ARITIES);
+    let all = all.filter(|((proposal, _), _)| proposals.contains(proposal));
+    all.map(|((_, visitor), arity)| {
+        let operands = arity.split_once("->").and_then(|(before, _)| before.split_whitespace().last());
+        (mnemonic(visitor), operands.and_then(|operands| operands.parse().ok()))
+    })
 }
 
 /// An immediate.

@@ -194,8 +194,7 @@ mod shared;
 mod strings;
 mod time_limit;
 
-#[cfg(test)]
-pub(crate) use self::instructions::names_of;
+pub(crate) use self::instructions::of_proposals;
 pub(crate) use attach::Matched;
 pub use attach::{Attached, Unfit};
 pub use clock::{Alarm, Clock};

@@ -76,7 +76,7 @@ impl MonitorModule {
     /// `wasm:begin` are called at once. The linker is that of [`MonitorModule::attach`].
     ///
     /// A function of the monitor that fails does not end the program's call: the monitor observes
-    /// nothing more, and [`SharedMonitor::read`] and [`SharedMonitor::finish`] say so. What a
+    /// nothing more, and [`SharedMonitor::failure`] and [`SharedMonitor::finish`] say so. What a
     /// function of the monitor itself executes is not observed. A function that does not return
     /// keeps the program's thread, and is ended ten seconds after a caller begins to wait for it in
     /// [`SharedMonitor::read`] or one of the other functions.
@@ -107,7 +107,7 @@ impl MonitorModule {
     /// run.call(&mut store, ())?;
     /// shared.deactivate()?;
     /// run.call(&mut store, ())?;
-    /// let report = shared.read(|store, instance| script.report(&*store, instance))??;
+    /// let report = shared.read(|store, instance| script.report(&*store, instance))?;
     /// assert_eq!(report.variables[0].value, ReportedValue::Value(Value::Int(2)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -196,20 +196,22 @@ impl<T: 'static> SharedMonitor<T> {
         self.probes.is_on()
     }
 
-    /// Reads what the monitor has observed so far. No function of the monitor runs meanwhile, and
-    /// threads of the program wait that come to one.
-    ///
-    /// # Errors
-    /// [`MonitorError::Failed`].
+    /// Reads what the monitor has observed so far: if it has [failed](Self::failure), until then.
+    /// No function of the monitor runs meanwhile, and threads of the program wait that come to one.
     ///
     /// # Panics
     /// Deadlocks or panics if it is called by a function of the monitor.
-    pub fn read<R>(&self, read: impl FnOnce(&mut Store<T>, &Instance) -> R) -> Result<R, MonitorError> {
+    pub fn read<R>(&self, read: impl FnOnce(&mut Store<T>, &Instance) -> R) -> R {
         let mut inner = self.lock();
-        inner.check()?;
         let Inner { store, instance, .. } = &mut *inner;
         self.probes.settle(instance, &mut *store);
-        Ok(read(store, instance))
+        read(store, instance)
+    }
+
+    /// The failure after which the monitor observes nothing more, if there was one:
+    /// [`MonitorError::Failed`].
+    pub fn failure(&self) -> Option<MonitorError> {
+        self.lock().check().err()
     }
 
     /// Calls the functions of the rules `wasm:end`, then `wasm:exit`. They are called once, however

@@ -50,7 +50,7 @@ fn reports(script: &str) -> [ScriptReport; 2] {
     shared.activate().unwrap();
     run(&mut Store::new(&engine, ()));
     shared.finish().unwrap();
-    [here, shared.read(|store, instance| script.report(&*store, instance)).unwrap().unwrap()]
+    [here, shared.read(|store, instance| script.report(&*store, instance)).unwrap()]
 }
 
 #[test]

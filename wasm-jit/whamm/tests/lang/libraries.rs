@@ -74,11 +74,12 @@ fn mistakes_are_found() {
         assert!(error.to_string().contains(message), "{error}");
     }
     refused("use counter; wasm:begin { counter.last(); }", "it has: add, mean, next, pair");
-    refused("use counter; wasm:begin { counter.add(); }", "1 parameters, and is called with 0");
+    refused("use counter; wasm:begin { counter.add(); }", "1 parameter, and is called with 0");
     refused("use counter; wasm:begin { counter.add(1.5); }", "expected a `i32`, this is a `f64`");
     refused("use counter; wasm:begin { counter.pair(); }", "one or no number");
     refused("use counter; use counter;", "used twice");
-    refused("wasm:begin { counter.next(); }", "there is no variable");
+    refused("wasm:begin { counter.next(); }", "no variable or library `counter`");
+    refused("wasm:func:entry { counter.next(); }", "a library is named at the beginning: `use counter;`");
     refused("var x: i32 = counter.next();", "no variable or library `counter`");
     refused("use counter; wasm:opcode:br_if:before { var x: i32 = @init counter.next(); }", "is a statement");
     refused("use counter; wasm:opcode:br_if:before { @later counter.next(); }", "no annotation");

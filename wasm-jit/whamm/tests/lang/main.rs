@@ -1,6 +1,7 @@
 //! The compiler of scripts: what is refused and how, that all modules are valid, and what the
 //! functions of a module compute, called as an engine would.
 
+mod addresses;
 mod behaviour;
 mod bounds;
 mod callees;

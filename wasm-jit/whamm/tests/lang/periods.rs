@@ -105,7 +105,7 @@ fn values(rules: &str) -> [Vec<i128>; 2] {
     shared.activate().unwrap();
     run(&mut Store::new(&engine, ()), &of_shared);
     shared.finish().unwrap();
-    [here, of(shared.read(|store, instance| script.report(&*store, instance)).unwrap().unwrap())]
+    [here, of(shared.read(|store, instance| script.report(&*store, instance)).unwrap())]
 }
 
 /// Of the calls of `$f` that are events, the first one in each period of this many milliseconds.

@@ -131,7 +131,7 @@ fn types() {
     check("fn «f»() -> i32 { }", Type, "does not return");
     check("fn «f»(x: bool) -> i32 { if (x) { return 1; } }", Type, "does not return");
     check("fn f() -> i32 { return «true»; }", Type, "expected a `i32`");
-    check("fn f(x: i32) { } wasm:begin { «f»(); }", Type, "1 parameters");
+    check("fn f(x: i32) { } wasm:begin { «f»(); }", Type, "1 parameter,");
     check(
         "var s: str; wasm:begin { «s + s»; }".replace("«s + s»;", "s = «s + s»;").as_str(),
         Type,
@@ -180,7 +180,7 @@ error: a condition is a `bool`, this is a `u32`
 fn info_describes_events() {
     let events = lang::info("wasm:opcode:*.load:before").unwrap();
     let names: Vec<_> = events.iter().map(|event| event.event.as_str()).collect();
-    let expected = ["i32.atomic", "i64.atomic", "i32", "i64", "f32", "f64"];
+    let expected = ["i32.atomic", "i64.atomic", "i32", "i64", "f32", "f64", "v128"];
     assert_eq!(names, expected.map(|name| format!("wasm:opcode:{name}.load:before")));
     let bound = |name: &str| {
         let bound = events[2].bound.iter().find(|bound| bound.name == name);
@@ -193,4 +193,23 @@ fn info_describes_events() {
     assert_eq!(bound("taken"), None);
     assert!(lang::info("wasm:opcode:nothing:before").is_err());
     assert!(lang::info("wasm:opcode:call:before { }").is_err());
+}
+
+#[test]
+fn a_byte_order_mark_is_ignored() {
+    let script = "\u{feff}report var n: u32; wasm:func:entry { n++; }";
+    assert!(lang::compile("test.mm", script.as_bytes(), &[]).is_ok());
+}
+
+#[test]
+fn examples_of_bounds_are_rules_of_the_same_event() {
+    #[track_caller]
+    fn check(rule: &str, name: &str, expected: &str) {
+        let script = format!("var n: u32; {rule} {{ n = {name}; }}");
+        let error = lang::compile("test.mm", script.as_bytes(), &[]).unwrap_err().to_string();
+        assert!(error.contains(&format!("give the rule a type bound: `{expected}`")), "{error}");
+    }
+    check("wasm:func:entry", "local0", "wasm:func:entry(local0: i32)");
+    check("wasm:opcode:call:after", "res0", "wasm:opcode:NAME(res0: i32):after");
+    check("wasm:opcode:call:before", "arg0", "wasm:opcode:NAME(arg0: i32):before");
 }

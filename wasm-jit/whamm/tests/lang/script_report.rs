@@ -1,9 +1,9 @@
 //! Reports that are read from a monitor's memory. Those of all tests here are compared with what
 //! the same script prints.
 
-use wasm_jit_whamm::lang::{ReportedValue, Value};
+use wasm_jit_whamm::lang::{ReportedValue, Script, Value};
 
-use super::engine::observe;
+use super::engine::{observe, run};
 
 #[test]
 fn values_have_their_types() {
@@ -40,6 +40,24 @@ fn values_have_their_types() {
     assert_eq!(site.values, [ReportedValue::Value(Value::Int(65535)), counts]);
 }
 
+/// Floats of 32 bits have the decimal form that they were written with.
+#[test]
+fn floats_of_32_bits_are_those_of_their_decimal_form() {
+    let script = "report var a: f32 = 0.1; report var b: f32 = 16777216.0; report var c: f32 = 3.4e38;
+        report var d: f64 = 0.1;";
+    let script = Script::new("test.mm", script.as_bytes(), &[]).unwrap();
+    let mut found = None;
+    run(script.module(), &[], "(module (func (export \"run\")))", &mut String::new(), |store, attached| {
+        let instance = attached.instance(&mut *store);
+        found = Some(script.report(store, instance).unwrap());
+    });
+    let values: Vec<_> = found.unwrap().variables.into_iter().map(|variable| variable.value).collect();
+    assert_eq!(
+        values,
+        [0.1, 16_777_216.0, 3.4e38, 0.1].map(|value| ReportedValue::Value(Value::Float(value)))
+    );
+}
+
 /// Buckets of all numbers of one and two bits at each position, and of the largest ones.
 #[test]
 fn buckets_are_those_of_their_numbers() {
@@ -67,7 +85,7 @@ fn buckets_are_those_of_their_numbers() {
     };
     let line = |number: u64| {
         let start = number - number % 100;
-        let bucket = Value::Bucket(start, i128::from(start) + 100);
+        let bucket = Value::Bucket(start, (i128::from(start) + 100).min(1 << 64));
         Value::Tuple(vec![Value::Bool(number.cast_signed() < 0), bucket])
     };
     let of_all = |bucket: &dyn Fn(u64) -> Value| {
@@ -84,5 +102,5 @@ fn buckets_are_those_of_their_numbers() {
     assert_eq!(value("lines"), of_all(&line));
     assert_eq!(value("constant"), ReportedValue::Value(Value::Bucket(64, 128)));
     let last = u64::MAX - u64::MAX % 7;
-    assert_eq!(value("last"), ReportedValue::Value(Value::Bucket(last, i128::from(last) + 7)));
+    assert_eq!(value("last"), ReportedValue::Value(Value::Bucket(last, (i128::from(last) + 7).min(1 << 64))));
 }

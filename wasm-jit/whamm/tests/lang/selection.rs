@@ -86,7 +86,7 @@ fn once_switches_its_probe_off() {
     shared.activate().unwrap();
     run(&mut Store::new(&engine, ()));
     shared.finish().unwrap();
-    let report = shared.read(|store, instance| script.report(&*store, instance)).unwrap().unwrap();
+    let report = shared.read(|store, instance| script.report(&*store, instance)).unwrap();
     assert_eq!(values(report), expected);
 }
 
@@ -145,6 +145,27 @@ fn rules_draw_from_one_generator() {
         @sample(25%) wasm:func:entry / fname == \"f\" / { b++; }",
         PROGRAM,
         &[&format!("a {}", expected[0]), &format!("b {}", expected[1])],
+    );
+}
+
+/// Nothing is drawn at a place whose rule is done, in any target.
+#[test]
+fn rules_that_are_done_draw_nothing() {
+    let mut generator = Generator::new();
+    let (mut done, mut sampled) = ([false; 2], 0);
+    for place in [0, 1].repeat(10) {
+        if !done[place] {
+            done[place] = generator.draws(0.4);
+        }
+        sampled += u64::from(generator.draws(0.25));
+    }
+    assert_eq!(done, [true; 2]);
+    check_program(
+        "report var a: u32; report var b: u32;
+        @once @sample(40%) wasm:opcode:call:before { a++; }
+        @sample(25%) wasm:func:entry / fname == \"f\" / { b++; }",
+        PROGRAM,
+        &["a 2", &format!("b {sampled}")],
     );
 }
 

@@ -62,7 +62,7 @@ fn ticks_of(program: &str, rules: &str) -> [(i64, i64); 2] {
     shared.activate().unwrap();
     run(&mut Store::new(&engine, ()));
     shared.finish().unwrap();
-    let report = shared.read(|store, instance| script.report(&*store, instance)).unwrap().unwrap();
+    let report = shared.read(|store, instance| script.report(&*store, instance)).unwrap();
     [here, values(report)]
 }
 

@@ -262,7 +262,7 @@ fn what_cannot_be_called_is_refused() {
         ("wasm:opcode:call:alt { alt_call_by_name(target_fn_name); }", "is not known when"),
         ("wasm:opcode:call:alt { alt_call_by_name(7); }", "expected a `str`"),
         ("wasm:opcode:call:alt { alt_call_by_id(-1); }", "not in the range"),
-        ("wasm:opcode:call:alt { alt_call_by_name(); }", "1 parameters"),
+        ("wasm:opcode:call:alt { alt_call_by_name(); }", "1 parameter,"),
         ("wasm:opcode:call:alt { var n: i32 = alt_call_by_id(1); }", "is a statement"),
         ("wasm:opcode:call(res1: i32):alt { }", "`res1` has a type, and `res0` has none"),
         ("wasm:opcode:call(res0: i32, res2: i32):alt { }", "`res2` has a type, and `res1` has none"),

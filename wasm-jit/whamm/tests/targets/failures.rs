@@ -75,6 +75,9 @@ fn a_rule_that_fails_ends_the_monitor() {
     };
     check(&script("n = 1 / (n - n);"), 3, rule, "an integer was divided by zero");
     check(&script("n = -2147483648 / (n - 1);"), 3, rule, "the quotient of two integers is out of range");
+    let narrow = "var small: i8 = -128; small = small / (-1 as i8);";
+    check(&script(narrow), 3, rule, "the quotient of two integers is out of range");
+    check(&script("n = 1 % (n - n);"), 3, rule, "an integer was divided by zero");
     check(&script("while (true) { n++; }"), 3, rule, "the rule has taken more than 2^24 steps");
     check(&script("n = down(-1);"), 3, rule, "calls of the script's functions are nested too deeply");
     let full = "while (n < 100000) { m[n]++; n++; }";

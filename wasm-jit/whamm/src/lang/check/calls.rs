@@ -9,6 +9,7 @@
 use wasm_encoder::ValType;
 
 use super::super::ast::{Expr, Ident, Item, Script};
+use super::super::bound::Bound;
 use super::super::diagnostics::ProblemKind;
 use super::super::emit::any;
 use super::super::ir::{Const, Function, Import, Kind, Statement, TextOp, Typed};
@@ -165,7 +166,9 @@ impl Checker<'_> {
         if parameters == arguments {
             return Some(());
         }
-        let message = format!("`{}` has {parameters} parameters, and is called with {arguments}", name.name);
+        let plural = if parameters == 1 { "" } else { "s" };
+        let message =
+            format!("`{}` has {parameters} parameter{plural}, and is called with {arguments}", name.name);
         self.problem(ProblemKind::Type, &name.span, message);
         None
     }
@@ -247,9 +250,16 @@ impl Checker<'_> {
 
     /// A function of a string.
     fn method(&mut self, object: &Ident, name: &Ident, arguments: &[Expr]) -> Option<Typed> {
-        if self.find(&object.name).is_none() && !matches!(self.context, Context::Rule { .. }) {
+        let is_bound = match &self.context {
+            Context::Rule { event, bounds, .. } => {
+                !matches!(event.bound(&object.name, bounds), Bound::Unknown)
+            }
+            _ => false,
+        };
+        if self.find(&object.name).is_none() && !is_bound {
             let message = format!("there is no variable or library `{}`", object.name);
-            self.problem(ProblemKind::Name, &object.span, message);
+            let help = format!("a library is named at the beginning: `use {};`", object.name);
+            self.help(ProblemKind::Name, &object.span, message, help);
             return None;
         }
         let text = self.name(&object.name, &object.span)?;

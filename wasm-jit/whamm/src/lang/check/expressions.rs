@@ -129,18 +129,29 @@ impl Checker<'_> {
             return Some(Typed::new(ty, Kind::Variable(place, 0)));
         }
         let bound = match &self.context {
-            Context::Rule { event, bounds, .. } => Some((event.bound(name, bounds), event.text())),
+            Context::Rule { event, bounds, index, .. } => {
+                if event.is_narrow(name, bounds) && !self.program.narrow.contains(index) {
+                    self.program.narrow.push(*index);
+                }
+                Some((event.bound(name, bounds), event.text()))
+            }
             _ => None,
         };
         match bound {
             Some((Bound::Value(value), _)) => Some(value),
             Some((Bound::Callee(callee), _)) => self.callee(callee, name, span),
-            Some((Bound::NeedsType, _)) => {
+            Some((Bound::NeedsType, event)) => {
+                let provider = self.target.provider();
+                let example = match event.strip_prefix("wasm:opcode:").and_then(|of| of.split_once(':')) {
+                    Some((_, mode)) => format!("wasm:opcode:NAME({name}: i32):{mode}"),
+                    None if event.starts_with("wasm:") => format!("{event}({name}: i32)"),
+                    None => provider.with_bound(name),
+                };
                 self.help(
                     ProblemKind::Type,
                     span,
                     format!("the type of `{name}` differs from place to place"),
-                    format!("give the rule a type bound: `{}`", self.target.provider().with_bound(name)),
+                    format!("give the rule a type bound: `{example}`"),
                 );
                 None
             }

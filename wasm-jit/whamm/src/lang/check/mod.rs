@@ -320,7 +320,11 @@ impl Checker<'_> {
                 return;
             }
             let problems = self.problems.len();
-            self.event(index, rule, event, bounds.clone());
+            for bounds in event.by_address(&bounds) {
+                if self.problems.len() == problems {
+                    self.event(index, rule, event, bounds);
+                }
+            }
             if self.problems.len() > problems {
                 // Other events would have the same problem.
                 for problem in &mut self.problems[problems..] {
@@ -406,6 +410,9 @@ impl Checker<'_> {
                     }
                     _ => bounds,
                 };
+                // Those follow from the operand.
+                let is_passed = |(name, _): &(String, Type)| !events::ADDRESSES.contains(&name.as_str());
+                let bounds = bounds.into_iter().filter(is_passed).collect();
                 let (mode, event) = (event.mode(), event.text());
                 let is_toggled = rule.selection.toggle.is_some();
                 let pauses = self.paused(index);

@@ -32,6 +32,7 @@ use super::super::ir::{
     ALT_CALL_BY_ID, ALT_CALL_BY_NAME, Alternative, Const, FIRST_ALTERNATIVE, Kind, MAX_RESULTS, Place,
     REPLACEMENT_RESULT, Statement, Typed,
 };
+use super::super::opcodes::Known;
 use super::super::types::Type;
 use super::statements::zero;
 use super::{Checker, Context, Variable};
@@ -84,7 +85,7 @@ impl Checker<'_> {
         let Some(values) = results(opcode, *mode).filter(|_| mode.replaces()) else { return found };
         for index in 0..MAX_RESULTS {
             let bound = bounds.iter().find(|(name, _)| numbered(name, "res") == Some(index));
-            let ty = match (bound, values.known.get(index)) {
+            let ty = match (bound, values.known.get(index).map(Known::ty)) {
                 (Some((_, ty)), _) | (None, Some(Some(ty))) => ty.clone(),
                 (None, Some(None)) => {
                     found.is_incomplete = true;

@@ -4,14 +4,16 @@
 //! The selection is code of the rule's function, after the predicate:
 //!
 //! ```text
-//! if (draw()) {              @sample
-//!     if (!done) {           @once
-//!         done = true;
-//!         off(probe);        where there is an engine that can do this
+//! if (!done) {               @once
+//!     if (draw()) {          @sample
+//!         done = true;       @once
+//!         off(probe);        @once, where there is an engine that can do this
 //!         body
 //!     }
 //! }
 //! ```
+//!
+//! Nothing is drawn at a place that is done: where the probe is off, there is nobody who could.
 //!
 //! A rule that is sampled by time has, in place of `draw`:
 //!
@@ -99,15 +101,13 @@ impl Checker<'_> {
         selection: &Selection,
         mut statements: Vec<Statement>,
     ) -> Vec<Statement> {
-        if selection.once.is_some() {
+        let done = selection.once.is_some().then(|| {
             let done = Place::Site(SITE_HEADER + self.site_size);
             self.site_size += Type::U32.size();
-            let mut yes = vec![Statement::Set { place: done, component: 0, value: Typed::int(Type::U32, 1) }];
-            yes.extend(self.off());
-            yes.append(&mut statements);
-            let condition = Typed::binary(BinaryOp::Eq, variable(Type::U32, done), Typed::int(Type::U32, 0));
-            statements = vec![Statement::If { condition, yes, no: Vec::new() }];
-        }
+            let set = Statement::Set { place: done, component: 0, value: Typed::int(Type::U32, 1) };
+            statements.splice(0..0, [set].into_iter().chain(self.off()));
+            done
+        });
         if let Some((Sample::Period(period), _)) = selection.sample {
             statements = self.in_each_period(rule, period, statements);
         }
@@ -126,6 +126,10 @@ impl Checker<'_> {
                 Typed::binary(BinaryOp::Lt, upper, Typed::int(Type::U64, i128::from(*probability)));
             drawn.push(Statement::If { condition, yes: statements, no: Vec::new() });
             statements = drawn;
+        }
+        if let Some(done) = done {
+            let condition = Typed::binary(BinaryOp::Eq, variable(Type::U32, done), Typed::int(Type::U32, 0));
+            statements = vec![Statement::If { condition, yes: statements, no: Vec::new() }];
         }
         statements
     }

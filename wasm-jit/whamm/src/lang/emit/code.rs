@@ -359,12 +359,12 @@ impl<'a> Code<'a> {
         }
     }
 
-    fn open(&mut self, block: Instruction<'static>) {
+    pub(super) fn open(&mut self, block: Instruction<'static>) {
         self.emit(block);
         self.depth += 1;
     }
 
-    fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         self.depth -= 1;
         self.emit(Instruction::End);
     }
@@ -728,7 +728,7 @@ impl<'a> Code<'a> {
             _ => {
                 self.expr(right);
                 if may_trap(op, left, right) {
-                    self.check_division(&left.ty);
+                    self.check_division(op, &left.ty);
                 }
                 self.operation(op, &left.ty);
             }

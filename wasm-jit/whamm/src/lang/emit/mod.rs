@@ -294,7 +294,16 @@ impl<'a> Emitter<'a> {
         rule.cloned().unwrap_or_else(|| event.to_owned())
     }
 
-    fn export(&mut self, name: String, function: u32) {
+    fn export(&mut self, mut name: String, function: u32) {
+        // Rules that want the same values in other types have a name of their own.
+        let parameters = |number: u32| &self.functions.all[(number - self.layout.runtime.count()) as usize].0;
+        let differs = |name: &String| {
+            let known = self.positions.get(name).map(|position| self.exports[*position].1[0]);
+            known.is_some_and(|known| parameters(known) != parameters(function))
+        };
+        while !name.starts_with('$') && differs(&name) {
+            name.push(' ');
+        }
         match self.positions.get(&name) {
             Some(position) => {
                 let functions = &mut self.exports[*position].1;

@@ -1,33 +1,54 @@
 //! Operations on numbers.
 
-use wasm_encoder::{Instruction, ValType};
+use wasm_encoder::{BlockType, Instruction, ValType};
 
 use super::super::ast::BinaryOp;
 use super::super::types::Type;
 use super::code::Code;
 
 impl Code<'_> {
-    /// Ends the rule if a division of the operands on the stack would trap.
-    pub(super) fn check_division(&mut self, ty: &Type) {
+    /// Ends the rule if a division of the operands on the stack has no result.
+    pub(super) fn check_division(&mut self, op: BinaryOp, ty: &Type) {
         use Instruction as I;
         let Some(scalar) = ty.scalar().filter(|_| self.is_bounded() && ty.is_integer()) else { return };
+        // The remainder of the least number and -1 is 0.
+        let overflows = op == BinaryOp::Div && ty.is_signed();
         let (dividend, divisor) = (self.local(scalar), self.local(scalar));
         self.emit(I::LocalSet(divisor));
         self.emit(I::LocalSet(dividend));
-        let wide = if ty.is_signed() { Type::I64 } else { Type::U64 };
-        if ty.is_signed() {
+        let wide = if overflows { Type::I64 } else { Type::U64 };
+        if overflows {
             self.emit(I::LocalGet(dividend));
             self.cast(ty, &wide);
         }
         self.emit(I::LocalGet(divisor));
         self.cast(ty, &wide);
-        if ty.is_signed() {
-            let least = if scalar == ValType::I64 { i64::MIN } else { i64::from(i32::MIN) };
-            self.emit(I::I64Const(least));
+        if overflows {
+            self.emit(I::I64Const(i64::MIN >> (64 - ty.bits().unwrap_or(64))));
         }
-        self.call(if ty.is_signed() { "check_s64" } else { "check_u64" });
+        self.call(if overflows { "check_s64" } else { "check_u64" });
         self.emit(I::LocalGet(dividend));
         self.emit(I::LocalGet(divisor));
+    }
+
+    /// Traps if the quotient on the stack is not in the range of a narrow type, as instructions do
+    /// for others.
+    pub(super) fn check_quotient(&mut self, ty: &Type) {
+        use Instruction as I;
+        if self.is_bounded() || !matches!(ty, Type::I8 | Type::I16) {
+            return;
+        }
+        let quotient = self.local(ValType::I32);
+        self.emit(I::LocalTee(quotient));
+        self.emit(I::LocalGet(quotient));
+        self.narrow(ty);
+        self.emit(I::I32Ne);
+        self.open(I::If(BlockType::Empty));
+        for instruction in [I::I32Const(i32::MIN), I::I32Const(-1), I::I32DivS, I::Drop] {
+            self.emit(instruction);
+        }
+        self.close();
+        self.emit(I::LocalGet(quotient));
     }
 
     /// An operation on two operands that are on the stack.
@@ -99,6 +120,9 @@ impl Code<'_> {
             },
         };
         self.emit(instruction);
+        if op == BinaryOp::Div {
+            self.check_quotient(ty);
+        }
         if !op.is_comparison() {
             self.narrow(ty);
         }
