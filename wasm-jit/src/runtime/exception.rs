@@ -41,7 +41,7 @@ impl ExnRef {
     /// The tag that it was thrown with.
     ///
     /// # Panics
-    /// If it belongs to another store; so do the other methods.
+    /// If it belongs to another store; so does [`fields`](Self::fields).
     pub fn tag(&self, store: impl AsContext) -> Tag {
         let store = &store.as_context().0.opaque;
         // SAFETY: the handle keeps the exception alive, and its values do not change.
@@ -70,6 +70,11 @@ impl ExnRef {
             store.lift(ty, unsafe { read_words(ty, value.as_ptr()) })
         };
         ty.params().map(&mut field).collect()
+    }
+
+    /// Whether both are the same exception. Two that carry equal values are not.
+    pub fn same(&self, other: &Self) -> bool {
+        (self.store, self.address) == (other.store, other.address)
     }
 
     #[track_caller]
