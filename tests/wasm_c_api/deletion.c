@@ -167,11 +167,51 @@ static void threads(void) {
     wasm_engine_delete(engine);
 }
 
+struct module_of_other_store {
+    wasm_engine_t *engine;
+    const wasm_module_t *module;
+};
+
+static void *instances(void *of_other_store) {
+    struct module_of_other_store *other = of_other_store;
+    wasm_extern_vec_t none = WASM_EMPTY_VEC;
+    for (int round = 0; round < 500; ++round) {
+        wasm_store_t *store = wasm_store_new(other->engine);
+        wasm_instance_t *instance = wasm_instance_new(store, other->module, &none, NULL);
+        CHECK(instance);
+        wasm_instance_delete(instance);
+        wasm_store_delete(store);
+    }
+    return NULL;
+}
+
+/* Threads instantiate the module of another thread's store at the same time: it is used as long as it
+   is not deleted, and freed then. */
+static void module_of_other_store(const char *folder) {
+    enum { THREADS = 4 };
+    wasm_engine_t *engine = wasm_engine_new();
+    wasm_store_t *store = wasm_store_new(engine);
+    wasm_module_t *module = load(store, folder, "vector");
+    memset(finalized, 0, sizeof finalized);
+    wasm_module_set_host_info_with_finalizer(module, (void *)3, finalize);
+    struct module_of_other_store other = {engine, module};
+    pthread_t threads[THREADS];
+    for (int number = 0; number < THREADS; ++number)
+        CHECK(pthread_create(&threads[number], NULL, instances, &other) == 0);
+    for (int number = 0; number < THREADS; ++number) CHECK(pthread_join(threads[number], NULL) == 0);
+    CHECK(!finalized[3]);
+    wasm_module_delete(module);
+    CHECK(finalized[3] == 1);
+    wasm_store_delete(store);
+    wasm_engine_delete(engine);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     int order[KINDS] = {ENGINE, STORE, MODULE, HOST, INSTANCE, EXPORTS};
     types();
     threads();
+    module_of_other_store(argv[1]);
     permute(argv[1], order, 0);
     return 0;
 }
