@@ -69,11 +69,21 @@
  * - Handles: wordpatch_outstanding, wordpatch_finisher and callpatch_site belong to the caller, who
  *   releases each once. Any number of threads may use a handle at the same time, except for the
  *   call that releases it. A function that fails to make a handle stores a null pointer.
+ * - C++ exceptions and longjmp must not leave a probe function or a discovery callback: their
+ *   callers are stubs without unwind tables, and code that holds locks.
  * - Times are in ticks of the time-stamp counter (RDTSC); a nanosecond has about 2 to 4 ticks.
  *
  * Visibility: another thread sees a change of code a little later, in practice within 1,000 ticks.
  * Until then it may still run the old code. wordpatch_serialize_all_cores ends that time for all
  * threads.
+ *
+ * Loading: the library stays in the process until it ends, also after dlclose. It defines functions
+ * of the C library, which a program that is linked with it calls in their place: sigaction and
+ * signal, to hide the profiler's handlers of fatal signals from the program; execve, execv, execvp,
+ * execvpe, execl, execlp, execle, fexecve, _exit, _Exit and quick_exit, before which the profiler
+ * writes its report. Each calls the C library's. With tool=none they do nothing else. A program
+ * that loads the library by dlopen continues to call those of the C library: it has probes, but
+ * cannot be profiled, and a line on standard error says so.
  *
  * Processes: a child made by fork() gets its own copy of the code, in the state of the parent's
  * code; neither process changes the code of the other. In a child that was made by a raw system
@@ -91,6 +101,23 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/*
+ * The version of this header: 1,000,000 * major + 1,000 * minor + patch.
+ *
+ * Before version 1.0, every minor version may change functions and structures. From then on, only a
+ * major version does: the numbers of errors and constants, the order and the size of structures
+ * stay. Structures that the library fills have no member for their size: they never grow, and what
+ * they lack comes with a new function and a new structure. New errors may be added at any time. A
+ * program that was compiled with the header of one version and runs with the library of another one
+ * compares their major and minor numbers:
+ *
+ *     if (fastinst_version() / 1000 != FASTINST_VERSION / 1000) ...
+ */
+#define FASTINST_VERSION 1000
+
+/* The version of the library. Async-signal-safe. */
+uint32_t fastinst_version(void);
 
 /* The results of the functions. */
 typedef enum {
@@ -246,7 +273,7 @@ typedef void (*fastinst_discovery_callback)(const fastinst_probe_metadata *probe
  *
  * Errors: FASTINST_ERROR_ARGUMENT (`callback` is null), FASTINST_ERROR_IN_CALLBACK,
  * FASTINST_ERROR_SYSTEM (the thread for later discoveries could not be started; the callback is
- * registered and has been called for the known probes).
+ * registered and has been called for the known probes; the next registration tries again).
  */
 int fastinst_register_callback(fastinst_discovery_callback callback, void *user_data);
 

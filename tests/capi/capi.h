@@ -40,6 +40,7 @@
     _(fastinst_metadata)                                                                                               \
     _(fastinst_notes)                                                                                                  \
     _(fastinst_strerror)                                                                                               \
+    _(fastinst_version)                                                                                                \
     _(wordpatch_patch)                                                                                                 \
     _(wordpatch_patch_all)                                                                                             \
     _(wordpatch_start_patch)                                                                                           \

@@ -1,5 +1,7 @@
 /* Every call with invalid arguments, and the message of every error. */
 
+#include <errno.h>
+
 #include "capi.h"
 
 NOINLINE void work(void) { __asm__ volatile(""); }
@@ -27,8 +29,37 @@ UNINSTRUMENTED static void discover(const fastinst_probe_metadata *probe, void *
     GIVES(0, api.fastinst_deactivate(probe->probe_id));
 }
 
+static int refusals;
+
+/* Called by the library instead of the C library's: fails for a while. */
+UNINSTRUMENTED int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
+                                  void *argument) {
+    static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    if (refusals > 0) {
+        refusals--;
+        return EAGAIN;
+    }
+    if (!real)
+        *(void **)&real = dlsym(RTLD_NEXT, "pthread_create");
+    return real(thread, attributes, start, argument);
+}
+
+/* Registrations try to start the thread for later discoveries until one succeeds. */
+UNINSTRUMENTED static void registrations_without_thread(void) {
+    refusals = 2;
+    GIVES(FASTINST_ERROR_SYSTEM, api.fastinst_register_callback(nothing, NULL));
+    GIVES(FASTINST_ERROR_SYSTEM, api.fastinst_register_callback(nothing, NULL));
+    CHECK(refusals == 0, "%d", refusals);
+    GIVES(0, api.fastinst_register_callback(nothing, NULL));
+    refusals = 1;
+    GIVES(0, api.fastinst_register_callback(nothing, NULL));
+    CHECK(refusals == 1, "it was started a second time");
+    refusals = 0;
+}
+
 UNINSTRUMENTED static void probes(void) {
     GIVES(FASTINST_ERROR_ARGUMENT, api.fastinst_register_callback(NULL, NULL));
+    registrations_without_thread();
     GIVES(0, api.fastinst_register_callback(discover, NULL));
     CHECK(announced == api.fastinst_probe_count(), "%u of %zu probes announced", announced, api.fastinst_probe_count());
     const fastinst_probe_id beyond = (fastinst_probe_id)api.fastinst_probe_count();
@@ -87,6 +118,23 @@ UNINSTRUMENTED static void patches(void) {
     GIVES(FASTINST_ERROR_NOT_A_CALL, api.callpatch_activate_call(pages + 61, 0));
     GIVES(FASTINST_ERROR_NOT_A_CALL, api.callpatch_deactivate_call(pages + 61));
 
+    /* A handle that cannot be made is a null pointer. */
+    callpatch_site *const none = (callpatch_site *)pages;
+    callpatch_site *site = none;
+    GIVES(FASTINST_ERROR_ARGUMENT, api.callpatch_decode(NULL, CALLPATCH_CLOBBERS_NOTHING, &site));
+    CHECK(!site, "%p", (void *)site);
+    site = none;
+    GIVES(FASTINST_ERROR_ARGUMENT, api.callpatch_decode(pages, (callpatch_clobbers)7, &site));
+    CHECK(!site, "%p", (void *)site);
+    site = none;
+    GIVES(FASTINST_ERROR_ARGUMENT, api.callpatch_decode_nop(pages, NULL, &site));
+    CHECK(!site, "%p", (void *)site);
+    site = none;
+    GIVES(FASTINST_ERROR_NOT_A_CALL, api.callpatch_decode(pages, CALLPATCH_CLOBBERS_NOTHING, &site));
+    CHECK(!site, "%p", (void *)site);
+    GIVES(FASTINST_ERROR_ARGUMENT, api.callpatch_decode(pages, CALLPATCH_CLOBBERS_NOTHING, NULL));
+    GIVES(FASTINST_ERROR_ARGUMENT, api.callpatch_decode_nop(pages + 61, pages, NULL));
+
     static uint8_t data[] = {0xb8, 1, 1, 1, 1};
     GIVES(FASTINST_ERROR_NOT_TEXT, api.wordpatch_patch(data, mov_1, mov_2, 5));
     GIVES(FASTINST_ERROR_NOT_TEXT, api.callpatch_activate_call(data, 0));
@@ -99,6 +147,7 @@ UNINSTRUMENTED static void patches(void) {
 
 UNINSTRUMENTED int main(void) {
     find_interface();
+    CHECK(api.fastinst_version() == FASTINST_VERSION, "%u", api.fastinst_version());
     probes();
     patches();
     const int codes[] = {FASTINST_OK,

@@ -90,6 +90,19 @@ pub fn ensure_built() -> &'static Path {
     })
 }
 
+/// What `readelf` prints of the dynamic section of a library.
+pub fn dynamic_tags(library: &Path) -> String {
+    let output = Command::new("readelf").arg("-dW").arg(library).output().expect("readelf is there");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The version of the workspace in the form that the C headers give it.
+pub fn version_number() -> u32 {
+    let parts = env!("CARGO_PKG_VERSION").split('.').map(|part| part.parse::<u32>().expect("a number"));
+    parts.fold(0, |number, part| 1_000 * number + part)
+}
+
 /// A compiler family. C++ sources are compiled by its C++ driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Compiler {

@@ -154,8 +154,10 @@ const TABLE: &[(&str, InC)] = &[
 
 const SINGLE_STORES: &str = "a store without a protocol: callpatch_site is the safe use of it";
 
-/// Functions without a Rust counterpart: error texts, and what Rust does when a value is dropped.
-const ONLY_IN_C: [&str; 3] = ["fastinst_strerror", "callpatch_release", "wordpatch_stop_finisher"];
+/// Functions without a Rust counterpart: error texts, the version, and what Rust does when a value
+/// is dropped.
+const ONLY_IN_C: [&str; 4] =
+    ["fastinst_strerror", "fastinst_version", "callpatch_release", "wordpatch_stop_finisher"];
 
 /// `file::function` of every public function in the folder.
 fn public_functions(folder: &Path, into: &mut BTreeSet<String>) {

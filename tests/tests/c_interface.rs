@@ -172,7 +172,9 @@ fn wrong_arguments_are_refused_and_every_error_has_its_text() {
 -18 unknown error
 -2147483648 unknown error
 ";
-    assert_eq!(check("errors.c", &[], USUAL), expected);
+    // The program replaces a function of the C library for the library.
+    let builds: &[Build] = &[(Gcc, &["-O2", "-rdynamic"]), (Clang, &["-O2", "-rdynamic"])];
+    assert_eq!(check("errors.c", &[], builds), expected);
 }
 
 #[test]
@@ -342,6 +344,19 @@ fn the_c_example_in_the_guide_works() {
     let (_, example) = guide.split_once("```c\n").expect("a C example");
     let (example, _) = example.split_once("```").expect("its end");
     assert!(print_of_example(example, "guide").ends_with("calls of work\n"));
+}
+
+#[test]
+fn the_library_stays_loaded_and_has_a_name() {
+    ensure_preload();
+    let tags = tests::dynamic_tags(&target_release_dir().join("libfastinst.so"));
+    assert!(tags.contains("NODELETE") && tags.contains("soname: [libfastinst.so]"), "{tags}");
+}
+
+#[test]
+fn the_version_of_the_header_is_that_of_the_workspace() {
+    let line = format!("#define FASTINST_VERSION {}", tests::version_number());
+    assert!(header().lines().any(|found| found == line), "{line}");
 }
 
 /// The header declares exactly the functions that the library exports.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use tests::{Run, ensure_built, repo_root, run};
+use tests::{Run, dynamic_tags, ensure_built, repo_root, run, version_number};
 
 /// The folder with `include/wasm.h` and `example/`.
 fn c_api() -> &'static Path {
@@ -257,6 +257,20 @@ fn the_library_exports_every_function_of_the_headers_and_no_other() {
     let declared = declared("#include <wasm_jit.h>\n");
     assert!(declared.len() > 250, "{declared:?}");
     assert_eq!(exported(), declared);
+}
+
+#[test]
+fn the_library_stays_loaded_and_has_a_name() {
+    let tags = dynamic_tags(&library().join("libwasm_jit.so"));
+    assert!(tags.contains("NODELETE") && tags.contains("soname: [libwasm_jit.so]"), "{tags}");
+}
+
+#[test]
+fn the_version_of_the_header_is_that_of_the_workspace() {
+    let header = repo_root().join("wasm-jit/c-api/include/wasm_jit.h");
+    let header = fs::read_to_string(header).expect("the header is there");
+    let line = format!("#define WASM_JIT_VERSION {}", version_number());
+    assert!(header.lines().any(|found| found == line), "{line}");
 }
 
 #[test]

@@ -167,11 +167,82 @@ static void threads(void) {
     wasm_engine_delete(engine);
 }
 
+struct module_of_other_store {
+    wasm_engine_t *engine;
+    const wasm_module_t *module;
+};
+
+static void *instances(void *of_other_store) {
+    struct module_of_other_store *other = of_other_store;
+    wasm_extern_vec_t none = WASM_EMPTY_VEC;
+    for (int round = 0; round < 100; ++round) {
+        wasm_store_t *store = wasm_store_new(other->engine);
+        wasm_instance_t *instance = wasm_instance_new(store, other->module, &none, NULL);
+        CHECK(instance);
+        wasm_instance_delete(instance);
+        wasm_store_delete(store);
+    }
+    return NULL;
+}
+
+/* Threads instantiate the module of another thread's store at the same time: it is used as long as it
+   is not deleted, and freed then. */
+static void module_of_other_store(const char *folder) {
+    enum { THREADS = 4 };
+    wasm_engine_t *engine = wasm_engine_new();
+    wasm_store_t *store = wasm_store_new(engine);
+    wasm_module_t *module = load(store, folder, "vector");
+    memset(finalized, 0, sizeof finalized);
+    wasm_module_set_host_info_with_finalizer(module, (void *)3, finalize);
+    struct module_of_other_store other = {engine, module};
+    pthread_t threads[THREADS];
+    for (int number = 0; number < THREADS; ++number)
+        CHECK(pthread_create(&threads[number], NULL, instances, &other) == 0);
+    for (int number = 0; number < THREADS; ++number) CHECK(pthread_join(threads[number], NULL) == 0);
+    CHECK(!finalized[3]);
+    wasm_module_delete(module);
+    CHECK(finalized[3] == 1);
+    wasm_store_delete(store);
+    wasm_engine_delete(engine);
+}
+
+static wasm_module_t *started;
+
+static wasm_trap_t *delete_started(const wasm_val_vec_t *args, wasm_val_vec_t *results) {
+    (void)args, (void)results;
+    wasm_module_delete(started);
+    CHECK(finalized[3] == 1);
+    return NULL;
+}
+
+/* The module's object has no other owner while it is instantiated: their number is not atomic, and the
+   object may be another thread's. */
+static void module_deleted_by_its_start_function(const char *folder) {
+    wasm_engine_t *engine = wasm_engine_new();
+    wasm_store_t *store = wasm_store_new(engine);
+    started = load(store, folder, "starts_host");
+    memset(finalized, 0, sizeof finalized);
+    wasm_module_set_host_info_with_finalizer(started, (void *)3, finalize);
+    wasm_functype_t *type = wasm_functype_new_0_0();
+    wasm_func_t *host = wasm_func_new(store, type, delete_started);
+    wasm_functype_delete(type);
+    wasm_extern_t *externs[] = {wasm_func_as_extern(host)};
+    wasm_extern_vec_t imports = WASM_ARRAY_VEC(externs);
+    wasm_instance_t *instance = wasm_instance_new(store, started, &imports, NULL);
+    CHECK(instance && finalized[3] == 1);
+    wasm_instance_delete(instance);
+    wasm_func_delete(host);
+    wasm_store_delete(store);
+    wasm_engine_delete(engine);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     int order[KINDS] = {ENGINE, STORE, MODULE, HOST, INSTANCE, EXPORTS};
     types();
     threads();
+    module_of_other_store(argv[1]);
+    module_deleted_by_its_start_function(argv[1]);
     permute(argv[1], order, 0);
     return 0;
 }

@@ -77,6 +77,29 @@ static void use(const wasm_extern_vec_t *exports) {
     wasm_externtype_delete(tag);
 }
 
+static int finalized;
+
+static void finalize(void *value) {
+    (void)value;
+    ++finalized;
+}
+
+/* A shared memory lives as long as its store, without any object, and so does what is attached to it:
+   another one does not get its address. */
+static void shared_memory_without_object(wasm_store_t *store, const wasm_memory_t *shared) {
+    wasm_memorytype_t *type = wasm_memory_type(shared);
+    wasm_memory_t *first = wasm_memory_new(store, type);
+    byte_t *data = wasm_memory_data(first);
+    wasm_memory_set_host_info_with_finalizer(first, &finalized, finalize);
+    wasm_memory_delete(first);
+    data[0] = 7;
+    wasm_memory_t *second = wasm_memory_new(store, type);
+    CHECK(second && !wasm_memory_get_host_info(second));
+    CHECK(wasm_memory_data(second) != data && data[0] == 7 && !finalized);
+    wasm_memory_delete(second);
+    wasm_memorytype_delete(type);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     for (int kind = 0; kind < 256; ++kind) {
@@ -104,11 +127,13 @@ int main(int argc, char **argv) {
     wasm_memorytype_delete(type);
     wasm_instance_exports(instance, &exports);
     use(&exports);
+    shared_memory_without_object(store, wasm_extern_as_memory(externs[2]));
     wasm_extern_vec_delete(&exports);
     for (int number = 0; number < 5; ++number) wasm_extern_delete(externs[number]);
     wasm_instance_delete(instance);
     wasm_module_delete(module);
     wasm_store_delete(store);
+    CHECK(finalized == 1);
     wasm_engine_delete(engine);
     return 0;
 }

@@ -18,7 +18,7 @@ static wasm_trap_t *of_wrong_type(const wasm_val_vec_t *args, wasm_val_vec_t *re
 
 static void nulls(void) {
     wasm_engine_delete(NULL);
-    CHECK(!wasm_store_new(NULL));
+    CHECK(failed_with("") && !wasm_store_new(NULL) && failed_with("instead of an engine"));
     wasm_store_delete(NULL);
     CHECK(!wasm_module_new(NULL, NULL) && !wasm_module_validate(NULL, NULL));
     CHECK(!wasm_valtype_new(7) && !wasm_valtype_copy(NULL));
@@ -44,6 +44,52 @@ static void nulls(void) {
     wasm_val_vec_copy(NULL, &values);
     wasm_val_vec_delete(&values);
     wasm_val_vec_delete(NULL);
+}
+
+/* A failure does not leave the reason of an earlier one. */
+static void reasons(wasm_store_t *store) {
+    wasm_byte_vec_t bytes = WASM_EMPTY_VEC;
+    wasm_limits_t limits = {1, 2};
+    wasm_tabletype_t *table_type = wasm_tabletype_new(wasm_valtype_new_funcref(), &limits);
+    wasm_table_t *table = wasm_table_new(store, table_type, NULL);
+    CHECK(!wasm_module_new(store, NULL) && failed_with("instead of a vector of bytes"));
+    CHECK(!wasm_module_new(NULL, &bytes) && failed_with("instead of a store"));
+    CHECK(!wasm_module_deserialize(store, NULL) && failed_with("instead of a vector of bytes"));
+    CHECK(!wasm_valtype_new(77) && failed_with("no kind 77"));
+    CHECK(!wasm_tabletype_new(wasm_valtype_new_i32(), &limits) && failed_with("not of type i32"));
+    CHECK(!wasm_table_get(table, 99) && failed_with("the index 99 is beyond the table's 1 elements"));
+    CHECK(!wasm_table_get(NULL, 0) && failed_with("instead of a table"));
+    CHECK(!wasm_memory_new(store, (wasm_memorytype_t *)table_type) && failed_with("expected the type of a memory"));
+    CHECK(!wasm_memory_grow(NULL, 1) && failed_with("instead of a memory"));
+    CHECK(!wasm_memory_data((wasm_memory_t *)table) && failed_with("expected a memory, found another object"));
+    CHECK(!wasm_func_type(NULL) && failed_with("instead of a function"));
+    CHECK(!wasm_global_type(NULL) && failed_with("instead of a global"));
+    CHECK(!wasm_trap_origin(NULL) && failed_with("instead of a trap"));
+    CHECK(!wasm_functype_params((wasm_functype_t *)table_type) && failed_with("expected the type of a function"));
+    CHECK(!wasm_foreign_new(NULL) && failed_with("instead of a store"));
+    CHECK(!wasm_module_share(NULL) && failed_with("instead of a module"));
+    CHECK(wasm_extern_kind(NULL) == WASM_EXTERN_FUNC && failed_with("instead of a function, global"));
+    CHECK(wasm_extern_kind(wasm_table_as_extern(table)) == WASM_EXTERN_TABLE);
+    wasm_trap_t *trap;
+    CHECK(!wasm_instance_new(store, NULL, NULL, &trap) && says(trap, "instead of a module"));
+    CHECK(failed_with("instead of a module"));
+    wasm_trap_delete(trap);
+    CHECK(!wasm_instance_new(store, (wasm_module_t *)table, NULL, &trap) && says(trap, "expected a module"));
+    wasm_trap_delete(trap);
+    wasm_table_delete(table);
+    wasm_tabletype_delete(table_type);
+}
+
+/* What is no function cannot be called. A null pointer has no store for a trap. */
+static void calls_of_no_function(wasm_table_t *table) {
+    wasm_val_t values[] = {WASM_INIT_VAL, WASM_INIT_VAL};
+    wasm_val_vec_t none = WASM_EMPTY_VEC, results = WASM_ARRAY_VEC(values);
+    wasm_trap_t *trap = wasm_func_call((wasm_func_t *)table, &none, &results);
+    CHECK(trap && says(trap, "expected a function, found another object"));
+    CHECK(values[0].kind == WASM_EXTERNREF);
+    wasm_trap_delete(trap);
+    CHECK(!wasm_func_call(NULL, &none, &results) && failed_with("instead of a function"));
+    CHECK(values[0].kind == WASM_I32 && values[0].of.i32 == 0 && values[1].kind == WASM_I32);
 }
 
 static void memory_and_table(wasm_memory_t *memory, wasm_table_t *table, wasm_global_t *other_kind) {
@@ -176,6 +222,8 @@ int main(int argc, char **argv) {
     wasm_instance_exports(instance, &exports);
     CHECK(exports.size == 6);
     wasm_global_t *constant = wasm_extern_as_global(exports.data[1]);
+    reasons(store);
+    calls_of_no_function(wasm_extern_as_table(exports.data[3]));
     memory_and_table(wasm_extern_as_memory(exports.data[0]), wasm_extern_as_table(exports.data[3]), constant);
     foreign_of(store, other);
     globals(store, constant, wasm_extern_as_global(exports.data[2]));

@@ -3,7 +3,7 @@
 
 #include "programs.h"
 
-enum { EXTERNS, FUNCS, ANY, PASS, TO_ANY, TO_EXTERN, I31, NEEDS_FUNCTION, SEVEN };
+enum { EXTERNS, FUNCS, ANY, PASS, TO_ANY, TO_EXTERN, I31, NEEDS_FUNCTION, SEVEN, EXCEPTION, KEEP_EXCEPTION };
 
 static int finalized;
 static wasm_table_t *table_of_finalizer;
@@ -119,6 +119,26 @@ static void other_kinds(wasm_store_t *store, const wasm_extern_vec_t *exports) {
     wasm_val_delete(&i31);
 }
 
+/* References to one exception are the same, but what is attached to one is not the other's. */
+static void exceptions(const wasm_extern_vec_t *exports) {
+    const wasm_global_t *global = wasm_extern_as_global(exports->data[EXCEPTION]);
+    wasm_val_t first, second, later;
+    CHECK(!call(func_of(exports, KEEP_EXCEPTION), NULL, NULL));
+    wasm_global_get(global, &first);
+    wasm_global_get(global, &second);
+    CHECK(first.kind == 131 && first.of.ref && wasm_ref_same(first.of.ref, second.of.ref));
+    wasm_ref_t *copy = wasm_ref_copy(first.of.ref);
+    wasm_ref_set_host_info(first.of.ref, &finalized);
+    CHECK(wasm_ref_get_host_info(copy) == &finalized && !wasm_ref_get_host_info(second.of.ref));
+    CHECK(!call(func_of(exports, KEEP_EXCEPTION), NULL, NULL));
+    wasm_global_get(global, &later);
+    CHECK(later.of.ref && !wasm_ref_same(first.of.ref, later.of.ref));
+    wasm_ref_delete(copy);
+    wasm_val_delete(&first);
+    wasm_val_delete(&second);
+    wasm_val_delete(&later);
+}
+
 /* Foreign objects that only the program has had are finalized while the store lives; replaced values
    at once; those in its table with the store. */
 static void finalizers(wasm_store_t *store, const wasm_extern_vec_t *exports) {
@@ -151,7 +171,10 @@ static void finalizers(wasm_store_t *store, const wasm_extern_vec_t *exports) {
     wasm_func_set_host_info_with_finalizer(func, (void *)5, finalize);
     wasm_func_set_host_info_with_finalizer(func, (void *)5, finalize);
     CHECK(finalized == before + 3 && (intptr_t)wasm_func_get_host_info(func) == 5);
-    finalized -= 3;
+    /* Without an object, at once. */
+    wasm_func_set_host_info_with_finalizer(NULL, (void *)5, finalize);
+    CHECK(finalized == before + 4);
+    finalized -= 4;
 }
 
 static wasm_table_t *used_table;
@@ -213,11 +236,12 @@ int main(int argc, char **argv) {
     wasm_func_delete(func);
     wasm_extern_vec_t exports;
     wasm_instance_exports(instance, &exports);
-    CHECK(exports.size == 9);
+    CHECK(exports.size == 11);
     wasm_instance_delete(instance);
     pass_all(store, &exports);
     references_without_null(&exports);
     other_kinds(store, &exports);
+    exceptions(&exports);
     finalizers(store, &exports);
     deleting_finalizers(store, &exports);
     wasm_extern_vec_delete(&exports);

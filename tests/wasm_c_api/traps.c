@@ -104,7 +104,7 @@ static void traps_of_the_host(struct host *host, const wasm_instance_t *instance
     const struct { const char *message; uint32_t functions[3]; size_t frames; } cases[] = {
         {"the host's own", {3}, 1},
         {"integer divide by zero", {1, 2, 3}, 3},
-        {"uncaught exception", {0}, 0},
+        {"uncaught exception", {4, 3}, 2},
         {"unterminated", {3}, 1},
         {"", {3}, 1},
     };
@@ -133,8 +133,14 @@ static void trap_of_another_store(struct host *host) {
     wasm_trap_delete(host->returned);
 }
 
-/* An exception that C code has got as a trap, and returns, is caught by the program. */
-static void exceptions(struct host *host) {
+/* An exception that is not caught has the frames that it was thrown in. One that C code has got as a
+   trap, and returns, is caught by the program. */
+static void exceptions(struct host *host, const wasm_instance_t *instance) {
+    int32_t number = 9;
+    wasm_trap_t *trap = call(export_of(host, THROW), &number, NULL);
+    CHECK(trap && says(trap, "uncaught exception"));
+    check_frames(trap, instance, (uint32_t[]){4}, 1);
+    wasm_trap_delete(trap);
     int32_t with_exception = 2;
     wasm_val_t result = WASM_INIT_VAL;
     CHECK(!call(export_of(host, CATCH), &with_exception, &result));
@@ -178,7 +184,7 @@ int main(int argc, char **argv) {
     traps_of_the_program(&host, instance);
     traps_of_the_host(&host, instance);
     trap_of_another_store(&host);
-    exceptions(&host);
+    exceptions(&host, instance);
     start_function(host.store, argv[1]);
     wasm_extern_vec_delete(&host.exports);
     wasm_instance_delete(first);

@@ -10,8 +10,23 @@ extern "C" {
 #endif
 
 /*
+ * The version of this header: 1,000,000 * major + 1,000 * minor + patch.
+ *
+ * Before version 1.0, every minor version may change the functions of this header, and their types;
+ * those of wasm.h do not change. A program that was compiled with the header of one version and
+ * runs with the library of another one compares their major and minor numbers:
+ *
+ *     if (wasm_jit_version() / 1000 != WASM_JIT_VERSION / 1000) ...
+ */
+#define WASM_JIT_VERSION 1000
+
+/* The version of the library. */
+WASM_API_EXTERN uint32_t wasm_jit_version(void);
+
+/*
  * Stores into `out` why a function of this thread has failed the last time, null-terminated; an
- * empty text if none has. A function that succeeds does not change it. The caller owns the text.
+ * empty text if none has. A function that succeeds does not change it, nor does a call that returns
+ * a trap, which has a message. The caller owns the text.
  *
  *     wasm_module_t *module = wasm_module_new(store, &binary);
  *     if (!module) {
@@ -42,6 +57,48 @@ WASM_API_EXTERN void wasm_jit_config_set_lazy_compilation(wasm_config_t *config,
  *     wasm_engine_t *engine = wasm_engine_new_with_config(config);
  */
 WASM_API_EXTERN bool wasm_jit_config_set_cache(wasm_config_t *config, const char *folder, uint64_t max_bytes);
+
+/*
+ * The number of bytes of the thread's stack that WebAssembly may use before it traps. The default
+ * is 1 MiB. The limit is lower if the thread's stack is smaller: 256 KiB of it are not for
+ * WebAssembly, but for host functions and the library. On a thread with a smaller stack, every call
+ * traps.
+ */
+WASM_API_EXTERN void wasm_jit_config_set_max_wasm_stack(wasm_config_t *config, size_t bytes);
+
+/*
+ * Whether programs consume fuel: each instruction costs 1, and a program traps when none is left.
+ * The default is false. A new store has no fuel. The trap occurs at an instruction that depends
+ * only on the program, its input and the amount; an interrupt, which costs nothing, may stop it at
+ * any.
+ */
+WASM_API_EXTERN void wasm_jit_config_set_consume_fuel(wasm_config_t *config, bool consume);
+
+/*
+ * Sets or gets the fuel that is left, also in a host function of the store. They return false, and
+ * get 0, if the engine's programs consume none.
+ */
+WASM_API_EXTERN bool wasm_jit_store_set_fuel(wasm_store_t *store, uint64_t fuel);
+WASM_API_EXTERN bool wasm_jit_store_get_fuel(const wasm_store_t *store, uint64_t *out);
+
+/*
+ * A handle to stop the program of a store from another thread. The caller owns it; it may be
+ * deleted before the store or after it. Null in a host function of the store: create it before the
+ * program runs.
+ */
+typedef struct wasm_jit_interrupt_handle_t wasm_jit_interrupt_handle_t;
+WASM_API_EXTERN wasm_jit_interrupt_handle_t *wasm_jit_interrupt_handle_new(wasm_store_t *store);
+WASM_API_EXTERN void wasm_jit_interrupt_handle_delete(wasm_jit_interrupt_handle_t *handle);
+
+/*
+ * Stops the program of the handle's store: the call that runs it returns a trap, and so do the
+ * enclosing calls, if host functions have called the program in turn. If nothing runs in the store,
+ * the next call returns the trap. The store remains usable. A host function continues, and the
+ * program stops when it returns; a system call in which it waits fails with EINTR. Returns at once.
+ * For any number of threads at once, while none deletes the handle; not for signal handlers. The
+ * library uses the signal SIGURG for this.
+ */
+WASM_API_EXTERN void wasm_jit_interrupt(const wasm_jit_interrupt_handle_t *handle);
 
 #ifdef __cplusplus
 }

@@ -5,7 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 
 use wasm_jit::{Cache, Config, Engine};
 
-use crate::last_error::failed;
+use crate::last_error::{failed, required};
+
+/// What failures call it.
+const A_CONFIG: &str = "a configuration";
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_config_new() -> Box<Config> {
@@ -17,8 +20,22 @@ extern "C" fn wasm_config_delete(_: Option<Box<Config>>) {}
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_jit_config_set_lazy_compilation(config: Option<&mut Config>, lazy: bool) {
-    if let Some(config) = config {
+    if let Some(config) = required(config, A_CONFIG) {
         config.lazy_compilation(lazy);
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wasm_jit_config_set_max_wasm_stack(config: Option<&mut Config>, bytes: usize) {
+    if let Some(config) = required(config, A_CONFIG) {
+        config.max_wasm_stack(bytes);
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wasm_jit_config_set_consume_fuel(config: Option<&mut Config>, consume: bool) {
+    if let Some(config) = required(config, A_CONFIG) {
+        config.consume_fuel(consume);
     }
 }
 

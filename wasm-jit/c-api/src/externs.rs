@@ -1,25 +1,39 @@
 //! `wasm_extern_t`: functions, globals, tables and memories; also tags, which `wasm.h` has no other
 //! type for.
 
-use crate::object::Object;
-use crate::types::ExternType;
+use crate::last_error::expect;
+use crate::object::{Kind, Object};
+use crate::types::{ExternType, extern_kind};
 use crate::vector::export_vectors;
 
 export_vectors! {
     "extern" Option<Box<crate::object::Object>>;
 }
 
+/// What failures call it.
+const AN_EXTERN: &str = "a function, global, table, memory or tag";
+
 /// The type; the minimum of tables and memories is their current size.
 fn type_of(object: Option<&Object>) -> Option<ExternType> {
-    let object = object?.clone();
-    let item = object.kind.to_item()?;
-    Some(ExternType::of(object.store.with(|store| item.ty(store))))
+    let (store, item) =
+        expect(object, AN_EXTERN, |object| Some((object.store.clone(), object.kind.to_item()?)))?;
+    Some(ExternType::of(store.with(|store| item.ty(store))))
 }
 
 /// Of what is not an extern, the kind of a function.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_extern_kind(object: Option<&Object>) -> u8 {
-    type_of(object).map_or(0, |ty| ty.kind())
+    let kind = expect(object, AN_EXTERN, |object| {
+        Some(match object.kind {
+            Kind::Func(_) => extern_kind::FUNC,
+            Kind::Global(_) => extern_kind::GLOBAL,
+            Kind::Table(_) => extern_kind::TABLE,
+            Kind::Memory(_) | Kind::SharedMemory(_) => extern_kind::MEMORY,
+            Kind::Tag(_) => extern_kind::TAG,
+            _ => return None,
+        })
+    });
+    kind.unwrap_or(extern_kind::FUNC)
 }
 
 #[unsafe(no_mangle)]

@@ -1,6 +1,7 @@
 //! `wasm_foreign_t`: values of the host, for WebAssembly to hold and pass on. What they are is what
 //! the host attaches to them.
 
+use crate::last_error::required;
 use crate::object::{Kind, Object};
 use crate::store::StoreHandle;
 
@@ -8,5 +9,5 @@ use crate::store::StoreHandle;
 /// has a reference to it, which the engine finds out from time to time.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_foreign_new(store: Option<&StoreHandle>) -> Option<Box<Object>> {
-    store.map(|store| Object::new(store, Kind::foreign()))
+    required(store, "a store").map(|store| Object::new(store, Kind::foreign()))
 }

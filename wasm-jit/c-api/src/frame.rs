@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use wasm_jit::FrameInfo;
 
+use crate::last_error::required;
 use crate::object::{Kind, Object};
 use crate::store::SharedStore;
 use crate::vector::export_vectors;
@@ -45,23 +46,23 @@ extern "C" fn wasm_frame_copy(frame: Option<&Frame>) -> Option<Box<Frame>> {
 /// The instance, which belongs to the frame.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_frame_instance(frame: Option<&Frame>) -> Option<&Object> {
-    frame?.instance.as_deref()
+    required(frame, "a frame")?.instance.as_deref()
 }
 
 /// The function's index in its module, imports first.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_frame_func_index(frame: Option<&Frame>) -> u32 {
-    frame.map_or(0, |frame| frame.func_index)
+    required(frame, "a frame").map_or(0, |frame| frame.func_index)
 }
 
 /// The offset of the instruction in the function's body.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_frame_func_offset(frame: Option<&Frame>) -> usize {
-    frame.map_or(0, |frame| frame.func_offset)
+    required(frame, "a frame").map_or(0, |frame| frame.func_offset)
 }
 
 /// The offset of the instruction in the binary module.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_frame_module_offset(frame: Option<&Frame>) -> usize {
-    frame.map_or(0, |frame| frame.module_offset)
+    required(frame, "a frame").map_or(0, |frame| frame.module_offset)
 }

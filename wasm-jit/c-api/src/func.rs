@@ -1,12 +1,13 @@
 //! `wasm_func_t`: functions, and calls in both directions.
 
 use std::ffi::c_void;
+use std::iter::repeat_with;
 use std::rc::Rc;
 
 use wasm_jit::{Caller, Error, Func, FuncType, Val, ValType};
 
 use crate::host_info::{Finalized, Finalizer};
-use crate::last_error::failed;
+use crate::last_error::{expect, failed, null, other, required};
 use crate::object::{Kind, Object, OfStore};
 use crate::store::{Data, SharedStore, StoreHandle};
 use crate::trap;
@@ -88,8 +89,9 @@ fn call_host(
 }
 
 fn new(store: Option<&StoreHandle>, ty: Option<&ExternType>, func: Option<HostFunc>) -> Option<Box<Object>> {
-    let store = &store?.clone();
-    let func = func?.insert(store, ty?.as_func()?).map_err(failed).ok()?;
+    let store = &required(store, "a store")?.clone();
+    let ty = expect(ty, "the type of a function", ExternType::as_func)?;
+    let func = required(func, "a function")?.insert(store, ty).map_err(failed).ok()?;
     Some(Object::new(store, Kind::Func(func)))
 }
 
@@ -116,9 +118,14 @@ extern "C" fn wasm_func_new_with_env(
     new(store, ty, callback.map(|callback| HostFunc::WithEnv(callback, env)))
 }
 
+/// What failures call it.
+const A_FUNCTION: &str = "a function";
+
 fn func(object: Option<&Object>) -> Option<(Rc<SharedStore>, Func)> {
-    let Object { store, kind: Kind::Func(func) } = object? else { return None };
-    Some((store.clone(), *func))
+    expect(object, A_FUNCTION, |object| match object.kind {
+        Kind::Func(func) => Some((object.store.clone(), func)),
+        _ => None,
+    })
 }
 
 fn type_of(object: Option<&Object>) -> Option<FuncType> {
@@ -143,7 +150,8 @@ extern "C" fn wasm_func_result_arity(object: Option<&Object>) -> usize {
 
 /// Calls a function. Returns a trap, also for arguments of other types or another number, and for
 /// functions with vectors; otherwise null, and the results have been written. Those for which there
-/// is no place are dropped.
+/// is no place are dropped. An object that is no function is a trap, too. A null pointer has no
+/// store for a trap: the results are zeros then.
 ///
 /// # Safety
 /// The elements of `results` are to be overwritten; they need not be initialized.
@@ -153,12 +161,24 @@ unsafe extern "C" fn wasm_func_call(
     args: Option<&Vector<Value>>,
     results: Option<&Vector<Value>>,
 ) -> Option<Box<Object>> {
-    let (store, func) = func(object)?;
-    match call(&store, func, args) {
+    let overwrite = |values: &mut dyn Iterator<Item = Value>| {
+        // SAFETY: the caller's obligation.
+        results.inspect(|results| unsafe { results.overwrite(values) });
+    };
+    let Some(Object { store, kind }) = object else {
+        failed(null(A_FUNCTION));
+        overwrite(&mut repeat_with(Value::zero));
+        return None;
+    };
+    // C code may delete the object while the function runs.
+    let store = store.clone();
+    let called = match *kind {
+        Kind::Func(func) => call(&store, func, args),
+        _ => Err(Error::host(other(A_FUNCTION))),
+    };
+    match called {
         Ok(values) => {
-            let values = values.iter().map(|value| Value::of(&store, value));
-            // SAFETY: the caller's obligation.
-            results.inspect(|results| unsafe { results.overwrite(values) });
+            overwrite(&mut values.iter().map(|value| Value::of(&store, value)));
             None
         }
         Err(error) => Some(trap::of_error(&store, error)),

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use wasm_jit::{Error, Global, ValType};
 
-use crate::last_error::failed;
+use crate::last_error::{expect, failed, required};
 use crate::object::{Kind, Object};
 use crate::store::{SharedStore, StoreHandle};
 use crate::types::ExternType;
@@ -19,15 +19,18 @@ extern "C" fn wasm_global_new(
     ty: Option<&ExternType>,
     value: Option<&Value>,
 ) -> Option<Box<Object>> {
-    let (store, ty) = (&store?.clone(), ty?.as_global()?);
-    let value = value?.to_engine(store, ty.content()).map_err(failed).ok()?;
+    let store = &required(store, "a store")?.clone();
+    let ty = expect(ty, "the type of a global", ExternType::as_global)?;
+    let value = required(value, "a value")?.to_engine(store, ty.content()).map_err(failed).ok()?;
     let global = store.with(|store| Global::new(store, ty, value)).map_err(failed).ok()?;
     Some(Object::new(store, Kind::Global(global)))
 }
 
 fn global(object: Option<&Object>) -> Option<(Rc<SharedStore>, Global)> {
-    let Object { store, kind: Kind::Global(global) } = object? else { return None };
-    Some((store.clone(), *global))
+    expect(object, "a global", |object| match object.kind {
+        Kind::Global(global) => Some((object.store.clone(), global)),
+        _ => None,
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -50,7 +53,7 @@ extern "C" fn wasm_global_get(object: Option<&Object>, out: Option<&mut MaybeUni
 /// Has no effect if the global is constant or of another type.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_global_set(object: Option<&Object>, value: Option<&Value>) {
-    let (Some((store, global)), Some(value)) = (global(object), value) else { return };
+    let (Some((store, global)), Some(value)) = (global(object), required(value, "a value")) else { return };
     if let Err(error) = set(&store, global, value) {
         failed(error);
     }

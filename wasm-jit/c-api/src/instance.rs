@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use wasm_jit::{Error, Extern, Instance, Module};
 
-use crate::last_error::failed;
+use crate::last_error::{expect, failed, null, other, required};
 use crate::object::{Kind, Object};
 use crate::store::{SharedStore, StoreHandle};
 use crate::trap;
@@ -15,6 +15,9 @@ type Externs = Vector<Option<Box<Object>>>;
 
 /// Instantiates a module with these imports, in the module's order. If that fails, the result is
 /// null, and a trap says why; otherwise, that is null.
+///
+/// The module may be one of another store of the engine, which another thread uses: nothing of its
+/// object is changed here, and its number of references is not atomic.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_instance_new(
     store: Option<&StoreHandle>,
@@ -22,22 +25,30 @@ extern "C" fn wasm_instance_new(
     imports: Option<&Externs>,
     trap: Option<&mut MaybeUninit<Option<Box<Object>>>>,
 ) -> Option<Box<Object>> {
-    let (instance, failure) = match (store, module) {
-        (Some(store), Some(Object { kind: Kind::Module(module), .. })) => {
-            // C code may delete both while the start function runs.
-            let (store, module) = (store.clone(), module.clone());
-            match instantiate(&store, &module.value, imports) {
-                Ok(instance) => (Some(Object::new(&store, Kind::Instance(instance))), None),
-                Err(error) => {
-                    failed(&error);
-                    (None, Some(trap::of_error(&store, error)))
-                }
-            }
+    let Some(store) = required(store, "a store") else {
+        vector::store(trap, None);
+        return None;
+    };
+    // C code may delete the store and the module while the start function runs.
+    let store = store.clone();
+    let instance = module_of(module).and_then(|module| instantiate(&store, &module, imports));
+    let (instance, failure) = match instance {
+        Ok(instance) => (Some(Object::new(&store, Kind::Instance(instance))), None),
+        Err(error) => {
+            failed(&error);
+            (None, Some(trap::of_error(&store, error)))
         }
-        _ => (None, None),
     };
     vector::store(trap, failure);
     instance
+}
+
+fn module_of(object: Option<&Object>) -> Result<Module, Error> {
+    match object.map(|object| &object.kind) {
+        Some(Kind::Module(module)) => Ok(module.value.clone()),
+        Some(_) => Err(Error::host(other("a module"))),
+        None => Err(Error::host(null("a module"))),
+    }
 }
 
 fn instantiate(
@@ -57,14 +68,14 @@ fn instantiate(
 /// All exports, in the module's order.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_instance_exports(object: Option<&Object>, out: Out<'_, Option<Box<Object>>>) {
-    let exports = match object {
-        Some(Object { store, kind: Kind::Instance(instance) }) => {
-            let store = store.clone();
-            let items: Vec<Extern> =
-                store.with(|store| instance.exports(&store).map(|export| export.into_extern()).collect());
-            items.into_iter().map(|item| Some(Object::of_item(&store, item))).collect()
-        }
-        _ => Vector::empty(),
-    };
+    let instance = expect(object, "an instance", |object| match object.kind {
+        Kind::Instance(instance) => Some((object.store.clone(), instance)),
+        _ => None,
+    });
+    let exports = instance.map_or_else(Vector::empty, |(store, instance)| {
+        let items: Vec<Extern> =
+            store.with(|store| instance.exports(&store).map(|export| export.into_extern()).collect());
+        items.into_iter().map(|item| Some(Object::of_item(&store, item))).collect()
+    });
     vector::store(out, exports);
 }

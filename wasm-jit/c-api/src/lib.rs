@@ -8,8 +8,8 @@
 //! Functions take `Option<&T>` for a pointer to something of type `T`, `Option<Box<T>>` for one
 //! that they own, and `Option<&mut MaybeUninit<T>>` for a place that they write a result to. That
 //! is what the header says about the pointers, and all of them may be null: a function that cannot
-//! do without returns null, zero or false. So there is unsafe code only in the modules marked
-//! below.
+//! do without fails (`last_error::required`), and returns null, zero or false. So there is unsafe
+//! code only in the modules marked below.
 //!
 //! | module | what it is | unsafe |
 //! | --- | --- | --- |
@@ -21,7 +21,9 @@
 //! | `host_info` | what C code attaches to objects; finalizers | yes |
 //! | `func` | functions; calls in both directions | calls of C code |
 //! | `engine`, `module`, `instance`, `global`, `table`, `memory`, `externs`, `foreign`, `trap` (`trap_info`), `frame` | one type of the header each | loading machine code, in `module` |
+//! | `limits` | interrupts and fuel | |
 //! | `last_error` | reasons of failures | |
+//! | `version` | the number of this version | |
 //!
 //! A panic would be a defect of this library or of the engine. It ends the process: no function
 //! unwinds into C code.
@@ -35,6 +37,7 @@ mod global;
 mod host_info;
 mod instance;
 mod last_error;
+mod limits;
 mod memory;
 mod module;
 mod object;
@@ -46,3 +49,4 @@ mod trap_info;
 mod types;
 mod value;
 mod vector;
+mod version;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use wasm_jit::{Extern, Memory, SharedMemory};
 
-use crate::last_error::failed;
+use crate::last_error::{expect, failed, required};
 use crate::object::{Kind, Object};
 use crate::store::{SharedStore, StoreHandle};
 use crate::types::ExternType;
@@ -13,7 +13,8 @@ use crate::types::ExternType;
 /// Null if there is no memory, or the limits are invalid.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_memory_new(store: Option<&StoreHandle>, ty: Option<&ExternType>) -> Option<Box<Object>> {
-    let (store, ty) = (&store?.clone(), ty?.as_memory()?);
+    let store = &required(store, "a store")?.clone();
+    let ty = expect(ty, "the type of a memory", ExternType::as_memory)?;
     let memory = match ty.is_shared() {
         true => SharedMemory::new(ty).map(Kind::SharedMemory),
         false => store.with(|store| Memory::new(store, ty)).map(Kind::Memory),
@@ -28,13 +29,14 @@ enum Either {
 }
 
 fn memory(object: Option<&Object>) -> Option<(Rc<SharedStore>, Either)> {
-    let object = object?;
-    let memory = match &object.kind {
-        Kind::Memory(memory) => Either::OfStore(*memory),
-        Kind::SharedMemory(memory) => Either::Shared(memory.clone()),
-        _ => return None,
-    };
-    Some((object.store.clone(), memory))
+    expect(object, "a memory", |object| {
+        let memory = match &object.kind {
+            Kind::Memory(memory) => Either::OfStore(*memory),
+            Kind::SharedMemory(memory) => Either::Shared(memory.clone()),
+            _ => return None,
+        };
+        Some((object.store.clone(), memory))
+    })
 }
 
 /// The minimum is the current size.
@@ -48,7 +50,7 @@ extern "C" fn wasm_memory_type(object: Option<&Object>) -> Option<Box<ExternType
     Some(Box::new(ExternType::of(store.with(|store| memory.ty(store)))))
 }
 
-/// The address of the contents, which never moves.
+/// The address of the contents, which never moves, and is valid as long as the store.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_memory_data(object: Option<&Object>) -> *mut u8 {
     match memory(object) {

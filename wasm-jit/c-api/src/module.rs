@@ -2,7 +2,7 @@
 
 use wasm_jit::Module;
 
-use crate::last_error::failed;
+use crate::last_error::{expect, failed, required};
 use crate::object::{Attached, Kind, Object};
 use crate::store::StoreHandle;
 use crate::types::{ExportType, ImportType};
@@ -13,7 +13,18 @@ fn object(store: &StoreHandle, module: Module) -> Box<Object> {
 }
 
 fn module(object: Option<&Object>) -> Option<&Module> {
-    if let Kind::Module(module) = &object?.kind { Some(&module.value) } else { None }
+    expect(object, "a module", |object| match &object.kind {
+        Kind::Module(module) => Some(&module.value),
+        _ => None,
+    })
+}
+
+/// The two arguments, which must not be null.
+fn binary_for<'a>(
+    store: Option<&'a StoreHandle>,
+    binary: Option<&'a Vector<u8>>,
+) -> Option<(&'a StoreHandle, &'a Vector<u8>)> {
+    Some((required(store, "a store")?, required(binary, "a vector of bytes")?))
 }
 
 /// Compiles a binary module. Null if it is invalid or unsupported.
@@ -22,15 +33,16 @@ extern "C" fn wasm_module_new(
     store: Option<&StoreHandle>,
     binary: Option<&Vector<u8>>,
 ) -> Option<Box<Object>> {
-    let store = store?;
-    let module = Module::from_binary(store.engine(), binary?.elements());
+    let (store, binary) = binary_for(store, binary)?;
+    let module = Module::from_binary(store.engine(), binary.elements());
     module.map(|module| object(store, module)).map_err(failed).ok()
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_module_validate(store: Option<&StoreHandle>, binary: Option<&Vector<u8>>) -> bool {
-    let (Some(store), Some(binary)) = (store, binary) else { return false };
-    Module::validate(store.engine(), binary.elements()).map_err(failed).is_ok()
+    binary_for(store, binary).is_some_and(|(store, binary)| {
+        Module::validate(store.engine(), binary.elements()).map_err(failed).is_ok()
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -66,9 +78,9 @@ unsafe extern "C" fn wasm_module_deserialize(
     store: Option<&StoreHandle>,
     bytes: Option<&Vector<u8>>,
 ) -> Option<Box<Object>> {
-    let store = store?;
+    let (store, bytes) = binary_for(store, bytes)?;
     // SAFETY: the caller's obligation.
-    let module = unsafe { Module::deserialize(store.engine(), bytes?.elements()) };
+    let module = unsafe { Module::deserialize(store.engine(), bytes.elements()) };
     module.map(|module| object(store, module)).map_err(failed).ok()
 }
 
@@ -87,7 +99,7 @@ extern "C" fn wasm_module_obtain(
     store: Option<&StoreHandle>,
     shared: Option<&Module>,
 ) -> Option<Box<Object>> {
-    let (store, module) = (store?, shared?);
+    let (store, module) = (required(store, "a store")?, required(shared, "a shared module")?);
     if !store.engine().same(module.engine()) {
         failed("the module belongs to another engine");
         return None;

@@ -126,12 +126,12 @@ impl Kind {
         })
     }
 
-    /// Whether both are the same object.
+    /// Whether both are the same object of one store.
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Module(one), Self::Module(other)) => Rc::ptr_eq(one, other),
             (Self::Trap(one), Self::Trap(other)) => Rc::ptr_eq(one, other),
-            (Self::Exception(one), Self::Exception(other)) => Rc::ptr_eq(one, other),
+            (Self::Exception(one), Self::Exception(other)) => one.value.same(&other.value),
             (Self::Foreign(one), Self::Foreign(other)) => one.same(other),
             (Self::Any(one), Self::Any(other)) => one.value.same(&other.value),
             _ => self.in_store().is_some_and(|item| other.in_store() == Some(item)),
@@ -167,6 +167,9 @@ impl Kind {
 
 impl Object {
     pub(crate) fn new(store: &Rc<SharedStore>, kind: Kind) -> Box<Self> {
+        if let Kind::SharedMemory(memory) = &kind {
+            store.keep(memory);
+        }
         Box::new(Self { store: store.clone(), kind })
     }
 

@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use crate::host_info::Finalized;
+use crate::last_error::required;
 use crate::object::{Kind, Object};
 
 /// Exports what every kind of reference has.
@@ -143,14 +144,16 @@ fn host_info(object: Option<&Object>) -> *mut c_void {
     object.map_or(ptr::null_mut(), Object::host_info)
 }
 
+/// Attaches a value. Nothing keeps that of a null pointer: its finalizer runs at once.
 fn set_host_info(
     object: Option<&Object>,
     value: *mut c_void,
     finalizer: Option<crate::host_info::Finalizer>,
 ) {
-    if let Some(object) = object {
+    let value = Finalized::new(value, finalizer);
+    match required(object, "an object") {
         // The finalizer of the previous value may delete the object.
-        let object = object.clone();
-        object.set_host_info(Finalized::new(value, finalizer));
+        Some(object) => object.clone().set_host_info(value),
+        None => drop(value),
     }
 }

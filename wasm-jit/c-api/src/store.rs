@@ -19,10 +19,12 @@ use std::rc::{Rc, Weak};
 
 use wasm_jit::probes::InstanceId;
 use wasm_jit::{
-    AsContextMut, Caller, Engine, Error, Func, Global, Instance, Memory, Store, StoreContextMut, Table, Tag,
+    AsContextMut, Caller, Engine, Error, Func, Global, Instance, InterruptHandle, Memory, SharedMemory,
+    Store, StoreContextMut, Table, Tag,
 };
 
 use crate::host_info::{self, Finalized, HostInfo};
+use crate::last_error::required;
 
 /// The data of the engine's store.
 #[derive(Debug)]
@@ -37,7 +39,8 @@ impl Data {
     }
 }
 
-/// An object that lives as long as its store. The address is that of a shared memory.
+/// An object that lives as long as its store. The address is that of a shared memory, which the
+/// store keeps: no other memory gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Item {
     Func(Func),
@@ -59,6 +62,9 @@ pub(crate) struct SharedStore {
     caller: Cell<*mut Caller<'static, Data>>,
     infos: RefCell<HashMap<Item, HostInfo>>,
     instances: RefCell<HashMap<InstanceId, Instance>>,
+    /// The shared memories that C code has got objects of, by their addresses. The engine's store
+    /// keeps only those of its instances.
+    shared_memories: RefCell<HashMap<usize, SharedMemory>>,
 }
 
 impl SharedStore {
@@ -69,6 +75,7 @@ impl SharedStore {
             caller: Cell::new(ptr::null_mut()),
             infos: RefCell::default(),
             instances: RefCell::default(),
+            shared_memories: RefCell::default(),
         })
     }
 
@@ -96,6 +103,15 @@ impl SharedStore {
         })
     }
 
+    /// A handle to stop the program; `None` in a host function.
+    pub(crate) fn interrupt_handle(&self) -> Option<InterruptHandle> {
+        if !self.caller.get().is_null() {
+            return None;
+        }
+        // SAFETY: as in `with`, where no host function runs; this calls no code of others.
+        unsafe { (*self.store.get()).as_mut() }.map(Store::interrupt_handle)
+    }
+
     /// Calls C code in a host function, which uses the store through its caller.
     pub(crate) fn lend<R>(&self, caller: &mut Caller<'_, Data>, call: impl FnOnce() -> R) -> R {
         let outer = self.caller.replace(ptr::from_mut(caller).cast());
@@ -114,6 +130,12 @@ impl SharedStore {
     /// What the host has attached to an object, or null.
     pub(crate) fn info(&self, item: Item) -> *mut c_void {
         self.infos.borrow().get(&item).map_or(ptr::null_mut(), HostInfo::get)
+    }
+
+    /// Keeps a shared memory as long as this store.
+    pub(crate) fn keep(&self, memory: &SharedMemory) {
+        let address = memory.data_ptr().addr();
+        self.shared_memories.borrow_mut().entry(address).or_insert_with(|| memory.clone());
     }
 
     /// Instantiates a module. The instance is known before its start function runs, which may trap.
@@ -149,7 +171,7 @@ pub(crate) type StoreHandle = Rc<SharedStore>;
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_store_new(engine: Option<&Engine>) -> Option<Box<StoreHandle>> {
-    engine.map(|engine| Box::new(SharedStore::new(engine)))
+    required(engine, "an engine").map(|engine| Box::new(SharedStore::new(engine)))
 }
 
 /// The store is freed when all of its objects have been deleted, too.

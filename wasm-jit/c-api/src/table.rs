@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use wasm_jit::{Error, Extern, Table};
 
-use crate::last_error::failed;
+use crate::last_error::{expect, failed, required};
 use crate::object::{Kind, Object};
 use crate::store::{SharedStore, StoreHandle};
 use crate::types::ExternType;
@@ -17,15 +17,18 @@ extern "C" fn wasm_table_new(
     ty: Option<&ExternType>,
     init: Option<&Object>,
 ) -> Option<Box<Object>> {
-    let (store, ty) = (&store?.clone(), ty?.as_table()?);
+    let store = &required(store, "a store")?.clone();
+    let ty = expect(ty, "the type of a table", ExternType::as_table)?;
     let init = value::reference(store, init, ty.element());
     let table = init.and_then(|init| store.with(|store| Table::new(store, ty, init)));
     Some(Object::new(store, Kind::Table(table.map_err(failed).ok()?)))
 }
 
 fn table(object: Option<&Object>) -> Option<(Rc<SharedStore>, Table)> {
-    let Object { store, kind: Kind::Table(table) } = object? else { return None };
-    Some((store.clone(), *table))
+    expect(object, "a table", |object| match object.kind {
+        Kind::Table(table) => Some((object.store.clone(), table)),
+        _ => None,
+    })
 }
 
 /// The minimum is the current size.
@@ -39,7 +42,11 @@ extern "C" fn wasm_table_type(object: Option<&Object>) -> Option<Box<ExternType>
 #[unsafe(no_mangle)]
 extern "C" fn wasm_table_get(object: Option<&Object>, index: u32) -> Option<Box<Object>> {
     let (store, table) = table(object)?;
-    let element = store.with(|store| table.get(store, index.into()))?;
+    let Some(element) = store.with(|store| table.get(store, index.into())) else {
+        let size = store.with(|store| table.size(store));
+        failed(format_args!("the index {index} is beyond the table's {size} elements"));
+        return None;
+    };
     value::object(&store, &element)
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use wasm_jit::{Error, WasmBacktrace};
 
 use crate::frame::Frame;
+use crate::last_error::{expect, required};
 use crate::object::{Attached, Kind, Object, OfStore};
 use crate::store::{SharedStore, StoreHandle};
 use crate::trap_info::TrapInfo;
@@ -59,8 +60,10 @@ pub(crate) fn to_error(store: &Rc<SharedStore>, object: &Object) -> Error {
 }
 
 fn info(trap: Option<&Object>) -> Option<(&Rc<SharedStore>, &TrapInfo)> {
-    let Object { store, kind: Kind::Trap(trap) } = trap? else { return None };
-    Some((store, &trap.value))
+    expect(trap, "a trap", |object| match &object.kind {
+        Kind::Trap(trap) => Some((&object.store, &trap.value)),
+        _ => None,
+    })
 }
 
 /// A trap with this message, up to the first null. Its frames are those of the functions that are
@@ -70,7 +73,7 @@ extern "C" fn wasm_trap_new(
     store: Option<&StoreHandle>,
     message: Option<&Vector<u8>>,
 ) -> Option<Box<Object>> {
-    let store = &store?.clone();
+    let store = &required(store, "a store")?.clone();
     let message = message.map_or(&[][..], Vector::elements).split(|byte| *byte == 0).next();
     let backtrace = store.with(|store| WasmBacktrace::capture(&store));
     let trap = TrapInfo::of_host(message.unwrap_or_default().to_vec(), Arc::new(backtrace));

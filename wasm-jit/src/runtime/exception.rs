@@ -42,7 +42,7 @@ impl ExnRef {
     /// The tag of the exception.
     ///
     /// # Panics
-    /// If the exception belongs to another store. The same holds for the other methods.
+    /// If the exception belongs to another store; so does [`fields`](Self::fields).
     pub fn tag(&self, store: impl AsContext) -> Tag {
         let store = &store.as_context().0.opaque;
         // SAFETY: the handle keeps the exception alive, and its values do not change.
@@ -71,6 +71,11 @@ impl ExnRef {
             store.lift(ty, unsafe { read_words(ty, value.as_ptr()) })
         };
         ty.params().map(&mut field).collect()
+    }
+
+    /// Whether both are the same exception. Two that carry equal values are not.
+    pub fn same(&self, other: &Self) -> bool {
+        (self.store, self.address) == (other.store, other.address)
     }
 
     #[track_caller]

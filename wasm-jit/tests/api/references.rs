@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wasm_jit::{
-    AsContextMut, Caller, Engine, Error, ExnRef, Extern, ExternRef, Func, FuncType, Instance, Linker, Module,
-    Store, StoreLimits, Tag, TagType, Val, ValType,
+    AsContextMut, Caller, Engine, Error, ExnRef, Extern, ExternRef, Func, FuncType, Global, GlobalType,
+    Instance, Linker, Module, Mutability, Store, StoreLimits, Tag, TagType, Val, ValType,
 };
 
 use super::{call0, instance, with_host};
@@ -40,6 +40,10 @@ fn exceptions_pass_between_program_and_host() {
     assert_eq!(exception.tag(&store), tag);
     let fields = exception.fields(&mut store);
     assert_eq!((fields[0].unwrap_i32(), fields[1].unwrap_f64()), (7, 0.5));
+    let ty = GlobalType::new(ValType::EXNREF, Mutability::Const);
+    let read = Global::new(&mut store, ty, exception.clone().into()).unwrap().get(&mut store);
+    assert!(exception.same(read.unwrap_exn_ref().unwrap()));
+    assert!(!exception.same(&ExnRef::new(&mut store, &tag, &fields).unwrap()));
 }
 
 /// Counts its live instances.

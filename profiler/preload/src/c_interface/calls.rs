@@ -30,16 +30,24 @@ const _: () = {
     is_shared::<CallSite>();
 };
 
-/// Returns a decoded site to the caller as a handle.
+/// Returns a decoded site to the caller as a handle, or stores a null pointer; the site is `None`
+/// if an argument is wrong.
 ///
 /// # Safety
-/// `handle` can be written.
-unsafe fn store_handle(decoded: Result<CallSite, callpatch::Error>, handle: *mut *mut CallSite) -> c_int {
-    let (site, code) = match decoded {
-        Ok(site) => (Box::into_raw(Box::new(site)), OK),
-        Err(error) => (std::ptr::null_mut(), Code::from(&error) as c_int),
+/// `handle` is null or can be written.
+unsafe fn store_handle(
+    decode: impl FnOnce() -> Option<Result<CallSite, callpatch::Error>>,
+    handle: *mut *mut CallSite,
+) -> c_int {
+    if handle.is_null() {
+        return Code::Argument as c_int;
+    }
+    let (site, code) = match decode() {
+        Some(Ok(site)) => (Box::into_raw(Box::new(site)), OK),
+        Some(Err(error)) => (std::ptr::null_mut(), Code::from(&error) as c_int),
+        None => (std::ptr::null_mut(), Code::Argument as c_int),
     };
-    // SAFETY: the caller's obligation.
+    // SAFETY: it is not null; the rest is the caller's obligation.
     unsafe { handle.write(site) };
     code
 }
@@ -51,15 +59,17 @@ unsafe extern "C" fn callpatch_decode(
     handle: *mut *mut CallSite,
 ) -> c_int {
     let clobbers = match clobbers {
-        0 => Clobbers::Nothing,
-        1 => Clobbers::CallerSaved,
-        _ => return Code::Argument as c_int,
+        0 => Some(Clobbers::Nothing),
+        1 => Some(Clobbers::CallerSaved),
+        _ => None,
     };
-    if address.is_null() || handle.is_null() {
-        return Code::Argument as c_int;
-    }
-    // SAFETY: the header requires the obligations of `decode`, and space for a handle.
-    unsafe { store_handle(CallSite::decode(address.expose_provenance(), clobbers), handle) }
+    let decode = || {
+        let clobbers = clobbers.filter(|_| !address.is_null())?;
+        // SAFETY: the header requires the obligations of `decode`.
+        Some(unsafe { CallSite::decode(address.expose_provenance(), clobbers) })
+    };
+    // SAFETY: the header requires null, or space for a handle.
+    unsafe { store_handle(decode, handle) }
 }
 
 #[unsafe(no_mangle)]
@@ -68,11 +78,13 @@ unsafe extern "C" fn callpatch_decode_nop(
     target: *const c_void,
     handle: *mut *mut CallSite,
 ) -> c_int {
-    if address.is_null() || target.is_null() || handle.is_null() {
-        return Code::Argument as c_int;
-    }
-    // SAFETY: the header requires the obligations of `at_nop`, and space for a handle.
-    unsafe { store_handle(CallSite::at_nop(address.expose_provenance(), target.addr()), handle) }
+    let decode = || {
+        let are_set = !address.is_null() && !target.is_null();
+        // SAFETY: the header requires the obligations of `at_nop`.
+        are_set.then(|| unsafe { CallSite::at_nop(address.expose_provenance(), target.addr()) })
+    };
+    // SAFETY: the header requires null, or space for a handle.
+    unsafe { store_handle(decode, handle) }
 }
 
 #[unsafe(no_mangle)]

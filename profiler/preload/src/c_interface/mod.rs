@@ -189,6 +189,23 @@ extern "C" fn in_child() {
     let _ = unsafe { wordpatch::text::unshare() };
 }
 
+/// `FASTINST_VERSION` of the header.
+const VERSION: u32 = 1_000_000 * part(env!("CARGO_PKG_VERSION_MAJOR"))
+    + 1_000 * part(env!("CARGO_PKG_VERSION_MINOR"))
+    + part(env!("CARGO_PKG_VERSION_PATCH"));
+
+const fn part(number: &str) -> u32 {
+    match u32::from_str_radix(number, 10) {
+        Ok(number) => number,
+        Err(_) => panic!("cargo gives numbers"),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fastinst_version() -> u32 {
+    VERSION
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn fastinst_strerror(error: c_int) -> *const c_char {
     if error == OK {

@@ -1,7 +1,7 @@
 //! Probes: discovery, metadata, activation.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::Once;
+use std::sync::{Mutex, PoisonError};
 
 use fastinst::provider::{self, Extent};
 use fastinst::{ModulePlace, ProbeFn, ProbeId, ProbeMetadata};
@@ -73,7 +73,6 @@ impl UserData {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fastinst_register_callback(callback: Option<Callback>, user_data: *mut c_void) -> c_int {
-    static SERVICE: Once = Once::new();
     let Some(callback) = callback else { return Code::Argument as c_int };
     let user_data = UserData(user_data);
     // The profiler discovers executed functions only; the header guarantees all probes.
@@ -88,15 +87,19 @@ unsafe extern "C" fn fastinst_register_callback(callback: Option<Callback>, user
     if registered.is_err() {
         return code(registered);
     }
-    let mut started = Ok(());
-    // The service thread discovers libraries that are loaded later; the profiler has already
-    // started it.
-    SERVICE.call_once(|| {
-        if !profiler::session::is_running() {
-            started = fastinst::service::start(None);
-        }
-    });
-    code(started)
+    code(start_service())
+}
+
+/// Starts the service thread, which discovers libraries that are loaded later; the profiler has
+/// already started it. After a failure, the next registration tries again.
+fn start_service() -> Result<(), fastinst::Error> {
+    static IS_STARTED: Mutex<bool> = Mutex::new(false);
+    let mut is_started = IS_STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*is_started && !profiler::session::is_running() {
+        fastinst::service::start(None)?;
+    }
+    *is_started = true;
+    Ok(())
 }
 
 #[unsafe(no_mangle)]

@@ -1,9 +1,10 @@
 //! `wasm_externtype_t`, and the types of functions, globals, tables, memories and tags: in Rust one
 //! type, so that a pointer to a type of each kind is one to an extern type.
 
-use wasm_jit::{FuncType, GlobalType, MemoryType, Mutability, RefType, TableType, TagType};
+use wasm_jit::{FuncType, GlobalType, MemoryType, Mutability, TableType, TagType};
 
 use super::valtype::ValType;
+use crate::last_error::{expect, failed, required};
 use crate::vector::{Vector, export_vectors};
 
 /// Kinds of what is imported and exported: `wasm_externkind_t`.
@@ -37,6 +38,9 @@ impl Limits {
         (self.max != NO_MAXIMUM).then_some(self.max)
     }
 }
+
+/// What failures call an argument.
+const A_VALTYPE: &str = "a type of values";
 
 type ValTypes = Vector<Option<Box<ValType>>>;
 
@@ -180,7 +184,7 @@ extern "C" fn wasm_externtype_copy(ty: Option<&ExternType>) -> Option<Box<Extern
 /// Of null, the kind of a function.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_externtype_kind(ty: Option<&ExternType>) -> u8 {
-    ty.map_or(kind::FUNC, ExternType::kind)
+    required(ty, "a type").map_or(kind::FUNC, ExternType::kind)
 }
 
 /// Null if one of the elements is null.
@@ -191,7 +195,7 @@ extern "C" fn wasm_functype_new(
 ) -> Option<Box<ExternType>> {
     let list = |types: Option<&mut ValTypes>| -> Option<Vec<wasm_jit::ValType>> {
         let types = types.map_or_else(Vector::empty, Vector::take);
-        types.elements().iter().map(|ty| Some(ty.as_ref()?.0)).collect()
+        types.elements().iter().map(|ty| Some(required(ty.as_ref(), A_VALTYPE)?.0)).collect()
     };
     // Both are taken, whatever is in the first one.
     let (params, results) = (list(params), list(results));
@@ -200,30 +204,39 @@ extern "C" fn wasm_functype_new(
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_functype_params(ty: Option<&ExternType>) -> Option<&ValTypes> {
-    if let ExternType::Func { params, .. } = ty? { Some(params) } else { None }
+    expect(ty, "the type of a function", |ty| match ty {
+        ExternType::Func { params, .. } => Some(params),
+        _ => None,
+    })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_functype_results(ty: Option<&ExternType>) -> Option<&ValTypes> {
-    if let ExternType::Func { results, .. } = ty? { Some(results) } else { None }
+    expect(ty, "the type of a function", |ty| match ty {
+        ExternType::Func { results, .. } => Some(results),
+        _ => None,
+    })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_globaltype_new(content: Option<Box<ValType>>, mutability: u8) -> Option<Box<ExternType>> {
     let mutability = if mutability == 0 { Mutability::Const } else { Mutability::Var };
-    let ty = GlobalType::new(content?.0, mutability);
+    let ty = GlobalType::new(required(content, A_VALTYPE)?.0, mutability);
     Some(Box::new(ExternType::of(wasm_jit::ExternType::Global(ty))))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_globaltype_content(ty: Option<&ExternType>) -> Option<&ValType> {
-    if let ExternType::Global { content, .. } = ty? { Some(content) } else { None }
+    expect(ty, "the type of a global", |ty| match ty {
+        ExternType::Global { content, .. } => Some(content),
+        _ => None,
+    })
 }
 
 /// Of what is not the type of a global, that of a constant.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_globaltype_mutability(ty: Option<&ExternType>) -> u8 {
-    let ty = ty.and_then(ExternType::as_global);
+    let ty = expect(ty, "the type of a global", ExternType::as_global);
     u8::from(ty.is_some_and(|ty| ty.mutability() == Mutability::Var))
 }
 
@@ -233,45 +246,58 @@ extern "C" fn wasm_tabletype_new(
     element: Option<Box<ValType>>,
     limits: Option<&Limits>,
 ) -> Option<Box<ExternType>> {
-    let (limits, element) = (limits?, reference(element?.0)?);
+    let (element, limits) = (required(element, A_VALTYPE)?.0, required(limits, "limits")?);
+    let wasm_jit::ValType::Ref(element) = element else {
+        failed(format_args!("the elements of a table are references, not of type {element}"));
+        return None;
+    };
     let ty = TableType::new(element, limits.min, limits.maximum());
     Some(Box::new(ExternType::of(wasm_jit::ExternType::Table(ty))))
 }
 
-fn reference(ty: wasm_jit::ValType) -> Option<RefType> {
-    if let wasm_jit::ValType::Ref(ty) = ty { Some(ty) } else { None }
-}
-
 #[unsafe(no_mangle)]
 extern "C" fn wasm_tabletype_element(ty: Option<&ExternType>) -> Option<&ValType> {
-    if let ExternType::Table { element, .. } = ty? { Some(element) } else { None }
+    expect(ty, "the type of a table", |ty| match ty {
+        ExternType::Table { element, .. } => Some(element),
+        _ => None,
+    })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_tabletype_limits(ty: Option<&ExternType>) -> Option<&Limits> {
-    if let ExternType::Table { limits, .. } = ty? { Some(limits) } else { None }
+    expect(ty, "the type of a table", |ty| match ty {
+        ExternType::Table { limits, .. } => Some(limits),
+        _ => None,
+    })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_memorytype_new(limits: Option<&Limits>) -> Option<Box<ExternType>> {
-    let limits = limits?;
+    let limits = required(limits, "limits")?;
     let ty = MemoryType::new(limits.min, limits.maximum());
     Some(Box::new(ExternType::of(wasm_jit::ExternType::Memory(ty))))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_memorytype_limits(ty: Option<&ExternType>) -> Option<&Limits> {
-    if let ExternType::Memory { limits, .. } = ty? { Some(limits) } else { None }
+    expect(ty, "the type of a memory", |ty| match ty {
+        ExternType::Memory { limits, .. } => Some(limits),
+        _ => None,
+    })
 }
 
 /// Null if the type is not that of a function.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_tagtype_new(func: Option<Box<ExternType>>) -> Option<Box<ExternType>> {
-    let ty = TagType::new(func?.as_func()?.clone());
+    let func = expect(func.as_deref(), "the type of a function", ExternType::as_func)?;
+    let ty = TagType::new(func.clone());
     Some(Box::new(ExternType::of(wasm_jit::ExternType::Tag(ty))))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_tagtype_functype(ty: Option<&ExternType>) -> Option<&ExternType> {
-    if let ExternType::Tag(func) = ty? { Some(func) } else { None }
+    expect(ty, "the type of a tag", |ty| match ty {
+        ExternType::Tag(func) => Some(&**func),
+        _ => None,
+    })
 }

@@ -8,6 +8,6 @@ mod externtype;
 mod names;
 mod valtype;
 
-pub(crate) use externtype::ExternType;
+pub(crate) use externtype::{ExternType, kind as extern_kind};
 pub(crate) use names::{ExportType, ImportType};
 pub(crate) use valtype::{ValType, kind};

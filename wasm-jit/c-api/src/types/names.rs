@@ -1,10 +1,17 @@
 //! `wasm_importtype_t` and `wasm_exporttype_t`: names, and the types of what they stand for.
 
 use super::externtype::ExternType;
+use crate::last_error::required;
 use crate::vector::{Vector, export_vectors};
 
 /// `wasm_name_t`: the bytes of a name, in UTF-8.
 type Name = Vector<u8>;
+
+/// What failures call the arguments.
+const A_NAME: &str = "a name";
+const A_TYPE: &str = "the type of a function, global, table, memory or tag";
+const AN_IMPORT: &str = "the type of an import";
+const AN_EXPORT: &str = "the type of an export";
 
 fn name(text: &str) -> Name {
     text.bytes().collect()
@@ -50,7 +57,8 @@ extern "C" fn wasm_importtype_new(
     ty: Option<Box<ExternType>>,
 ) -> Option<Box<ImportType>> {
     let (module, name) = (module.map(Vector::take), name.map(Vector::take));
-    Some(Box::new(ImportType { module: module?, name: name?, ty: ty? }))
+    let (module, name) = (required(module, A_NAME)?, required(name, A_NAME)?);
+    Some(Box::new(ImportType { module, name, ty: required(ty, A_TYPE)? }))
 }
 
 #[unsafe(no_mangle)]
@@ -63,17 +71,17 @@ extern "C" fn wasm_importtype_copy(import: Option<&ImportType>) -> Option<Box<Im
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_importtype_module(import: Option<&ImportType>) -> Option<&Name> {
-    import.map(|import| &import.module)
+    required(import, AN_IMPORT).map(|import| &import.module)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_importtype_name(import: Option<&ImportType>) -> Option<&Name> {
-    import.map(|import| &import.name)
+    required(import, AN_IMPORT).map(|import| &import.name)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_importtype_type(import: Option<&ImportType>) -> Option<&ExternType> {
-    import.map(|import| &*import.ty)
+    required(import, AN_IMPORT).map(|import| &*import.ty)
 }
 
 #[unsafe(no_mangle)]
@@ -82,7 +90,7 @@ extern "C" fn wasm_exporttype_new(
     ty: Option<Box<ExternType>>,
 ) -> Option<Box<ExportType>> {
     let name = name.map(Vector::take);
-    Some(Box::new(ExportType { name: name?, ty: ty? }))
+    Some(Box::new(ExportType { name: required(name, A_NAME)?, ty: required(ty, A_TYPE)? }))
 }
 
 #[unsafe(no_mangle)]
@@ -95,10 +103,10 @@ extern "C" fn wasm_exporttype_copy(export: Option<&ExportType>) -> Option<Box<Ex
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_exporttype_name(export: Option<&ExportType>) -> Option<&Name> {
-    export.map(|export| &export.name)
+    required(export, AN_EXPORT).map(|export| &export.name)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_exporttype_type(export: Option<&ExportType>) -> Option<&ExternType> {
-    export.map(|export| &*export.ty)
+    required(export, AN_EXPORT).map(|export| &*export.ty)
 }

@@ -2,6 +2,7 @@
 
 use wasm_jit::{HeapType, RefType};
 
+use crate::last_error::{failed, required};
 use crate::vector::export_vectors;
 
 /// Kinds of values: `wasm_valkind_t`. The last four have no names in `wasm.h`.
@@ -72,7 +73,11 @@ export_vectors! {
 /// Null for a kind that does not exist.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_valtype_new(kind: u8) -> Option<Box<ValType>> {
-    ValType::of_kind(kind).map(Box::new)
+    let ty = ValType::of_kind(kind).map(Box::new);
+    if ty.is_none() {
+        failed(format_args!("there is no kind {kind} of values"));
+    }
+    ty
 }
 
 #[unsafe(no_mangle)]
@@ -86,5 +91,5 @@ extern "C" fn wasm_valtype_copy(ty: Option<&ValType>) -> Option<Box<ValType>> {
 /// Of null, the kind of an `i32`.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_valtype_kind(ty: Option<&ValType>) -> u8 {
-    ty.map_or(kind::I32, |ty| kind::of(ty.0))
+    required(ty, "a type of values").map_or(kind::I32, |ty| kind::of(ty.0))
 }

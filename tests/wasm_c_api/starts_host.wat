@@ -1,0 +1,1 @@
+(module (import "host" "f" (func $f)) (start $f))
