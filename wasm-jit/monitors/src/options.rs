@@ -21,20 +21,35 @@ pub struct OptionInfo {
     pub is_repeated: bool,
 }
 
+impl OptionInfo {
+    /// An option without a value.
+    pub const fn flag(name: &'static str, help: &'static str) -> Self {
+        Self::with_value(name, "", help)
+    }
+
+    /// An option that may be given once.
+    pub const fn with_value(name: &'static str, value: &'static str, help: &'static str) -> Self {
+        Self { name, value, help, is_repeated: false }
+    }
+
+    /// An option that may be given more than once.
+    pub const fn repeated(name: &'static str, value: &'static str, help: &'static str) -> Self {
+        Self { name, value, help, is_repeated: true }
+    }
+}
+
 /// Options that all monitors have.
 pub(crate) const COMMON: &[OptionInfo] = &[
-    OptionInfo {
-        name: "function",
-        value: "GLOB",
-        help: "observes only functions whose name or index matches; may be repeated",
-        is_repeated: true,
-    },
-    OptionInfo {
-        name: "rows",
-        value: "N",
-        help: "shows at most this many rows of each table on a terminal [default: 20]",
-        is_repeated: false,
-    },
+    OptionInfo::repeated(
+        "function",
+        "GLOB",
+        "observes only functions whose name or index matches; may be repeated",
+    ),
+    OptionInfo::with_value(
+        "rows",
+        "N",
+        "shows at most this many rows of each table on a terminal [default: 20]",
+    ),
 ];
 
 /// The options of a request: keys with values, in order.
@@ -227,7 +242,7 @@ mod tests {
         let options = "a{rows=many}".parse::<Request>().unwrap().options;
         let error = options.parse::<usize>("rows", "a number").unwrap_err();
         assert_eq!(error.to_string(), "option `rows`: `many` is not a number");
-        let flag = OptionInfo { name: "x", value: "", help: "", is_repeated: false };
+        let flag = OptionInfo::flag("x", "");
         let check = |text: &str| text.parse::<Request>().unwrap().options.check("a", &[flag]);
         assert!(check("a{x,rows=1,function=b,function=c}").is_ok());
         for (text, expected) in [

@@ -32,24 +32,17 @@ pub(super) const DESCRIPTION: Description = Description {
               has ended are live until another one has its place. Files: a flame graph of live bytes (svg), folded \
               stacks, pprof, speedscope.",
     options: &[
-        OptionInfo {
-            name: "alloc",
-            value: "NAME",
-            help: "this function allocates as malloc does: (size) -> address; may be repeated",
-            is_repeated: true,
-        },
-        OptionInfo {
-            name: "free",
-            value: "NAME",
-            help: "this function frees: (address, ...); may be repeated",
-            is_repeated: true,
-        },
-        OptionInfo {
-            name: "realloc",
-            value: "NAME",
-            help: "this function changes a size: (address, size) -> address; may be repeated",
-            is_repeated: true,
-        },
+        OptionInfo::repeated(
+            "alloc",
+            "NAME",
+            "this function allocates as malloc does: (size) -> address; may be repeated",
+        ),
+        OptionInfo::repeated("free", "NAME", "this function frees: (address, ...); may be repeated"),
+        OptionInfo::repeated(
+            "realloc",
+            "NAME",
+            "this function changes a size: (address, size) -> address; may be repeated",
+        ),
         CONTEXTS_OPTION,
     ],
     example: "alloc{alloc=my_alloc,free=my_free} app.wasm",

@@ -16,12 +16,11 @@ pub(super) const DESCRIPTION: Description = Description {
               than one line misses if one of them does. Addresses are those in the module's memories, from 0; all \
               threads and instances share the caches, in portions of some hundred accesses. Accesses by the host, \
               the stack of the machine and instructions are not simulated.",
-    options: &[OptionInfo {
-        name: "level",
-        value: "SIZE:WAYS:LINE",
-        help: "a level, from the first on; may be repeated [default: level=32k:8:64,level=1m:16:64]",
-        is_repeated: true,
-    }],
+    options: &[OptionInfo::repeated(
+        "level",
+        "SIZE:WAYS:LINE",
+        "a level, from the first on; may be repeated [default: level=32k:8:64,level=1m:16:64]",
+    )],
     example: "cache{level=48k:12:64,level=2m:16:64,level=32m:16:64} app.wasm",
     start,
 };

@@ -21,12 +21,7 @@ pub(super) const DESCRIPTION: Description = Description {
     details: "Accesses by the module's instructions, in all instances; those of the host and of other modules to \
               exported globals are not among them. With the option values also the last, least and greatest value \
               that was written: integers as signed numbers.",
-    options: &[OptionInfo {
-        name: "values",
-        value: "",
-        help: "observes the values that are written",
-        is_repeated: false,
-    }],
+    options: &[OptionInfo::flag("values", "observes the values that are written")],
     example: "globals{values} app.wasm",
     start: |setup| Ok(Box::new(Globals::of(setup))),
 };

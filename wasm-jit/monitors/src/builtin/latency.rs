@@ -29,18 +29,16 @@ pub(super) const DESCRIPTION: Description = Description {
               observed, have the caller [not instrumented]. The file report.json is for `fastinst report`. \
               A process has one such monitor at a time.",
     options: &[
-        OptionInfo {
-            name: "budget",
-            value: "N%",
-            help: "the maximum cost, in percent of the program's processor time, or none [default: 1%]",
-            is_repeated: false,
-        },
-        OptionInfo {
-            name: "counts",
-            value: "WAY",
-            help: "sampled, or exact: counts every call, whatever it costs [default: sampled]",
-            is_repeated: false,
-        },
+        OptionInfo::with_value(
+            "budget",
+            "N%",
+            "the maximum cost, in percent of the program's processor time, or none [default: 1%]",
+        ),
+        OptionInfo::with_value(
+            "counts",
+            "WAY",
+            "sampled, or exact: counts every call, whatever it costs [default: sampled]",
+        ),
     ],
     example: "latency{budget=2%} app.wasm",
     start: |setup| Ok(Box::new(Latency::start(setup)?)),

@@ -38,24 +38,13 @@ pub(super) const DESCRIPTION: Description = Description {
               when the monitor is switched off, and when the thread ends. The depth counts calls of functions since \
               the monitor was switched on.",
     options: &[
-        OptionInfo {
-            name: "opcode",
-            value: "GLOB",
-            help: "traces only instructions whose name matches, such as *.load* or call*; may be repeated",
-            is_repeated: true,
-        },
-        OptionInfo {
-            name: "limit",
-            value: "N",
-            help: "ends after this many instructions [default: no limit]",
-            is_repeated: false,
-        },
-        OptionInfo {
-            name: "json",
-            value: "",
-            help: "writes lines of JSON, to the file trace.jsonl; operands are texts",
-            is_repeated: false,
-        },
+        OptionInfo::repeated(
+            "opcode",
+            "GLOB",
+            "traces only instructions whose name matches, such as *.load* or call*; may be repeated",
+        ),
+        OptionInfo::with_value("limit", "N", "ends after this many instructions [default: no limit]"),
+        OptionInfo::flag("json", "writes lines of JSON, to the file trace.jsonl; operands are texts"),
     ],
     example: "trace{function=main,opcode=call*} app.wasm",
     start,

@@ -83,21 +83,19 @@ const CONTEXTS: usize = 1_000_000;
 const MIN_CONTEXTS: usize = 8;
 
 /// An option of all monitors that use contexts.
-pub(super) const CONTEXTS_OPTION: OptionInfo = OptionInfo {
-    name: "contexts",
-    value: "N",
-    help: "keeps at most this many calling contexts of a thread, of about 280 bytes [default: 1000000, minimum: 8]",
-    is_repeated: false,
-};
+pub(super) const CONTEXTS_OPTION: OptionInfo = OptionInfo::with_value(
+    "contexts",
+    "N",
+    "keeps at most this many calling contexts of a thread, of about 280 bytes [default: 1000000, minimum: 8]",
+);
 
 /// An option of monitors that show times.
-pub(super) const TIMES_OPTION: OptionInfo = OptionInfo {
-    name: "times",
-    value: "WAY",
-    help: "exact, or sampled: calls are counted as before, but times come from a sample each millisecond, with a \
+pub(super) const TIMES_OPTION: OptionInfo = OptionInfo::with_value(
+    "times",
+    "WAY",
+    "exact, or sampled: calls are counted as before, but times come from a sample each millisecond, with a \
            95 % error, which costs less if functions call each other often [default: exact]",
-    is_repeated: false,
-};
+);
 
 /// The observed quantities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

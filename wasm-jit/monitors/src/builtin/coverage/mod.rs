@@ -35,18 +35,12 @@ pub(super) const DESCRIPTION: Description = Description {
               outcome for each place where it may continue; functions with such branches count them, which costs \
               as much as the monitor branches. The option merge reads the JSON report.",
     options: &[
-        OptionInfo {
-            name: "merge",
-            value: "FILE",
-            help: "adds the JSON report of an earlier run of the same module; may be repeated",
-            is_repeated: true,
-        },
-        OptionInfo {
-            name: "branches",
-            value: "",
-            help: "observes the outcomes of branches",
-            is_repeated: false,
-        },
+        OptionInfo::repeated(
+            "merge",
+            "FILE",
+            "adds the JSON report of an earlier run of the same module; may be repeated",
+        ),
+        OptionInfo::flag("branches", "observes the outcomes of branches"),
     ],
     example: "coverage{merge=earlier/coverage.json} app.wasm",
     start,

@@ -42,13 +42,11 @@ pub(super) const DESCRIPTION: Description = Description {
               with texts and the beginnings of buffers. Lines go to the file hostcalls.log of --monitor-out, or \
               else to standard error.",
     options: &[
-        OptionInfo { name: "trace", value: "", help: "writes a line for each call", is_repeated: false },
-        OptionInfo {
-            name: "json",
-            value: "",
-            help: "writes the trace as lines of JSON, to the file hostcalls.jsonl; arguments and results are texts",
-            is_repeated: false,
-        },
+        OptionInfo::flag("trace", "writes a line for each call"),
+        OptionInfo::flag(
+            "json",
+            "writes the trace as lines of JSON, to the file hostcalls.jsonl; arguments and results are texts",
+        ),
     ],
     example: "hostcalls{trace} app.wasm",
     start,

@@ -31,24 +31,9 @@ pub(super) const DESCRIPTION: Description = Description {
               been made, so those that trap are left out, and the table has the least and the greatest \
               value as unsigned numbers. Values are those of stores, and results of other instructions.",
     options: &[
-        OptionInfo {
-            name: "trace",
-            value: "",
-            help: "writes each access to the file memory.trace, or to standard error",
-            is_repeated: false,
-        },
-        OptionInfo {
-            name: "values",
-            value: "",
-            help: "observes what is loaded and stored, too",
-            is_repeated: false,
-        },
-        OptionInfo {
-            name: "json",
-            value: "",
-            help: "writes the trace as lines of JSON, to the file memory.trace.jsonl",
-            is_repeated: false,
-        },
+        OptionInfo::flag("trace", "writes each access to the file memory.trace, or to standard error"),
+        OptionInfo::flag("values", "observes what is loaded and stored, too"),
+        OptionInfo::flag("json", "writes the trace as lines of JSON, to the file memory.trace.jsonl"),
     ],
     example: "memory app.wasm",
     start,
