@@ -20,7 +20,7 @@ const CODE_SECTION: u8 = 10;
 /// The sizes of a module in a file.
 ///
 /// # Panics
-/// When the file cannot be read, or is no module.
+/// When the file cannot be read, or is not a module.
 pub fn size(module: &Path) -> Size {
     let read = File::open(module).and_then(|file| sizes_of(&mut BufReader::new(file)));
     read.unwrap_or_else(|error| panic!("{}: {error}", module.display()))

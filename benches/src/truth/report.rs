@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// An estimated figure with its 95 % interval.
+/// An estimated figure with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// The estimate.

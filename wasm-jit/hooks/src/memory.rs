@@ -1,4 +1,4 @@
-//! Accesses to memories.
+//! Memory access events.
 
 use std::collections::BTreeMap;
 
@@ -34,9 +34,9 @@ pub struct Access {
     pub function: u32,
     /// The offset of the instruction from the start of the function's body.
     pub offset: u32,
-    /// What it does.
+    /// The kind of access.
     pub kind: AccessKind,
-    /// The memory's index.
+    /// The index of the memory in the module, imports included.
     pub memory: u32,
     /// The address of the first byte: the operand plus the constant offset.
     pub address: u64,
@@ -168,9 +168,9 @@ fn probes(found: Found, hook: impl Fn(&Access) + Send + Sync + 'static) -> Probe
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AccessInfo {
-    /// What it does.
+    /// The kind of access.
     pub kind: AccessKind,
-    /// The memory's index.
+    /// The index of the memory in the module, imports included.
     pub memory: u32,
     /// The address of the first byte.
     pub address: Bound,
