@@ -9,9 +9,9 @@
 # in target/third-party/:
 #   sqlite_workload, lua, bzip2_workload, jsonnet_workload    call the cyg functions of whoever is preloaded (or glibc's empty ones)
 #   the same with .empty at the end                           carry their own do-nothing cyg functions: the baseline of the benchmarks
-# What is up to date is not built again; two calls at the same time wait for each other. The path of
+# What is up to date is not built again; simultaneous runs wait for each other. The path of
 # each first binary goes to stdout. CC and CXX choose the compilers (default gcc and g++),
-# CARGO_TARGET_DIR the place of target/.
+# CARGO_TARGET_DIR the location of target/.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -9,7 +9,7 @@
 # binaries in target/truth-programs/:
 #   NAME          calls the cyg functions of whoever is preloaded (or glibc's empty ones)
 #   NAME.plain    the same sources without -finstrument-functions
-# What is up to date is not built again; two calls at the same time wait for each other. The path of
+# What is up to date is not built again; simultaneous runs wait for each other. The path of
 # each first binary goes to stdout. luau is built by clang (CLANGXX, default clang++), the others by
 # CC and CXX (default gcc and g++); CARGO_TARGET_DIR is the place of target/.
 set -euo pipefail

@@ -50,7 +50,7 @@ pub(super) struct Objdump {
 enum Sites {
     /// Entries of functions
     Functions,
-    /// Also blocks, loops, branches and calls
+    /// Entries of functions, blocks, loops, branches and calls
     Branches,
     /// Entries and all instructions
     All,
