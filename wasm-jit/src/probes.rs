@@ -25,7 +25,7 @@
 //! function is a separate place before its first instruction; a `loop` there does not repeat it.
 //! The [*exit*](Place::Exit) is another one, where the results are in their final locations: a
 //! generic probe has them as operands. Frames that are left by a trap, an exception or an interrupt
-//! do not reach the exit: [`Module::watch_unwound`] reports them.
+//! do not reach the exit: they are reported by [`Module::watch_unwound`].
 //!
 //! [Global probes](GlobalProbe) are on every instruction of a module or an engine. In functions
 //! that may never run, probes can be made [when they are first called](Module::watch_first_calls).
@@ -272,25 +272,25 @@ pub enum Kind {
     CountBranch,
     /// Calls a native function.
     Native {
-        /// The function.
+        /// The native function.
         function: NativeFn,
-        /// Its arguments, one for each of its parameters.
+        /// The arguments, one for each of the function's parameters.
         values: Values,
     },
     /// Executes a few steps, and calls a native function in the cases that these do not handle.
     Shortcut {
-        /// The steps.
+        /// The steps that the stub executes.
         shortcut: Shortcut,
-        /// The function.
+        /// The native function.
         function: NativeFn,
-        /// Its arguments, one for each of its parameters.
+        /// The arguments, one for each of the function's parameters.
         values: Values,
     },
     /// Calls a WebAssembly function, only in the instances of the function's store.
     Wasm {
-        /// The function.
+        /// The WebAssembly function.
         function: WasmFn,
-        /// Its arguments, one for each of its parameters.
+        /// The arguments, one for each of the function's parameters.
         values: Values,
     },
     /// Calls a closure.
@@ -366,23 +366,23 @@ pub enum ProbeError {
     /// The module has no such instance, or it has ended.
     #[error("the module has no instance {instance:?}, or it has ended")]
     NoInstance {
-        /// The instance that was given.
+        /// The requested instance.
         instance: InstanceId,
     },
     /// No instruction begins there.
     #[error("no instruction of function {function} begins at offset {offset:#x} of its body")]
     NoInstruction {
-        /// The function.
+        /// The function's index, imports included.
         function: u32,
-        /// The offset that was given.
+        /// The requested offset from the start of the function's body.
         offset: u32,
     },
     /// The instruction is unreachable, so there is no code for it.
     #[error("the instruction at offset {offset:#x} of the body of function {function} is unreachable")]
     Unreachable {
-        /// The function.
+        /// The function's index, imports included.
         function: u32,
-        /// The offset that was given.
+        /// The requested offset from the start of the function's body.
         offset: u32,
     },
     /// The function had not been compiled, and cannot be: see
@@ -401,22 +401,23 @@ pub enum ProbeError {
         "the instruction at offset {offset:#x} of the body of function {function} is none of br_if, if, br_table, select, br_on_null, br_on_non_null, br_on_cast and br_on_cast_fail"
     )]
     NoBranch {
-        /// The function.
+        /// The function's index, imports included.
         function: u32,
-        /// The offset that was given; 0 for the entry.
+        /// The requested offset from the start of the function's body; 0 for the entry.
         offset: u32,
     },
-    /// A value cannot be passed to the probe's function: it does not exist, or the code does not
-    /// keep it.
+    /// A value cannot be passed to the probe function: it does not exist, or the code does not keep
+    /// it.
     #[error("{value:?} has no value at offset {offset:#x} of the body of function {function}: {reason}")]
     Value {
         /// The value that was requested.
         value: Bound,
-        /// The function.
+        /// The function's index, imports included.
         function: u32,
-        /// The offset that was given; 0 for the entry, the length of the body for the exit.
+        /// The requested offset from the start of the function's body; 0 for the entry, the length
+        /// of the body for the exit.
         offset: u32,
-        /// Why.
+        /// Why the value cannot be passed.
         reason: ValueError,
     },
     /// The number of the probe's values differs from the number of the function's parameters, or
@@ -434,7 +435,7 @@ pub enum ProbeError {
         /// The largest number of values of a closure.
         limit: usize,
     },
-    /// The function of a probe must not have results.
+    /// The probe function has results, which it must not have.
     #[error("the function of a probe must have no results, and this one has {results}")]
     Results {
         /// The number of the function's results.
@@ -446,7 +447,7 @@ pub enum ProbeError {
         "the exit of function {function} cannot have a probe that calls WebAssembly while results are in memory"
     )]
     AtExit {
-        /// The function.
+        /// The function's index, imports included.
         function: u32,
     },
     /// The stubs of the module's probes have reached the limit of their memory. There are too many
@@ -468,7 +469,7 @@ pub enum ProbeError {
     /// The system refuses to reserve addresses for counters.
     #[error("cannot reserve addresses for counters: {source}")]
     Memory {
-        /// Why.
+        /// The error of the system.
         source: Arc<io::Error>,
     },
     /// The function of a global probe belongs to the module that is probed: it would call itself

@@ -147,7 +147,8 @@ pub(super) struct ReplayGen {
     output: PathBuf,
 
     /// Makes a host in JavaScript: the files replay.mjs, program.wasm, which is the program with
-    /// more exports, and events.bin. Started with --check, it compares as --check does
+    /// more exports, and events.bin. Started with --check, it compares arguments and results with
+    /// the recorded ones
     #[arg(long, conflicts_with_all = ["check", "separate"])]
     javascript: bool,
 

@@ -41,7 +41,7 @@ pub struct Site<'a> {
     pub function: u32,
     /// The offset of the instruction from the start of the function's body.
     pub offset: u32,
-    /// The instruction.
+    /// The decoded instruction.
     pub operator: &'a Operator<'a>,
 }
 

@@ -1,8 +1,8 @@
 //! Where control goes in a function.
 //!
-//! A branch to the end of a block continues after its `end`, which it does not execute; so does the
-//! false branch of an `if` without `else`. An `end`, `else` or `catch` is executed when control
-//! reaches it from the preceding instruction.
+//! A branch to the end of a block, or the false branch of an `if` without `else`, continues after
+//! the block's `end`, which it does not execute. An `end`, `else` or `catch` is executed when
+//! control reaches it from the preceding instruction.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,8 +13,8 @@ use wasm_jit::wasmparser::{Catch, Operator};
 
 /// The instructions of a function, and where control goes from each.
 ///
-/// A branch to the end of a block continues after its `end`, which it does not execute; so does the
-/// false branch of an `if` without `else`. Exceptions and traps are not in it: handlers of
+/// A branch to the end of a block, or the false branch of an `if` without `else`, continues after
+/// the block's `end`, which it does not execute. Exceptions and traps are not in it: handlers of
 /// exceptions in the legacy form follow no instruction, and those of `try_table` are ordinary
 /// labels.
 #[derive(Debug)]

@@ -72,7 +72,7 @@ pub enum AccessError {
     /// the plain version.
     #[error("the processor does not let a call return to another version of the code")]
     ShadowStack,
-    /// The frame waits for a function that a probe has called: there is no accessor for it yet.
+    /// The frame waits for a probe function, so that it cannot have an accessor yet.
     #[error("the frame waits in the stub of a probe")]
     InStub,
     /// There is no version of the function's code with which frames can have accessors.

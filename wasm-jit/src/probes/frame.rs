@@ -80,7 +80,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The probe's place.
+    /// The location of the probe.
     pub fn location(&self) -> Location {
         let Generic { function, position, .. } = *self.generic;
         Location::at(self.image(), function, position)
@@ -118,12 +118,12 @@ impl<'a> Frame<'a> {
         self.opaque().fuel()
     }
 
-    /// The running instance.
+    /// The instance that executes the function of this frame.
     pub fn instance(&self) -> Instance {
         self.instance_at(self.instance.as_ptr())
     }
 
-    /// The identity of the running instance.
+    /// The identity of the instance that executes the function of this frame.
     pub fn instance_id(&self) -> InstanceId {
         self.instance().id_in(self.opaque())
     }
@@ -141,8 +141,8 @@ impl<'a> Frame<'a> {
             return None;
         }
         let store: *mut StoreInner<T> = self.store.cast();
-        // SAFETY: the store's data have this type. It is lent to the closure, which borrows the
-        // frame meanwhile.
+        // SAFETY: the store's data have this type. The store is lent to the closure, which borrows
+        // the frame for this time.
         Some(StoreContextMut::new(unsafe { &mut *store }))
     }
 
@@ -272,7 +272,7 @@ impl<'a> Frame<'a> {
     }
 
     pub(super) fn opaque(&self) -> &StoreOpaque {
-        // SAFETY: the store is lent to the closure, which borrows the frame meanwhile.
+        // SAFETY: the store is lent to the closure, which borrows the frame for this time.
         unsafe { &*self.store }
     }
 

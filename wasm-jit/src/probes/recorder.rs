@@ -134,7 +134,7 @@ unsafe extern "sysv64" fn make_room(buffers: *const RecordBuffers, context: *mut
     // SAFETY: the program runs, so its store is lent, and nothing else uses it.
     let store = unsafe { &mut *(*(*context).store.cast::<StoreArea>()).store };
     let cursors = store.cursors.get_or_insert_with(Cursors::new).clone();
-    // SAFETY: this is in front of the context of each instance; only the thread that runs it
+    // SAFETY: this is before the context of each instance; only the thread that runs it
     // accesses it, and the store, which outlives the instance, keeps the cursors.
     unsafe { context.byte_offset(CURSORS as isize).cast::<*const AtomicUsize>().write(cursors.start()) };
     // Nothing observes state that the closure may have left inconsistent: as for host functions.

@@ -17,7 +17,7 @@ use crate::runtime::callback::call_back;
 pub use crate::runtime::callback::{NO_FUNCTION, OTHER_FUNCTION};
 use crate::types::{RefType, ValType};
 
-/// A value that is passed to the function of a probe, or recorded.
+/// A value that is passed to a probe function, or recorded.
 ///
 /// [Native functions](super::NativeFn), [closures](super::Callback) and [records](super::Recorder)
 /// get it as 64 bits. 32-bit integers are zero-extended, floats are passed as their bits, and
@@ -87,7 +87,7 @@ pub enum Bound {
 pub struct Values(Arc<[Bound]>);
 
 impl Values {
-    /// The values, in order.
+    /// The values in the order of the parameters.
     pub fn as_slice(&self) -> &[Bound] {
         &self.0
     }

@@ -445,7 +445,7 @@ fn permitted(value: &Val, written: Result<(), AccessError>) -> Result<(), Access
     }
 }
 
-/// An accessor, unless the frame waits for another probe's function.
+/// An accessor, unless the frame waits for the function of another probe.
 fn existing<T>(accessor: Result<T, AccessError>) -> Result<Option<T>, AccessError> {
     match accessor {
         Ok(accessor) => Ok(Some(accessor)),

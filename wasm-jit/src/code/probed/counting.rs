@@ -269,7 +269,7 @@ impl CodeImage {
         unsafe { version.uncount(pc, block.stub, context) };
     }
 
-    /// As [`CodeImage::uncount`], for a frame that is left while the function of a probe runs: the
+    /// As [`CodeImage::uncount`], for a frame that is left while a probe function runs: the
     /// call in its stub returns to this address. Does nothing for other calls, which end runs.
     ///
     /// # Safety

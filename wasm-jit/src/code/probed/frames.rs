@@ -27,7 +27,7 @@ pub(super) struct KnownLocations {
     operands: Mutex<HashMap<u32, Arc<[Option<RefType>]>>>,
 }
 
-/// The values while each call of a function waits.
+/// The locations of values while a function waits for each of its calls.
 #[derive(Debug, Default)]
 struct Calls {
     positions: Positions,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! entry   prologue
-//! body    code; in front of chosen instructions a site: NOP of five bytes, or JMP to its stub
+//! body    code, with a site before chosen instructions: NOP of five bytes, or JMP to its stub
 //! end     stubs, each of which jumps back to the end of its site
 //! ```
 //!
@@ -427,7 +427,7 @@ impl Version {
         Some(self.places[after.checked_sub(1)?].position)
     }
 
-    /// The site in front of the instruction at a position.
+    /// The site before the instruction at a position.
     pub(super) fn place(&self, position: u32) -> Option<&SitePlace> {
         let number = self.places.binary_search_by_key(&position, |place| place.position).ok()?;
         Some(&self.places[number])
