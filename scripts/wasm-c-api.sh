@@ -20,7 +20,7 @@ folder=$target/wasm-c-api
 
 die() { echo "wasm-c-api.sh: $*" >&2; exit 1; }
 
-# crate NAME PATH...: fetches a crate, and unpacks files or folders of it into $work.
+# crate NAME PATH...: fetches a crate, and unpacks files or directories of it into $work.
 crate() {
     local name=$1 file version archives
     shift

@@ -54,7 +54,7 @@ The program replaces this process, so signals and its exit code pass through unc
 
 Exit codes:
   2    wrong usage
-  125  the program cannot be profiled, or the library or an option is not right; nothing was run
+  125  the program cannot be profiled, or the library or an option is invalid; nothing was run
   126  the program was found and cannot be executed
   127  the program was not found
   else the exit code of the program";

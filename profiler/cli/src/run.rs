@@ -36,9 +36,9 @@ Examples:
   fastinst run --control -- ./server
       nothing is observed until a script is attached: see fastinst attach
 
-A script that counts the calls of each function:
+A script that counts the calls to each function:
   native:func:entry { report var calls: u64; calls++; }
-One that measures how long the calls of some functions take, in powers of two:
+One that measures how long calls to some functions take, in powers of two:
   report var ns: map<u32, u64>;
   native:func:exit / fname.starts_with(\"http_\") / { ns[log2(duration)]++; }
 One that shows the values of the arguments `size`, with debugging information (-g):
@@ -50,7 +50,7 @@ The program replaces this process, so signals and its exit code pass through unc
 
 Exit codes:
   2    wrong usage, or the script has mistakes; nothing was run
-  125  the program cannot be observed, or the library or the output is not right; nothing was run
+  125  the program cannot be observed, or the library or the output is invalid; nothing was run
   126  the program was found and cannot be executed
   127  the program was not found
   else the exit code of the program";

@@ -24,7 +24,7 @@ Examples:
   wasm-jit attach $! enable hotness
   wasm-jit attach $! report hotness
   wasm-jit attach $! disable hotness         from here on, it costs nothing
-  wasm-jit attach $! enable ./count.mm       a script, also of a program that has threads
+  wasm-jit attach $! enable ./count.mm       a script, even for a program with threads
   wasm-jit attach $! record --from parse --calls 20 -o app.trace";
 
 const EXIT_CODES: &str = "\

@@ -287,7 +287,7 @@ fn end_by(signal: Signal) {
 
 const EXAMPLES: &str = "\
 Examples:
-  wasm-jit monitors             all of them, a line each
+  wasm-jit monitors             all monitors, one per line
   wasm-jit monitors hotness     its results and its options";
 
 /// Lists the monitors for run --monitors, or describes one

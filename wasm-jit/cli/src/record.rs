@@ -20,7 +20,7 @@ Examples:
   wasm-jit replay-gen app.trace app.wasm -o bench.wasm      the same run, alone, in any engine";
 
 const EXIT_CODES: &str = "\
-Exit codes: those of wasm-jit run; 1 instead of 0 if the function of --from was not called, or its
+Exit codes: as for wasm-jit run, but 1 instead of 0 if the function of --from was not called, or its
 calls could not be recorded. The trace is complete up to the last call between the program and its
 host, however the program ends.";
 

@@ -212,7 +212,7 @@ const REDUCE_EXAMPLES: &str = "\
 Examples:
   wasm-jit reduce app.trace app.wasm -o small.trace
   wasm-jit replay-gen small.trace app.wasm -o bench.wasm
-  wasm-jit reduce --slice parse app.trace app.wasm -o parse.trace      the calls of one function";
+  wasm-jit reduce --slice parse app.trace app.wasm -o parse.trace      the calls to one function";
 
 /// Writes a smaller trace of the same run
 ///

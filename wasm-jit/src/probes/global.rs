@@ -55,11 +55,11 @@ pub struct GlobalProbe(Arc<Global>);
 
 struct Global {
     kind: Kind,
-    /// Identifies it in images and engines.
+    /// Identifies the probe in images and engines.
     number: u64,
-    /// The module, if it is for one only: its code is kept.
+    /// The module, if the probe is for one only: its code is kept alive.
     _image: Option<Arc<CodeImage>>,
-    /// The engine, if it is for all of its modules.
+    /// The engine, if the probe is for all of its modules.
     engine: Option<Engine>,
     state: Mutex<State>,
 }
@@ -68,7 +68,7 @@ struct Global {
 struct State {
     is_active: bool,
     images: Vec<OfImage>,
-    /// Since they were last requested.
+    /// The functions that were refused since they were last requested.
     refused: Vec<(u32, ProbeError)>,
 }
 

@@ -12,8 +12,8 @@ use super::{Function, Version, is_plain};
 use crate::code::{CodeImage, ObserveError};
 
 impl CodeImage {
-    /// The version with sites in which the address is, or to which its stub belongs; and the block.
-    /// Atomics only.
+    /// The version with sites that contains the address, or to which its stub belongs; and the
+    /// block. Atomics only.
     pub(super) fn sited_at(&self, pc: usize) -> Option<(Block, &Version)> {
         self.probed.get()?.find(self, pc)
     }

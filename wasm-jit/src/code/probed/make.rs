@@ -21,7 +21,7 @@ impl CodeImage {
     /// there is none.
     ///
     /// # Errors
-    /// None is made.
+    /// No probe is made.
     pub(crate) fn make_probes(
         self: &Arc<Self>,
         index: u32,
@@ -125,7 +125,7 @@ impl CodeImage {
         let mut numbers = made.iter().flatten().copied().peekable();
         if numbers.peek().is_some() {
             let probes = &mut changes.state(index).probes;
-            // What is filled at once has full nodes.
+            // A tree that is built at once has full nodes.
             if probes.is_empty() { *probes = numbers.collect() } else { probes.extend(numbers) }
         }
         Ok(made)
@@ -269,7 +269,7 @@ impl CodeImage {
             Site::new(cell)
         };
         if state.sites.is_empty() {
-            // What is filled at once has full nodes.
+            // A tree that is built at once has full nodes.
             state.sites = places.keys().map(|position| (*position, new(*position))).collect();
         }
         for (&position, &Needs { choice, .. }) in places {
@@ -290,7 +290,7 @@ pub(super) struct Needs {
     pub counter: bool,
     /// A site, even in a counting version.
     pub site: bool,
-    /// A settled one.
+    /// A settled site.
     pub settled: bool,
     pub choice: Option<Choice>,
 }

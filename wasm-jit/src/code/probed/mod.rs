@@ -227,7 +227,7 @@ struct ProbeState {
     /// The instances in which the probe fires, if not all.
     only: Option<Only>,
     active: bool,
-    /// Its first count.
+    /// The probe's first count.
     tally: Tally,
     /// The other counts of a choice.
     tallies: Box<[Tally]>,
@@ -303,8 +303,8 @@ impl Probed {
         self.functions[(index - image.module.imported_functions) as usize].get().map(AsRef::as_ref)
     }
 
-    /// The version with sites in which the address is, or to which its stub belongs; and the block.
-    /// Atomics only.
+    /// The version with sites that contains the address, or to which its stub belongs; and the
+    /// block. Atomics only.
     fn find(&self, image: &CodeImage, pc: usize) -> Option<(Block, &Version)> {
         let block = self.blocks.find(pc).filter(|block| pc < block.end)?;
         let version = self.function(image, block.function)?.versions[block.version].get()?;
