@@ -16,9 +16,9 @@ use crate::options::Options;
 pub struct Kernel {
     /// The file's name, without its end.
     pub name: &'static str,
-    /// Its argument in a full run: a tenth of a second of native code.
+    /// The kernel's argument in a full run: a tenth of a second of native code.
     pub full: u32,
-    /// Its argument in a quick run.
+    /// The kernel's argument in a quick run.
     pub quick: u32,
 }
 

@@ -8,9 +8,9 @@ use std::path::Path;
 /// Bytes of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// The complete file.
+    /// The size of the complete file, in bytes.
     pub file: u64,
-    /// Its code section.
+    /// The size of the code section, in bytes.
     pub code: u64,
 }
 

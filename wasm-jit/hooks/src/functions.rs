@@ -45,7 +45,7 @@ pub struct FunctionEvent {
 type Frames = HashMap<u64, (u32, InstanceId)>;
 
 thread_local! {
-    /// By hook, which may have ended.
+    /// The entered frames, by hook, which may have ended.
     static ENTERED: RefCell<HashMap<u64, (Weak<()>, Frames)>> = RefCell::default();
 }
 

@@ -505,7 +505,7 @@ impl Values {
         Ok(())
     }
 
-    /// The same for a vector.
+    /// Changes a value that is a vector.
     fn write_vector(&self, at: At, bits: u128) -> Result<(), AccessError> {
         // SAFETY: as for other values.
         unsafe {

@@ -129,7 +129,7 @@ enum Takes {
 pub(super) struct Body<'a> {
     image: &'a CodeImage,
     function: u32,
-    /// By position.
+    /// The memory accesses of instructions, by position.
     accesses: Option<HashMap<u32, Access>>,
     /// The tables of indirect calls, by position.
     calls: Option<HashMap<u32, CalledBy>>,

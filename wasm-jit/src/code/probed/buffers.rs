@@ -167,7 +167,7 @@ impl Drop for Buffer {
 
 struct State {
     consume: Box<Consume>,
-    /// By the stores' numbers.
+    /// The buffers of stores, by the stores' numbers.
     buffers: BTreeMap<u64, Buffer>,
 }
 

@@ -88,7 +88,7 @@ pub(crate) type CodeInUse = unsafe fn(&[Range<usize>], &[NonNull<()>]) -> Option
 /// A store, as known to this part of the engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreRef {
-    /// Its number, which no other store has.
+    /// The unique number of the store.
     pub number: u64,
     /// The argument of [`CodeInUse`] for this store.
     pub state: NonNull<()>,

@@ -123,7 +123,7 @@ pub(super) struct Runs {
     places: Box<[(u32, AtomicU32)]>,
     /// The instructions before which a load of the previous instruction is pending.
     pending: Box<[u32]>,
-    /// Likewise the exit.
+    /// The position of the exit.
     exit: u32,
 }
 

@@ -23,7 +23,7 @@ pub(super) struct KnownLocations {
     calls: Mutex<HashMap<usize, (u32, Arc<Located>)>>,
     /// By return address: where frames that become plain continue.
     pub(super) plain: Mutex<HashMap<usize, Plain>>,
-    /// By position: the types of operands, the bottom one first; of references only.
+    /// By position: the types of operands, the bottom one first; only those of references.
     operands: Mutex<HashMap<u32, Arc<[Option<RefType>]>>>,
 }
 
