@@ -68,7 +68,7 @@ struct Known {
 /// Calls a closure whenever one of the chosen branches has decided.
 ///
 /// # Errors
-/// As [`Module::probes`](wasm_jit::Module::probes) and
+/// As [`Module::probes`] and
 /// [`Probe::activate`](wasm_jit::probes::Probe::activate).
 pub fn branches<'a>(
     of: impl Into<Instances<'a>>,
