@@ -225,7 +225,7 @@ fn invocation(options: &Options) -> Table {
     table
 }
 
-/// Calls of a function that are timed together, while the profiler samples each of them.
+/// Calls to a function that are timed together, while the profiler samples each of them.
 const TIMED: usize = 800;
 /// Calls before the timed ones.
 const WARMING: usize = 100;

@@ -5,14 +5,14 @@
 //! * `patch`: one instruction inside a fetch window and across a boundary, and a batch, per
 //!   instruction.
 //! * `encode`: the code of a stub.
-//! * `fire`: a call of an instrumented function with its probes off, with them on, and without
-//!   probes.
+//! * `fire`: a call to an instrumented function with its probes off, with its probes on, and
+//!   without probes.
 //! * `compile`: WebAssembly to machine code.
 //! * `crossbeam`: candidates to replace our own data structures; `CONTRIBUTING.md` says which are
 //!   used.
 //!
 //! These are single operations in a loop, with everything in cache and no other thread involved.
-//! The other benchmarks in this folder measure what needs ticks, alternating rounds, or another
+//! The other benchmarks in this directory measure what needs ticks, alternating rounds, or another
 //! thread.
 
 use std::hint::black_box;
@@ -141,7 +141,7 @@ extern "C" fn count(_: ProbeId, _: usize, _: usize) {
 const NOTHING: ProbeFn = nothing;
 const COUNT: ProbeFn = count;
 
-/// Calls of the function in one measurement.
+/// Calls to the function in one measurement.
 const PASSES: u64 = 1_000;
 
 const PROGRAM: &str = "

@@ -1,6 +1,6 @@
-//! What a script costs the calls that it observes.
+//! The cost of a script for the calls that it observes.
 //!
-//! A program calls an empty function some million times, under scripts that count the calls or
+//! A program calls an empty function a few million times, under scripts that count the calls or
 //! measure their durations, and under tools that record or time every call: the profiler with exact
 //! counts, and uftrace, if it is installed. All configurations run in turns.
 

@@ -3,7 +3,7 @@
 //! The question of Table 3 of the paper (which does not state its baseline): programs compiled with
 //! `-finstrument-functions -O2` run under the profiler with its default settings, compared with the
 //! same object files linked with instrumentation functions that do nothing. In a third
-//! configuration, under the library with `tool=none`, every site is off for the whole run: the
+//! configuration, under the library with `tool=none`, every site is off for the entire run: the
 //! remaining cost is that of the compiler's instrumentation, and of discovering the sites.
 //!
 //! The three configurations run alternately. Their output must be the same, byte for byte.

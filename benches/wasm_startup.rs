@@ -1,9 +1,9 @@
-//! How long it takes until a module can be instantiated, and until it has its first result:
-//! compiled, with functions that are compiled when they are called, or with code that is stored.
+//! The time until a module can be instantiated, and until it has its first result: compiled in
+//! advance, with functions that are compiled when they are first called, or with stored code.
 //!
-//! Generated modules of several sizes, of which a run calls a few functions. The ways take turns in
-//! one process, and the least times count; files are in the page cache. Each module is checked to
-//! compute the same in all ways.
+//! A run calls a few functions of generated modules of several sizes. The methods take turns in one
+//! process, and the least times count; files are in the page cache. Each module is checked to
+//! compute the same with all methods.
 
 use std::fmt::Write;
 use std::time::Instant;

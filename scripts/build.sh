@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the product and the examples in release mode, with the features that dependencies have when
-# the whole workspace is tested. Tests and benchmarks that need a program or a library of the
+# the entire workspace is tested. Tests and benchmarks that need a program or a library of the
 # workspace call this: if each built its packages alone, most crates would be compiled several
 # times, with different features of the same dependencies.
 #

@@ -6,8 +6,8 @@
 # ROWS: size of the workload's main table (default 300000: a few seconds)
 #
 # Needs Rust and a network or a filled cargo cache; installs other missing packages. The workload's
-# own output goes to target/demo/output.txt, the full table and the JSON report to the same folder;
-# the first lines of the table go to stdout.
+# own output goes to target/demo/output.txt, the full table and the JSON report to the same
+# directory; the first lines of the table go to stdout.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -5,8 +5,9 @@
 # usage: scripts/install-wasm-peers.sh
 #
 # The benchmarks run without them, and then report them as missing. wasmtime is built from its
-# crate, with only the features that the comparison needs, into cargo's binary folder, which takes a
-# few minutes. node comes from the distribution if it is not installed; version 20 is known to work.
+# crate, with only the features that the comparison needs, into cargo's binary directory, which
+# takes a few minutes. node comes from the distribution if it is not installed; version 20 is known
+# to work.
 set -euo pipefail
 
 # The newest version for the Rust version of this workspace.

@@ -4,9 +4,9 @@
 #
 # usage: scripts/lldb.sh
 #
-# It is installed in target/lldb/ (220 MB), which nothing else uses; if it is there, nothing is
-# done. The path of the command goes to stdout. It needs the shared library of python3 (Debian:
-# libpython3-dev). CARGO_TARGET_DIR is the place of target/.
+# It is installed in target/lldb/ (220 MB), which nothing else uses; if it exists, nothing is done.
+# The path of the command goes to stdout. It needs the shared library of python3 (Debian:
+# libpython3-dev). CARGO_TARGET_DIR sets the location of target/.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

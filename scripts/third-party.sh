@@ -7,11 +7,11 @@
 # The sources come with the crates that tests/third_party/Cargo.toml names; Cargo.lock there holds
 # their checksums. The drivers are ours, in tests/programs/. For every NAME there are two binaries
 # in target/third-party/:
-#   sqlite_workload, lua, bzip2_workload, jsonnet_workload    call the cyg functions of whoever is preloaded (or glibc's empty ones)
+#   sqlite_workload, lua, bzip2_workload, jsonnet_workload    call the cyg functions of the preloaded library (or glibc's empty ones)
 #   the same with .empty at the end                           carry their own do-nothing cyg functions: the baseline of the benchmarks
-# What is up to date is not built again; two calls at the same time wait for each other. The path of
+# What is up to date is not built again; simultaneous runs wait for each other. The path of
 # each first binary goes to stdout. CC and CXX choose the compilers (default gcc and g++),
-# CARGO_TARGET_DIR the place of target/.
+# CARGO_TARGET_DIR the location of target/.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -25,7 +25,7 @@ flags=(-O2 -g1 -finstrument-functions -pthread)
 say() { echo "third-party.sh: $*" >&2; }
 die() { say "$*"; exit 1; }
 
-# The folder of a package's source: fetched by cargo when it is not there yet, checked against
+# The directory of a package's source: fetched by cargo if it is missing, checked against
 # Cargo.lock.
 package_source() {
     local metadata path

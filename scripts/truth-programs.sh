@@ -7,11 +7,11 @@
 # The sources come with the crates that tests/third_party/truth/Cargo.toml names; Cargo.lock there
 # holds their checksums. The drivers are ours, in tests/programs/. For every NAME there are two
 # binaries in target/truth-programs/:
-#   NAME          calls the cyg functions of whoever is preloaded (or glibc's empty ones)
+#   NAME          calls the cyg functions of the preloaded library (or glibc's empty ones)
 #   NAME.plain    the same sources without -finstrument-functions
-# What is up to date is not built again; two calls at the same time wait for each other. The path of
+# What is up to date is not built again; simultaneous runs wait for each other. The path of
 # each first binary goes to stdout. luau is built by clang (CLANGXX, default clang++), the others by
-# CC and CXX (default gcc and g++); CARGO_TARGET_DIR is the place of target/.
+# CC and CXX (default gcc and g++); CARGO_TARGET_DIR is the location of target/.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -27,7 +27,7 @@ instrument=(-finstrument-functions)
 say() { echo "truth-programs.sh: $*" >&2; }
 die() { say "$*"; exit 1; }
 
-# The folder of a package's source: fetched by cargo when it is not there yet, checked against
+# The directory of a package's source: fetched by cargo if it is missing, checked against
 # Cargo.lock.
 package_source() {
     local metadata path
@@ -133,7 +133,7 @@ build_glslang() {
     ln -sfn "$source/Test" "$target/glslang.shaders"
 }
 
-# A server. Its build system wants to write to the source's folder, so it is copied.
+# A server. Its build system writes to the source directory, so this is copied.
 build_nginx() {
     local source way
     source=$(package_source nginx-src)/nginx

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Finds a Rust that compiles for WASI: the caller's, if that target was added to it, else Debian's.
+# Finds a Rust toolchain that compiles for WASI: the user's, if that target was added to it, else
+# Debian's.
 #
 # usage: scripts/wasi-rust.sh
 #

@@ -5,12 +5,12 @@
 #
 # wasm.h is in the crate wasmtime-c-api-impl, the examples with their modules in the crate
 # wasmer-c-api. The names of their files and their checksums are in
-# tests/third_party/wasm-c-api.sha256. Only these two files are fetched: not the packages that they
-# depend on, since nothing of them is built.
+# tests/third_party/wasm-c-api.sha256. Only these two files are fetched: not the packages on which
+# they depend, since they are not built.
 #
 # The results are target/third-party/wasm-c-api/include/wasm.h and .../example/. What is up to date
-# is not fetched again; two calls at the same time wait for each other. The folder goes to stdout.
-# CARGO_TARGET_DIR chooses the place of target/.
+# is not fetched again; simultaneous runs wait for each other. The directory goes to stdout.
+# CARGO_TARGET_DIR chooses the location of target/.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -20,7 +20,7 @@ folder=$target/wasm-c-api
 
 die() { echo "wasm-c-api.sh: $*" >&2; exit 1; }
 
-# crate NAME PATH...: fetches a crate, and unpacks files or folders of it into $work.
+# crate NAME PATH...: fetches a crate, and unpacks files or directories of it into $work.
 crate() {
     local name=$1 file version archives
     shift

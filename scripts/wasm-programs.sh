@@ -17,8 +17,8 @@
 #              kotlin-optimized.wasm, the same after wasm-opt of the npm package binaryen; kotlin.jar, for the JVM
 #
 # Everything goes to target/wasm-programs/, versions and hashes are in tests/third_party/. What is
-# up to date is not fetched again; two calls at the same time wait for each other. The folder goes
-# to stdout. CLANG chooses the compiler, CARGO_TARGET_DIR the place of target/.
+# up to date is not fetched again; simultaneous runs wait for each other. The directory goes to
+# stdout. CLANG chooses the compiler, CARGO_TARGET_DIR the location of target/.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -49,7 +49,7 @@ with zipfile.ZipFile(glob.glob(f"{folder}/*.whl")[0]) as wheel:
 PYTHON
 }
 
-# The folder of a crate's source: fetched by cargo when it is not there yet, checked against
+# The directory of a crate's source: fetched by cargo if it is missing, checked against
 # Cargo.lock.
 package_source() {
     local metadata path
@@ -71,7 +71,7 @@ npm_package() {
     tar -xzf "$archive" -C "$work/$name" --strip-components=1 "${@/#/package/}"
 }
 
-# Replaces a folder of the target by one of the package's.
+# Replaces a directory of the target by one of the package.
 replace_folder() {
     rm -rf "${target:?}/$2"
     mv "$1" "$target/$2"

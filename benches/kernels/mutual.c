@@ -1,4 +1,4 @@
-// A parser by recursive descent that evaluates an expression, n times: calls of functions that call
+// A parser by recursive descent that evaluates an expression, n times: calls to functions that call
 // each other.
 #include "kernel.h"
 

@@ -27,7 +27,7 @@ const SITES: [(&str, &str); 2] =
     [("mutable", "Java MutableCallSite, syncAll"), ("volatile", "Java VolatileCallSite")];
 
 impl CallSites {
-    /// Compiles the program into the target folder; an error if there is no JDK.
+    /// Compiles the program into the target directory; an error if there is no JDK.
     pub(crate) fn compiled() -> Result<Self, String> {
         let folder = host::target_dir().join("java");
         let source = host::repo_root().join("benches/scale/CallSites.java");

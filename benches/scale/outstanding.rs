@@ -61,7 +61,7 @@ impl Sites {
 
 fn synchronous(patches: &[Patch<'_>]) {
     for one in patches {
-        // SAFETY: instructions of our own text, right with and without the call; no thread blocks
+        // SAFETY: instructions of our own text, correct with and without the call; no thread blocks
         // SIGTRAP. Here and below.
         unsafe { patch(one.address, one.expected, one.replacement) }.expect("it is patched");
     }
@@ -71,8 +71,8 @@ fn is_finished(one: &Outstanding) -> bool {
     one.try_finish().expect("it is furthered") == State::Finished
 }
 
-/// Each begun on its own; when as many are outstanding, all are furthered in turns until one is
-/// finished: their waits overlap.
+/// Each patch is begun on its own; when as many are outstanding, all are advanced in turns until
+/// one is finished: their waits overlap.
 fn outstanding(at_once: usize, patches: &[Patch<'_>]) {
     let mut begun = Vec::with_capacity(at_once);
     for one in patches {
@@ -88,7 +88,7 @@ fn outstanding(at_once: usize, patches: &[Patch<'_>]) {
     }
 }
 
-/// As many begun as one batch, and finished before the next.
+/// As many patches are begun as one batch, and finished before the next batch.
 fn in_batches(at_once: usize, patches: &[Patch<'_>]) {
     for batch in patches.chunks(at_once) {
         // SAFETY: see `synchronous`.

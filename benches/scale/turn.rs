@@ -98,7 +98,7 @@ impl Turn {
     }
 }
 
-/// Stops the executors, also when an assertion fails.
+/// Stops the executors, even if an assertion fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {

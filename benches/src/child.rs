@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 pub struct Run {
     /// Elapsed time of the process.
     pub elapsed: Duration,
-    /// User and system time of all its threads.
+    /// User and system time of all threads.
     pub cpu_seconds: f64,
     /// Peak memory use, in bytes. Never less than that of this process.
     pub peak_rss: u64,
-    /// Its exit status.
+    /// Exit status of the process.
     pub status: ExitStatus,
-    /// Its standard output.
+    /// Standard output of the process.
     pub output: Vec<u8>,
 }
 
@@ -26,7 +26,7 @@ pub struct Run {
 /// redirects it.
 ///
 /// # Panics
-/// If it cannot be started.
+/// If the program cannot be started.
 #[expect(clippy::zombie_processes, reason = "wait4 waits for it")]
 pub fn run(mut command: Command) -> Run {
     let mut output = tempfile::tempfile().expect("a temporary file can be made");

@@ -9,7 +9,7 @@ pub struct Executor {
     runs: AtomicU64,
 }
 
-/// Stops the executor, also when an assertion fails.
+/// Stops the executor, even if an assertion fails.
 struct Stop<'a>(&'a Executor);
 
 impl Drop for Stop<'_> {

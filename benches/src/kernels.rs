@@ -1,5 +1,5 @@
-//! Compute kernels: one C file each, for native code and for WebAssembly. Those of `kernels/` have
-//! no vectors, those of `vector_kernels/` have explicit ones of 128 bits.
+//! Compute kernels: one C file each, for native code and for WebAssembly. The kernels in `kernels/`
+//! have no vectors; those in `vector_kernels/` have explicit 128-bit vectors.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,9 +16,9 @@ use crate::options::Options;
 pub struct Kernel {
     /// The file's name, without its end.
     pub name: &'static str,
-    /// Its argument in a full run: a tenth of a second of native code.
+    /// The kernel's argument in a full run: a tenth of a second of native code.
     pub full: u32,
-    /// Its argument in a quick run.
+    /// The kernel's argument in a quick run.
     pub quick: u32,
 }
 
@@ -126,9 +126,9 @@ const VECTOR_KERNELS: &[Kernel] = &[
 /// Kernels that are compiled in the same way.
 #[derive(Debug)]
 pub struct Suite {
-    /// The folder of the sources, in `benches/`.
+    /// The directory of the sources, in `benches/`.
     sources: &'static str,
-    /// The folder of the programs, in the target folder.
+    /// The directory of the programs, in the target directory.
     programs: &'static str,
     /// The C files, except for `main.c`.
     pub kernels: &'static [Kernel],
@@ -220,10 +220,10 @@ impl Suite {
         [&FLAGS[..], &WASM, self.wasm].concat()
     }
 
-    /// Compiles kernels into a folder in the target folder.
+    /// Compiles kernels into a directory in the target directory.
     ///
     /// # Panics
-    /// If that fails, or if the suite's kernels do not match the files in the folder.
+    /// If that fails, or if the suite's kernels do not match the files in the directory.
     pub fn build(&self, kernels: &[Kernel]) -> Vec<Built> {
         let sources = host::repo_root().join("benches").join(self.sources);
         let named: BTreeSet<String> =
@@ -286,7 +286,7 @@ pub fn build_one_module() -> PathBuf {
     module
 }
 
-/// The folder of `main.c` and `kernel.h`, which all kernels share.
+/// The directory of `main.c` and `kernel.h`, which all kernels share.
 fn shared_sources() -> PathBuf {
     host::repo_root().join("benches/kernels")
 }

@@ -3,8 +3,8 @@
 //! kernels of the WebAssembly benchmarks.
 //!
 //! Each benchmark (`toggle/`, `invoke.rs`, `scale/`, `slowdown.rs`, `truth/`, `wasm/`,
-//! `wasm_simd/`, `wasm_compile/` next to this folder) answers one question. It checks that the code
-//! which it times works correctly, then measures everything that is to be compared in one run,
+//! `wasm_simd/`, `wasm_compile/` next to this directory) answers one question. It checks that the
+//! code it times works correctly, then measures everything that is to be compared in one run,
 //! alternately, and prints one [`report::Report`] as text or JSON.
 
 pub mod child;

@@ -17,9 +17,9 @@ pub fn library() -> PathBuf {
 /// The environment of a process.
 #[derive(Clone, Copy, Debug)]
 pub enum Under<'a> {
-    /// Without the library.
+    /// A process without the library.
     Nothing,
-    /// With the library, and these `FASTINST_OPTIONS`.
+    /// A process with the library, and these `FASTINST_OPTIONS`.
     Library(&'a Path, &'a str),
 }
 

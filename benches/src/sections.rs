@@ -8,9 +8,9 @@ use std::path::Path;
 /// Bytes of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// The complete file.
+    /// The size of the complete file, in bytes.
     pub file: u64,
-    /// Its code section.
+    /// The size of the code section, in bytes.
     pub code: u64,
 }
 
@@ -20,7 +20,7 @@ const CODE_SECTION: u8 = 10;
 /// The sizes of a module in a file.
 ///
 /// # Panics
-/// When the file cannot be read, or is no module.
+/// When the file cannot be read, or is not a module.
 pub fn size(module: &Path) -> Size {
     let read = File::open(module).and_then(|file| sizes_of(&mut BufReader::new(file)));
     read.unwrap_or_else(|error| panic!("{}: {error}", module.display()))

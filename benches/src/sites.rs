@@ -22,11 +22,11 @@ pub unsafe fn code_at<const N: usize>(address: usize) -> [u8; N] {
 pub struct Case {
     /// The instruction.
     pub shape: Shape,
-    /// Its split by a boundary of the window.
+    /// The split of the instruction by a boundary of the window.
     pub split: Split,
     /// Registers that it may change while inactive.
     pub clobbers: Clobbers,
-    /// Its offset in the cache line.
+    /// The offset of the instruction in the cache line.
     pub offset: usize,
 }
 
@@ -72,18 +72,18 @@ impl Case {
 /// A function that executes a call site once.
 #[derive(Clone, Copy, Debug)]
 pub struct SiteFunction {
-    /// Its address. It takes and returns nothing.
+    /// The address of the function, which takes and returns nothing.
     pub entry: usize,
-    /// The address of its site.
+    /// The address of the site.
     pub site: usize,
 }
 
 /// A loop around a call site.
 #[derive(Clone, Copy, Debug)]
 pub struct LoopFunction {
-    /// Its address: a `fn(iterations, count) -> count`.
+    /// The address of the loop: a `fn(iterations, count) -> count`.
     entry: usize,
-    /// The address of its site, if it has one.
+    /// The address of the site in the loop, if there is one.
     pub site: usize,
 }
 
@@ -121,7 +121,7 @@ impl Code {
     /// Allocates space for `functions` functions near the address.
     ///
     /// # Panics
-    /// If there is no memory.
+    /// If memory cannot be allocated.
     pub fn near(address: usize, functions: usize) -> Self {
         let block = NearBlock::allocate(&(address..address + 1), functions * SLOT, functions * 8);
         let block = block.expect("memory near the text");

@@ -58,7 +58,7 @@ pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
         &source,
         &["-finstrument-functions", "-shared", "-fPIC"],
     );
-    // So that only the application remains to be discovered.
+    // This leaves only the application to be discovered.
     cyg_profile::start().expect("the provider starts");
     let mut discovery = Vec::new();
     let mut last = None;

@@ -36,7 +36,7 @@ const NOISE: f64 = 0.03;
 const NOISE_IN_DIFFERENCES: f64 = 2.0;
 /// Functions whose times are measured one at a time.
 const TIMED_INDIVIDUALLY: usize = 12;
-/// Minimum number of calls of a function for percentiles.
+/// Minimum number of calls to a function for percentiles.
 const CALLS_FOR_PERCENTILES: f64 = 100.0;
 /// Number of functions whose ranks are compared.
 const TOP: usize = 20;

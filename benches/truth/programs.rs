@@ -18,7 +18,7 @@ pub(crate) struct Program {
     pub(crate) what: &'static str,
     script: &'static str,
     /// Whether calls that the compiler has inlined are not instrumented: the oracle does not see
-    /// them, samples of stacks do.
+    /// them, stack samples do.
     hides_inlined: bool,
     arguments: Vec<String>,
     /// Requests of each client, for a server.

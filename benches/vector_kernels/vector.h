@@ -2,7 +2,7 @@
 //
 // Arithmetic, comparisons, shifts by a number and shuffles with constant indices are those of the
 // compilers: `+`, `<`, `>>`, `__builtin_shufflevector`. The functions here are for what has no such
-// form; each is an operator of WebAssembly, and one or a few instructions of SSE4.1.
+// form; each is a WebAssembly operator, and one or a few SSE4.1 instructions.
 #ifndef VECTOR_H
 #define VECTOR_H
 

@@ -1,7 +1,8 @@
 //! Speed and memory use of engines that compile large modules.
 //!
 //! Each engine compiles the complete module on one thread, function by function, into memory or
-//! into a file. The modules are real programs (`--module`); by default, all the kernels in one.
+//! into a file. The modules are real programs (`--module`); by default, one module with all
+//! kernels.
 
 use std::path::{Path, PathBuf};
 

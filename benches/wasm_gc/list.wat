@@ -1,4 +1,4 @@
-  ;; Linked lists of two types of nodes, told apart by a test of the type.
+  ;; Linked lists of two types of nodes, distinguished by a test of the type.
   (type $node (sub (struct (field $next (ref null $node)) (field $value i32))))
   (type $wide (sub $node (struct (field $next (ref null $node)) (field $value i32) (field $more i64))))
   (func $build (param $length i32) (result (ref null $node)) (local $list (ref null $node))

@@ -1,4 +1,5 @@
-//! What monitors cost, compared with the same analyses by rewriting the module, in the same engine.
+//! The cost of monitors, compared with the same analyses by rewriting the module, in the same
+//! engine.
 //!
 //! The kernels of `kernels/`, in this process: each kernel is loaded once for each [`Variant`],
 //! and runs in all of them in turn, so that other work on the machine affects all equally. The
@@ -35,11 +36,11 @@ struct Arguments {
     #[arg(long, value_name = "LIST")]
     monitors: Option<String>,
 
-    /// Does not measure modules that do the same by themselves
+    /// Does not measure rewritten modules, which do the same themselves
     #[arg(long)]
     without_rewriting: bool,
 
-    /// Measures monitor modules also with functions that are always called
+    /// Also measures monitor modules with functions that are always called
     #[arg(long)]
     called: bool,
 }

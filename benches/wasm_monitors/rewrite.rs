@@ -1,5 +1,5 @@
-//! Analyses by rewriting: the module does by itself what a monitor does, in globals, or by calls of
-//! a function of the host.
+//! Analyses by rewriting: the module does itself what a monitor does, in globals, or by calls to a
+//! host function.
 
 use wasm_encoder::reencode::{Error, Reencode, utils};
 use wasm_encoder::{
@@ -12,11 +12,11 @@ use wasmparser::Operator;
 /// The module and the name of the imported function: `log (param i32 i32)`.
 pub(crate) const IMPORT: (&str, &str) = ("monitor", "log");
 
-/// What a module does by itself.
+/// The analysis that is added to a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Analysis {
-    /// Adds 1 to a global in each block of instructions: from it follows how often each of them was
-    /// executed, but for a block that a trap ends.
+    /// Adds 1 to a global in each basic block. The execution counts of its instructions follow from
+    /// it, except in a block that a trap ends.
     Blocks,
     /// Adds 1 to globals for each `if`, `br_if` and `select`, and for those whose condition is not
     /// 0; for `br_table` to one of them only, whatever its index.
@@ -134,7 +134,7 @@ impl Reencode for Rewriter<'_> {
 
 /// A body that is rewritten.
 struct Body<'a, 'm> {
-    /// Of the five that were added.
+    /// The first of the five added locals.
     first_local: u32,
     depth: u32,
     out: &'a mut Function,
@@ -273,7 +273,7 @@ impl Body<'_, '_> {
     }
 }
 
-/// Of a load or store of the first version of WebAssembly: the constant offset, and the number of
+/// For a load or store of the first version of WebAssembly, the constant offset, and the number of
 /// the type of a stored value.
 fn access(operator: &Operator<'_>) -> Option<(u64, Option<u32>)> {
     use Operator::{

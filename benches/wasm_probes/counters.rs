@@ -1,5 +1,5 @@
-//! Counters in stubs, against code that counts by itself, by how many counters there are: where
-//! `Config::counter_stubs` should change from one to the other.
+//! Counters in stubs compared with counting versions, by the number of counters: where
+//! `Config::counter_stubs` should switch from one to the other.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use wasm_jit::{Config, Engine, Instance, Module, Store, TypedFunc};
 const STATEMENTS: usize = 32;
 /// Iterations of the loop in a turn.
 const ITERATIONS: u32 = 20_000;
-/// How many counters there are.
+/// The numbers of counters.
 const COUNTERS: [usize; 9] = [0, 1, 2, 3, 4, 5, 6, 8, 16];
 
 /// A loop of statements that do not wait for each other, with a branch after each n-th one that is

@@ -1,4 +1,4 @@
-//! What a probe costs each time it fires, by its kind: a loop with one probe, less the loop.
+//! The cost of a probe each time it fires, by kind: a loop with one probe, minus the loop.
 
 use std::hint::black_box;
 use std::time::Instant;

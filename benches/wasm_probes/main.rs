@@ -1,9 +1,9 @@
-//! What probes cost the WebAssembly code that runs through them.
+//! The cost of probes for the WebAssembly code that executes them.
 //!
 //! The kernels of `kernels/`, as in the benchmark `wasm`, but in this process: each kernel is
 //! loaded once for each [`Variant`], and runs in all of them in turn, so that other work on the
 //! machine affects all equally. The least time of the turns counts. All variants must compute the
-//! same checksum, and those that count must have counted.
+//! same checksum, and exactly those that count must have counted.
 
 mod counters;
 mod firing;
@@ -40,15 +40,15 @@ enum Variant {
     With(ProbeSites),
     /// Probes at all entries of functions, which are off, in the code that was made for them.
     FunctionsOff,
-    /// Likewise, also at blocks, loops, branches and calls.
+    /// Likewise, and also at blocks, loops, branches and calls.
     BranchesOff,
     /// Likewise, at all instructions.
     AllOff,
-    /// Calls of all functions are counted.
+    /// Calls to all functions are counted.
     EntriesCounted,
-    /// So are all instructions.
+    /// Executions of all instructions are counted.
     AllCounted,
-    /// So is how all branches choose: `br_if`, `if`, `br_table` and `select`.
+    /// The choices of all branches are counted: `br_if`, `if`, `br_table` and `select`.
     BranchesCounted,
     /// The module counts all instructions and calls itself, in a global for each.
     Rewritten,
@@ -82,7 +82,7 @@ impl Variant {
     }
 }
 
-/// Whether an instruction has an operand that decides how it goes on.
+/// Whether an instruction has an operand that decides how it continues.
 fn chooses(instruction: &Instruction<'_>) -> bool {
     use wasm_jit::wasmparser::Operator::{BrIf, BrTable, If, Select, TypedSelect};
     matches!(instruction.operator(), BrIf { .. } | If { .. } | BrTable { .. } | Select | TypedSelect { .. })
@@ -104,7 +104,7 @@ impl Loaded {
             config.probe_sites(sites);
         }
         if matches!(variant, Variant::FunctionsOff | Variant::BranchesOff | Variant::AllOff) {
-            // Sites, not code that counts by itself.
+            // Sites, not counting versions.
             config.counter_stubs(u32::MAX);
         }
         let engine = Engine::new(&config).expect("an engine");
@@ -227,7 +227,7 @@ fn main() {
 struct Measured {
     /// The least time of all turns, in nanoseconds.
     least: f64,
-    /// The median of what each turn took, times what the code without probes took in the same turn.
+    /// The median of the time of each turn relative to the code without probes in the same turn.
     ratio: f64,
     /// Bytes of code.
     size: usize,
@@ -292,7 +292,7 @@ fn sizes(measured: &[(Kernel, Vec<Measured>)]) -> Table {
     table
 }
 
-/// Of what `of` gives for each kernel.
+/// The geometric mean of the values of `of` for all kernels.
 fn geometric_mean(measured: &[(Kernel, Vec<Measured>)], of: &dyn Fn(&[Measured]) -> f64) -> f64 {
     (measured.iter().map(|(_, variants)| of(variants).ln()).sum::<f64>() / measured.len() as f64).exp()
 }

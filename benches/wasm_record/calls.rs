@@ -1,4 +1,4 @@
-//! Programs that do little but call their host: the worst case of a recording.
+//! Programs that mostly call their host: the worst case of a recording.
 
 use std::fs;
 use std::path::Path;

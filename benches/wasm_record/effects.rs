@@ -1,6 +1,6 @@
-//! Three ways to find out what the host has changed in a memory:
+//! Three methods of finding what the host has changed in a memory:
 //!
-//! * a log of what the host gets access to, which the recorder has (`WriteLog`);
+//! * a log of the ranges to which the host gets access, which the recorder uses (`WriteLog`);
 //! * write protection of the memory while the host runs: the first write to each page faults, and a
 //!   copy of the page is compared afterwards;
 //! * a shadow memory, as in Wasm-R3: each load of the program is compared with what the program
@@ -89,7 +89,7 @@ impl Running {
     }
 }
 
-/// Does something before and after each call of the host.
+/// Performs an action before and after each call to the host.
 struct AroundHost<B, A> {
     before: B,
     after: A,

@@ -1,8 +1,8 @@
-//! What recording costs, how large traces are, and what replays are like.
+//! The cost of recording, the size of traces, and the speed of replays.
 //!
 //! Real WASI programs run with and without `wasm-jit record` in turns; then the trace is reduced,
-//! and the module that replays it runs. The least times of the turns count. Then programs that do
-//! nothing but call their host (`calls.rs`), recordings that begin and end in the middle of a run
+//! and the module that replays it runs. The least times of the turns count. Then programs that
+//! mostly call their host (`calls.rs`), recordings that begin and end in the middle of a run
 //! (`middle.rs`), and other ways to find what the host changes (`effects.rs`).
 
 mod calls;

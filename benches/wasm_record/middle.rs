@@ -1,5 +1,5 @@
-//! Recordings in the middle of a run: the speed of the program before, meanwhile and afterwards,
-//! and the cost of the state that they begin with.
+//! Recordings in the middle of a run: the speed of the program before, during and after the
+//! recording, and the cost of the state with which it begins.
 
 use std::num::NonZeroU64;
 use std::time::Instant;
@@ -9,7 +9,8 @@ use benches::report::Table;
 use wasm_jit::{Engine, Instance, Linker, Module, Store, TypedFunc};
 use wasm_jit_replay::{CallRecorder, Calls, Recorder};
 
-/// `work` calls a function with some instructions in each iteration, `host` one of the host.
+/// In each iteration, `work` calls a function with a few instructions, and `host` calls a host
+/// function.
 const PROGRAM: &str = r#"(module
     (import "h" "f" (func $f (param i32) (result i32)))
     (memory (export "memory") 1)
@@ -111,7 +112,7 @@ pub(super) fn speed(options: &Options) -> Table {
 #[derive(Clone, Copy)]
 pub(super) enum Contents {
     Zeros,
-    /// Small numbers of 32 bits.
+    /// Small 32-bit numbers.
     Numbers,
     Random,
 }

@@ -1,4 +1,4 @@
-//! Speed of the code that engines generate for explicit vectors of 128 bits: the kernels of
+//! Speed of the code that engines generate for explicit 128-bit vectors: the kernels of
 //! `vector_kernels/`. See `benches::code_speed`.
 
 use benches::{code_speed, kernels};

@@ -14,14 +14,14 @@ use wasm_jit::{Instance, Module, Store, TypedFunc, Val};
 
 use crate::{engine, made, module_text, specs, switched};
 
-/// Functions of WebAssembly that probes call. The first one has no call in it, so that stubs
+/// WebAssembly functions that probes call. The first one has no call in it, so that stubs
 /// execute it themselves.
 const MONITOR: &str = r#"(module
     (global $count (export "count") (mut i64) (i64.const 0))
     (func $short (export "short") (global.set $count (i64.add (global.get $count) (i64.const 1))))
     (func (export "called") (call $short)))"#;
 
-/// How often functions of the host were called.
+/// How often host functions were called.
 static FIRED: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn fire() {
@@ -54,7 +54,7 @@ impl Program {
         self.first.call(&mut self.store, 1).expect("it does not trap");
     }
 
-    /// How often probes have fired that count by themselves, or of which a function counts.
+    /// The number of firings of probes that count, or whose function counts.
     fn fired(&mut self, probes: &[Probe], recorder: &Recorder) -> u64 {
         recorder.flush();
         let count = self.monitor.get_global(&mut self.store, "count").expect("it is exported");
@@ -87,7 +87,7 @@ impl Memory {
         Self { heap: (heap.uordblks + heap.hblkhd) as f64, resident }
     }
 
-    /// How much more it is than earlier, for each of so many.
+    /// The increase since `earlier`, divided by this number.
     fn since(self, earlier: Self, count: usize) -> [f64; 2] {
         [self.heap - earlier.heap, self.resident - earlier.resident].map(|more| more / count as f64)
     }

@@ -1,7 +1,7 @@
-//! What it costs to switch probes of WebAssembly on and off, and to make the first one in a
-//! function; for comparison, to compile the code anew, which engines do that insert probes by
-//! discarding the code of a function. And what toggles cost the threads that execute the code
-//! meanwhile.
+//! The cost of switching WebAssembly probes on and off, and of making the first probe in a
+//! function; for comparison, the cost of compiling the code anew, as engines do that insert probes
+//! by discarding the code of a function. And the cost of toggles for the threads that execute the
+//! code.
 //!
 //! Before anything is timed, each probe must count what it should, and nothing once it is off.
 

@@ -1,4 +1,4 @@
-//! What toggles cost the threads that execute the code meanwhile.
+//! The cost of toggles for the threads that execute the code at the same time.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,7 +24,7 @@ const TEXT: &str = r#"(module (func (export "run") (param $n i32) (result i32) (
 
 /// Iterations of the loop in one call.
 const ITERATIONS: i32 = 1000;
-/// Calls of an executor in a measurement, at least.
+/// Minimum number of calls by an executor in a measurement.
 const MIN_CALLS: u64 = 200;
 
 /// What is toggled.
@@ -36,7 +36,7 @@ enum Toggled {
     Branch,
     /// A probe that calls a native function.
     Native,
-    /// Counters at all instructions, all with each toggle; the function goes to the code with sites
+    /// Counters at all instructions, all toggled together; the function goes to the code with sites
     /// and back to its original.
     Version,
 }

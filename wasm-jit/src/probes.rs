@@ -1,103 +1,124 @@
 //! Probes: actions that happen when a program is about to execute an instruction.
 //!
-//! A [`Probe`] is at a [`Location`] of a module, in all its instances or [in some](Scope), and is
-//! switched on and off at any time, from any thread, while other threads run the code. It
-//! [counts](Kind::Count), also [how branches go](Kind::CountBranch), appends a
-//! [record](Kind::Record) of values of the frame to a buffer, calls a [closure](Kind::Callback), a
-//! [native function](Kind::Native), perhaps only where [a few instructions](Kind::Shortcut) do not
-//! do, or a [function of WebAssembly](Kind::Wasm) with values of the frame, or a [closure that sees
-//! the whole frame](Kind::Generic), or does [nothing](Kind::Empty). A place can also be a probe of
-//! fastinst ([`Module::probe_id`]).
+//! A [`Probe`] acts at a [`Location`] of a module, in all or [some](Scope) of its instances. It can
+//! be switched on and off at any time, from any thread, while other threads run the code.
+//!
+//! | kind | action |
+//! | --- | --- |
+//! | [`Kind::Empty`] | none |
+//! | [`Kind::Count`] | counts executions |
+//! | [`Kind::CountBranch`] | counts how often a branch goes each way |
+//! | [`Kind::Record`] | appends a record of values of the frame to a buffer |
+//! | [`Kind::Callback`] | calls a closure with values of the frame |
+//! | [`Kind::Native`] | calls a native function with values of the frame |
+//! | [`Kind::Shortcut`] | the same, but only in the cases that a few steps do not handle |
+//! | [`Kind::Wasm`] | calls a WebAssembly function with values of the frame |
+//! | [`Kind::Generic`] | calls a closure that sees the complete frame |
+//!
+//! A place can also be a probe of fastinst ([`Module::probe_id`]).
 //!
 //! # When a probe fires
-//! When control is about to execute its instruction. A `loop` is executed when it is entered, and
-//! by each branch to it. An `end` or `else` is executed when control reaches it from the preceding
-//! instruction: a branch to the end of a block continues after the `end`. The probes of an
-//! instruction that traps have fired; those of the next one have not. The *entry* of a function is
-//! a separate place in front of its first instruction; a `loop` there does not repeat it. Its
-//! [*exit*](Place::Exit) is another, after its results are in their places: a generic probe has
-//! them as operands. Frames that a trap, an exception or an interrupt leaves do not come there:
-//! [`Module::watch_unwound`] reports them.
+//! A probe fires when control is about to execute its instruction. A `loop` is executed when it is
+//! entered, and by each branch to it. An `end` or `else` is executed when control reaches it from
+//! the preceding instruction: a branch to the end of a block continues after the `end`. The probes
+//! of an instruction that traps have fired; those of the next one have not. The *entry* of a
+//! function is a separate place before its first instruction; a `loop` there does not repeat it.
+//! The [*exit*](Place::Exit) is another one, where the results are in their final locations: a
+//! generic probe has them as operands. Frames that are left by a trap, an exception or an interrupt
+//! do not reach the exit: they are reported by [`Module::watch_unwound`].
 //!
 //! [Global probes](GlobalProbe) are on every instruction of a module or an engine. In functions
 //! that may never run, probes can be made [when they are first called](Module::watch_first_calls).
 //! The crate `wasm-jit-hooks` has closures for events of programs, such as memory accesses, with
 //! typed values.
 //!
-//! The probes of one place fire in the order in which they were activated. A probe that is switched
-//! off and on again becomes the last one.
+//! The probes of one place fire in the order of their activation. A probe that is switched off and
+//! on again becomes the last one.
 //!
 //! # Cost
 //! Functions that were never probed contain no places for probes, and cost nothing. The first
 //! [`Probe::activate`] in a function moves its calls and its existing frames to a version of its
 //! code with sites, which was compiled when its probes were made ([`Module::probes`]). There, a
-//! probe that is off is a NOP. One that counts takes a jump, an addition in memory and a jump back;
-//! one that appends a record, some ten instructions without a call; one with a [short
-//! function](WasmFn) of WebAssembly, some ten and those of the function; one that calls a function
-//! saves and restores the registers that are in use. Switching is one store for each version (at
-//! most six, and two plain ones), and for probes that record or call functions, a stub is generated
-//! when a list of active probes is used for the first time. Functions return to their original code
-//! when the last of their probes is dropped, or is switched off by [`deactivate_all`], unless there
-//! was an [accessor](FrameAccessor) of one of their frames.
+//! probe that is off is a NOP. A probe that counts takes a jump, an addition in memory and a jump
+//! back. A probe that appends a record takes about ten instructions, without a call; one with a
+//! [short WebAssembly function](WasmFn), about ten and those of the function. A probe that calls a
+//! function saves and restores the registers that are in use. Switching is one store for each
+//! version (at most six, and two plain ones). For probes that record or call functions, a stub is
+//! generated when a list of active probes is used for the first time. A function returns to its
+//! original code when the last of its probes is dropped, or is switched off by [`deactivate_all`],
+//! unless one of its frames had an [accessor](FrameAccessor).
 //!
 //! A function with more than a few counters
 //! ([`Config::counter_stubs`](crate::Config::counter_stubs)), or with one for
-//! [branches](Kind::CountBranch), gets a version that counts by itself instead: one addition for
-//! each sequence of instructions without a branch or a call, for all instructions, whichever
-//! probes are on. Switching such a counter changes no code. Other kinds of probe have sites there
-//! as well.
+//! [branches](Kind::CountBranch), gets a *counting version* instead, which counts all its
+//! instructions whichever probes are on: one addition for each sequence of instructions without a
+//! branch or a call. Switching such a counter changes no code. Other kinds of probe have sites in
+//! counting versions, too.
 //!
 //! With [`Config::probe_sites`](crate::Config::probe_sites), functions have sites from the start,
 //! at entries or also at control instructions. Counters there, and all probes at entries, need no
-//! version, and take effect at once for calls that run. Probes that record or call functions
-//! elsewhere need one as above. Or the first version of a function has sites at all instructions.
+//! version, and take effect at once for existing frames. Probes that record or call functions
+//! elsewhere need one as above. Alternatively, the first version of a function has sites at all
+//! instructions.
 //!
-//! A version takes as much memory as the function's code, and for each site 5 to 12 bytes and a
-//! stub of 17 to 35 bytes; the engine stores some 60 bytes about each site and, with its handle,
-//! some 200 about each probe; a process whose probes are at all of very many instructions was
-//! measured to take 950 bytes for each that counts, and up to 2,800 for each that calls a closure,
-//! at its peak. A stub that calls functions takes about 100 to 200 bytes for the first and 20 to
-//! 130 for each further one; with functions that it executes itself, about 200 to 400 for each;
-//! with closures, 200 to 450 and about 90. One that only records takes about 150 to 300 for each
-//! record. A generic probe takes 24 bytes for each local and operand at its place. Such stubs are
-//! limited to 16 MiB, 32 times the module's code, and 512 bytes for each place that has or had such
-//! a probe ([`ProbeError::StubMemory`]): so every instruction of a module can have one with a few
-//! values, and larger stubs, further versions and lists share the rest. They are kept while their
-//! probes exist. Those of probes that were removed are freed, and their closures dropped, when
-//! others need the memory and no thread is in them: making a probe may for this purpose signal the
-//! threads that run the module (the signal of
-//! [`Config::interrupt_signal`](crate::Config::interrupt_signal), so that a system call of a host
-//! function may fail with `EINTR`) and wait for them up to 100 ms. A process that has forked keeps
-//! them. Each instance has a counter of 8 bytes for each site, and reserves addresses for as many
-//! as the module can have (24 bytes for each byte of its functions) from the module's first probe
-//! on. A version that counts by itself has 20 bytes for each instruction in tables, and no stubs
-//! for counters. The plain version, which a function gets when a [generic probe](Frame) changes a
-//! value that the code has in no place, has sites at all instructions, and several times the
-//! function's code. All the rest is freed with the module's code. Addresses for all of it are
-//! reserved after that code (64 times its size, and 48 MiB), so that probes can be made whatever
-//! else the process maps.
+//! # Memory
+//! | item | bytes |
+//! | --- | --- |
+//! | a version | the size of the function's code; for each site 5 to 12, and a stub of 17 to 35 |
+//! | a counting version | 20 for each instruction in tables; no stubs for counters |
+//! | a plain version | several times the size of the function's code |
+//! | the engine's data about a site | about 60 |
+//! | the engine's data about a probe, with its handle | about 200 |
+//! | a counter | 8 for each site, in each instance |
+//! | a stub that calls functions | about 100 to 200 for the first, 20 to 130 for each further one |
+//! | a stub that executes functions itself | about 200 to 400 for each |
+//! | a stub that calls closures | 200 to 450 for the first, about 90 for each further one |
+//! | a stub that only records | about 150 to 300 for each record |
+//! | a generic probe | 24 for each local and operand at its place |
+//!
+//! At its peak, a process with probes at all of very many instructions was measured to take 950
+//! bytes for each probe that counts, and up to 2,800 for each that calls a closure.
+//!
+//! Stubs that record or call functions are limited to the sum of 16 MiB, 32 times the size of the
+//! module's code, and 512 bytes for each place that has or had such a probe
+//! ([`ProbeError::StubMemory`]). Every instruction of a module can therefore have one with a few
+//! values; larger stubs, further versions and lists share the rest.
+//!
+//! Such stubs are kept while their probes exist. The stubs of removed probes are freed, and their
+//! closures dropped, when other probes need the memory and no thread is in the stubs. To find out,
+//! making a probe may signal the threads that run the module (by the signal of
+//! [`Config::interrupt_signal`](crate::Config::interrupt_signal), so that a system call by a host
+//! function may fail with `EINTR`) and wait for them for up to 100 ms. A process that has forked
+//! keeps the stubs. Everything else is freed with the module's code.
+//!
+//! From the module's first probe on, each instance reserves addresses for all counters that the
+//! module can have (24 bytes for each byte of its functions). The plain version, which a function
+//! gets when a [generic probe](Frame) changes a value that has no location in the code, has sites
+//! at all instructions. Addresses for all code are reserved after the module's code (64 times its
+//! size, and 48 MiB), so that probes can be made whatever else the process maps.
 //!
 //! # Consistency
-//! - A thread sees a change of a site within the time that the processor needs to see a store of
-//!   another thread in its instructions, some microseconds at most on all that were measured. No
-//!   thread is waited for, and none is stopped.
+//! - A thread sees a change of a site as soon as its instruction fetch sees a store by another
+//!   thread: within a few microseconds on all processors that were measured. No thread is waited
+//!   for, and none is stopped.
 //! - If the change required a new version (see above), an existing frame sees it at the next
-//!   iteration of a loop, or when a call returns to it; a call begins in the new version.
-//! - A thread that has reached a site completes the list of probes that the site had then. So the
-//!   changes that a probe's function makes at its own place begin with the next event.
+//!   iteration of a loop, or when a call returns to it; new calls begin in the new version.
+//! - A thread that has reached a site completes the list of probes that the site had then. Changes
+//!   that a probe function makes at its own place therefore take effect with the next event.
 //! - When [`Probe::deactivate`] returns, another thread may still execute the probe's stub. It may
-//!   call the probe's function once more; what it counts does not count for the probe.
-//! - Counts are exact once the threads that run the module have seen the last change. In a version
-//!   that counts by itself, a thread counts a sequence of instructions when it begins the first one
-//!   and sees a change when it begins the next sequence. If a trap or an interrupt ends a sequence
-//!   early, the thread takes back what it has not executed.
+//!   call the probe function once more; what it counts is not attributed to the probe.
+//! - Counts are exact once the threads that run the module have seen the last change. In a counting
+//!   version, a thread counts a sequence of instructions when it begins the first one, and sees a
+//!   change when it begins the next sequence. If a trap or an interrupt ends a sequence early, the
+//!   thread subtracts what it has not executed.
 //! - Changes take a lock of the module's probes, and no thread holds a lock while a probe fires.
-//!   Probes' functions may make all changes; signal handlers must not.
+//!   Probe functions may make any change; signal handlers must not make any.
 //!
 //! Probes do not change programs: a trap, an interrupt or an exception in a function with probes is
-//! the same as without, and a backtrace names the same instructions. The exception are probes whose
-//! function runs in the store ([`WasmFn`]): it may do there what any function may, and if it fails,
-//! the program's call ends.
+//! the same as without, and a backtrace names the same instructions. The exceptions are WebAssembly
+//! functions ([`WasmFn`]), which run in the program's store, may do there what any function may,
+//! and end the program's call if they fail, and closures that change the frame or fail
+//! ([`Kind::Generic`]).
 //!
 //! In a forked child, probes cannot be switched before [`unshare`](wordpatch::text::unshare).
 //!
@@ -176,14 +197,18 @@ pub use wasm::WasmFn;
 /// A place in a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Location {
-    /// The function's index, imports counted.
+    /// The function's index, imports included.
+    /// @wasm-jit/src/probes/accessor.rs
+    /// Accessors of frames, which can be kept.
+    /// =>
+    /// Accessors: handles of frames that probes can keep.
     pub function: u32,
-    /// Where in the function.
+    /// The place in the function.
     pub place: Place,
 }
 
 impl Location {
-    /// The place at a position in the module.
+    /// The location at a position in the module.
     fn at(image: &CodeImage, function: u32, position: u32) -> Self {
         let body = image.body_range(function);
         let place = match position - body.start {
@@ -219,17 +244,17 @@ impl Location {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Place {
-    /// The start of its calls, in front of its first instruction.
+    /// The start of a call, before the function's first instruction.
     Entry,
-    /// The end of its calls, where the results are in the places in which the caller finds them:
-    /// after `return`, after the last `end`, and after branches to the outermost block. Calls do
-    /// not come there that end in a tail call (`return_call`, `return_call_indirect`,
-    /// `return_call_ref`), a trap or an exception.
+    /// The end of a call, where the results are in the locations in which the caller finds them:
+    /// after `return`, after the last `end`, and after branches to the outermost block. A call that
+    /// ends in a tail call (`return_call`, `return_call_indirect`, `return_call_ref`), a trap or an
+    /// exception does not reach it.
     Exit,
     /// An instruction.
     Instruction {
-        /// Its offset from the start of the function's body, as
-        /// [`FrameInfo::func_offset`](crate::FrameInfo::func_offset) gives it.
+        /// The offset of the instruction from the start of the function's body, as given by
+        /// [`FrameInfo::func_offset`](crate::FrameInfo::func_offset).
         offset: u32,
     },
 }
@@ -240,55 +265,55 @@ pub enum Place {
 pub enum Kind {
     /// Nothing: measures the cost of the mechanism.
     Empty,
-    /// Counts how often control comes to its place.
+    /// Counts how often control reaches the probe's place.
     Count,
-    /// Counts how an instruction chooses: a `br_if`, `if`, `br_table`, `select`, `br_on_null`,
+    /// Counts how often each way is taken by a `br_if`, `if`, `br_table`, `select`, `br_on_null`,
     /// `br_on_non_null`, `br_on_cast` or `br_on_cast_fail` ([`Probe::branches`]).
     CountBranch,
-    /// Calls a function of the host.
+    /// Calls a native function.
     Native {
-        /// The function.
+        /// The native function.
         function: NativeFn,
-        /// Its arguments, one for each of its parameters.
+        /// The arguments, one for each of the function's parameters.
         values: Values,
     },
-    /// Executes a few steps, or calls a function of the host where these do not do.
+    /// Executes a few steps, and calls a native function in the cases that these do not handle.
     Shortcut {
-        /// The steps.
+        /// The steps that the stub executes.
         shortcut: Shortcut,
-        /// The function.
+        /// The native function.
         function: NativeFn,
-        /// Its arguments, one for each of its parameters.
+        /// The arguments, one for each of the function's parameters.
         values: Values,
     },
-    /// Calls a function of WebAssembly, in the instances of its store only.
+    /// Calls a WebAssembly function, only in the instances of the function's store.
     Wasm {
-        /// The function.
+        /// The WebAssembly function.
         function: WasmFn,
-        /// Its arguments, one for each of its parameters.
+        /// The arguments, one for each of the function's parameters.
         values: Values,
     },
     /// Calls a closure.
     Callback {
         /// The closure.
         function: Callback,
-        /// What it gets.
+        /// The values that the closure gets, in order.
         values: Values,
     },
-    /// Calls a closure, which sees the frame.
+    /// Calls a closure that sees the complete frame.
     Generic(GenericFn),
-    /// Appends a record to a buffer. That takes a few instructions; a closure gets the records when
-    /// the buffer is full.
+    /// Appends a record to a buffer, which takes a few instructions. A closure gets the records
+    /// when the buffer is full.
     Record {
-        /// The buffer's owner.
+        /// The owner of the buffers and the closure.
         recorder: Recorder,
-        /// The record, of as many values as the recorder's records have.
+        /// The values of a record, as many as the recorder's records have.
         values: Values,
     },
 }
 
 impl Kind {
-    /// The values that it passes, if they are chosen one by one.
+    /// The values that the probe passes, if they are chosen individually.
     fn values(&self) -> &[Bound] {
         match self {
             Self::Native { values, .. }
@@ -300,7 +325,7 @@ impl Kind {
         }
     }
 
-    /// Whether it calls a function of this store.
+    /// Whether the probe calls a function of this store.
     fn is_of(&self, store: StoreId) -> bool {
         matches!(self, Self::Wasm { function, .. } if function.store() == store.number())
     }
@@ -310,149 +335,152 @@ impl Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Scope {
-    /// In all, those included that are created later.
+    /// In all instances, including those that are created later.
     #[default]
     Module,
-    /// In one.
+    /// In one instance.
     Instance(InstanceId),
-    /// In those of a [store](crate::Store::id), those included that are created later.
+    /// In the instances of a [store](crate::Store::id), including those that are created later.
     Store(StoreId),
 }
 
-/// A probe that is to be made.
+/// The description of a probe to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProbeSpec {
-    /// Where.
+    /// The location of the probe.
     pub location: Location,
-    /// What it does.
+    /// The action of the probe.
     pub kind: Kind,
 }
 
-/// The reason why there is no probe at a place, or it cannot be switched.
+/// The reason why a probe cannot be made, or cannot be switched.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeError {
     /// The module has no such function, or imports it.
     #[error("the module has no function {function} of its own")]
     NoFunction {
-        /// The index that was given.
+        /// The index of the requested local.
         function: u32,
     },
     /// The module has no such instance, or it has ended.
     #[error("the module has no instance {instance:?}, or it has ended")]
     NoInstance {
-        /// The instance that was given.
+        /// The requested instance.
         instance: InstanceId,
     },
     /// No instruction begins there.
     #[error("no instruction of function {function} begins at offset {offset:#x} of its body")]
     NoInstruction {
-        /// The function.
+        /// The function's index, imports included.
         function: u32,
-        /// The offset that was given.
+        /// The requested offset from the start of the function's body.
         offset: u32,
     },
-    /// Control never comes to the instruction: it has no code.
+    /// The instruction is unreachable, so there is no code for it.
     #[error("the instruction at offset {offset:#x} of the body of function {function} is unreachable")]
     Unreachable {
-        /// The function.
+        /// The function's index, imports included.
         function: u32,
-        /// The offset that was given.
+        /// The requested offset from the start of the function's body.
         offset: u32,
     },
     /// The function had not been compiled, and cannot be: see
     /// [`Config::lazy_compilation`](crate::Config::lazy_compilation).
     #[error(transparent)]
     First(Arc<Error>),
-    /// With sites, the function exceeds a limit of the compiler, or the compiler has a defect.
+    /// The function cannot be compiled with sites: it exceeds a limit of the compiler, or the
+    /// compiler has a defect.
     #[error("no version with sites: {reason}")]
     Compile {
-        /// The problem.
+        /// A description of the problem.
         reason: String,
     },
-    /// The instruction is none of those whose choices can be counted.
+    /// The instruction is not one of those that [`Kind::CountBranch`] can count.
     #[error(
         "the instruction at offset {offset:#x} of the body of function {function} is none of br_if, if, br_table, select, br_on_null, br_on_non_null, br_on_cast and br_on_cast_fail"
     )]
     NoBranch {
-        /// The function.
+        /// The function's index, imports included.
         function: u32,
-        /// The offset that was given; 0 for the entry.
+        /// The requested offset from the start of the function's body; 0 for the entry.
         offset: u32,
     },
-    /// A value cannot be passed to the probe's function: it does not exist, or the code does not
-    /// keep it.
+    /// A value cannot be passed to the probe function: it does not exist, or the code does not keep
+    /// it.
     #[error("{value:?} has no value at offset {offset:#x} of the body of function {function}: {reason}")]
     Value {
         /// The value that was requested.
         value: Bound,
-        /// The function.
+        /// The function's index, imports included.
         function: u32,
-        /// The offset that was given; 0 for the entry, the length of the body for the exit.
+        /// The requested offset from the start of the function's body; 0 for the entry, the length
+        /// of the body for the exit.
         offset: u32,
-        /// Why.
+        /// Why the value cannot be passed.
         reason: ValueError,
     },
-    /// The number of values differs from the number of the function's parameters, or of the values
-    /// of the recorder's records.
+    /// The number of the probe's values differs from the number of the function's parameters, or
+    /// from the length of the recorder's records.
     #[error("the function or record of the probe has {parameters} parameters, but there are {values} values")]
     Parameters {
-        /// Of the function or record.
+        /// The number of the function's parameters, or of the values of a record.
         parameters: usize,
-        /// Of the probe.
+        /// The number of the probe's values.
         values: usize,
     },
     /// A closure gets too many values.
     #[error("a closure gets at most {limit} values")]
     TooManyValues {
-        /// How many it may get.
+        /// The largest number of values of a closure.
         limit: usize,
     },
-    /// The function of a probe must not have results.
+    /// The probe function has results, which it must not have.
     #[error("the function of a probe must have no results, and this one has {results}")]
     Results {
-        /// How many it has.
+        /// The number of the function's results.
         results: usize,
     },
-    /// At the exit of a function, a function of WebAssembly would overwrite results that are not in
+    /// At the exit of a function, a WebAssembly function would overwrite results that are not in
     /// registers: the third integer or float, and those after it.
     #[error(
         "the exit of function {function} cannot have a probe that calls WebAssembly while results are in memory"
     )]
     AtExit {
-        /// The function.
+        /// The function's index, imports included.
         function: u32,
     },
     /// The stubs of the module's probes have reached the limit of their memory. There are too many
-    /// probes that call functions, or too many that were removed while threads that do not answer
-    /// may be in their stubs ([memory](self)).
+    /// probes that call functions, or too many were removed while threads that do not respond may
+    /// be in their stubs ([memory](self#memory)).
     #[error("the stubs of the module's probes take more than {limit} bytes")]
     StubMemory {
-        /// The limit for probes that are switched on. To switch probes off, as much again may be
+        /// The limit, in bytes, for switching probes on. To switch probes off, as much again may be
         /// used.
         limit: usize,
     },
-    /// There are as many recorders as a process can have. Those count that were dropped while
-    /// stubs of their probes are kept ([memory](self)).
+    /// There are as many recorders as a process can have, including those that were dropped while
+    /// stubs of their probes are kept ([memory](self#memory)).
     #[error("there are {limit} recorders")]
     TooManyRecorders {
-        /// How many there can be.
+        /// The largest number of recorders in a process.
         limit: usize,
     },
-    /// The system refuses addresses for counters.
+    /// The system refuses to reserve addresses for counters.
     #[error("cannot reserve addresses for counters: {source}")]
     Memory {
-        /// Why.
+        /// The error of the system.
         source: Arc<io::Error>,
     },
-    /// The function of a global probe belongs to the module whose instructions the probe is on: it
-    /// would call itself until the stack overflows.
+    /// The function of a global probe belongs to the module that is probed: it would call itself
+    /// until the stack overflows.
     #[error("the function of the probe belongs to the module that the probe is on, and would call itself")]
     OwnModule,
-    /// There is no id for the place.
+    /// The place cannot have an id.
     #[error(transparent)]
     Id(Arc<fastinst::Error>),
-    /// Code cannot be placed, or cannot be patched, as in a forked child.
+    /// There is no memory for code near the module's code, or code cannot be patched, as in a
+    /// forked child.
     #[error(transparent)]
     Patch(Arc<wordpatch::Error>),
 }
@@ -467,35 +495,35 @@ pub enum ValueError {
     /// The stack has fewer operands.
     #[error("the stack has fewer operands")]
     NoOperand,
-    /// It is a vector, and the probe's function takes values of 64 bits: pass its lanes.
+    /// The value is a vector, and the probe function takes 64-bit values: pass its lanes.
     #[error("it is a vector, of which the probe's function can get single lanes only")]
     Vector,
-    /// A lane is requested of a value that is no vector.
+    /// A lane is requested of a value that is not a vector.
     #[error("it is no vector, so it has no lanes")]
     NotVector,
-    /// The place is no exit, or the function has fewer results.
+    /// The place is not an exit, or the function has fewer results.
     #[error("the place is no exit, or the function has fewer results")]
     NoResult,
-    /// The place is an exit, where only results have places.
+    /// The place is an exit, where only results have locations.
     #[error("at the exit of a function, only its results have places")]
     AtExit,
-    /// Not every instruction has such a value, so a global probe cannot pass it.
+    /// A global probe cannot pass the value, because not every instruction has it.
     #[error("a global probe passes values only that every instruction has")]
     NotEverywhere,
-    /// The instruction is no indirect call, or the probe does not call a closure.
+    /// The instruction is not an indirect call, or the probe does not call a closure.
     #[error("the instruction is no indirect call, or the probe does not call a closure")]
     NoCallee,
-    /// The instruction is no load, store or atomic operation.
+    /// The instruction is not a load, store or atomic operation.
     #[error("the instruction does not access a memory at an address")]
     NoAccess,
-    /// The parameter of the probe's function has another type. References on the operand stack
-    /// cannot be passed to functions of WebAssembly.
+    /// The parameter of the probe function has another type. References on the operand stack cannot
+    /// be passed to WebAssembly functions.
     #[error("it cannot be passed as a parameter of the type {parameter}")]
     Type {
-        /// The parameter's.
+        /// The parameter's type.
         parameter: ValType,
     },
-    /// The operand is no reference.
+    /// The operand is not a reference.
     #[error("the operand is no reference")]
     NotReference,
 }
@@ -556,8 +584,8 @@ impl ProbeError {
 
 /// A probe of a module, off at first. Dropping it removes it.
 ///
-/// It keeps the module's code. All of its functions may be called from any thread, and by functions
-/// of probes. They take a lock that all probes of the module share.
+/// A probe keeps the module's code alive. All of its methods may be called from any thread, and by
+/// probe functions. They take a lock that all probes of the module share.
 pub struct Probe {
     image: Arc<CodeImage>,
     number: usize,
@@ -566,24 +594,23 @@ pub struct Probe {
 }
 
 impl Module {
-    /// Makes probes, off, and compiles versions of those functions in which they have no place yet.
-    /// Returns for each the probe, or the reason why there is none.
+    /// Makes probes, which are off, and compiles versions of functions that lack sites for them.
+    /// Returns the probe for each specification, or the reason why there is none.
     ///
     /// Nothing changes for running programs before a probe is activated. A function gets at most
     /// three versions: two with the sites that were requested so far, then one with sites at all
-    /// instructions, which is slower by a NOP for each; and as many that count by themselves.
-    /// Therefore, the probes of a function are best made in one call.
+    /// instructions, which is slower by a NOP for each; and as many counting versions. Therefore,
+    /// the probes of a function are best made in one call.
     pub fn probes(&self, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
         self.scoped_probes(Scope::Module, specs)
     }
 
-    /// Makes probes of a scope: see [`Module::probes`].
+    /// Makes probes for a scope: see [`Module::probes`].
     ///
-    /// Code belongs to all instances, so the places of a probe of one instance or store exist in
-    /// all of them; other instances execute its stub without calling its function.
+    /// Code belongs to all instances, so the sites of a probe for one instance or store exist in
+    /// all instances; the other instances execute its stub without calling its function.
     ///
-    /// If the scope is one instance, it must exist: otherwise each result is
-    /// [`ProbeError::NoInstance`].
+    /// If the scope is an instance that does not exist, each result is [`ProbeError::NoInstance`].
     pub fn scoped_probes(&self, scope: Scope, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
         if let Scope::Instance(instance) = scope
             && !self.code().counters.has_instance(instance)
@@ -606,35 +633,32 @@ impl Module {
     }
 
     /// Makes one probe: see [`Module::probes`].
-    ///
     /// # Errors
-    /// Those of making probes.
+    /// As [`Module::probes`].
     pub fn probe(&self, spec: ProbeSpec) -> Result<Probe, ProbeError> {
         self.probes_in(spec.location.function, Scope::Module, &[spec]).pop().expect("one for one")
     }
 
-    /// The id of a place as a probe of fastinst, which is announced to the discovery callbacks when
-    /// it is new.
+    /// The id of a place as a probe of fastinst. A new id is announced to the discovery callbacks.
     ///
-    /// [`fastinst::activate`] makes the place call a function, with the id, the address of the site
-    /// and a number that identifies the running instance ([`Bound::Context`]), as one more probe of
-    /// the place, in the order of activation; [`fastinst::deactivate`] ends that. If the probe is
-    /// already active, only its function changes. Both take the lock of the module's probes, may
-    /// allocate, and are not async-signal-safe. The function's contract is that of
-    /// [`NativeFn::new`].
+    /// [`fastinst::activate`] adds a probe to the place, in the order of activation, which calls a
+    /// function with the id, the address of the site and a number that identifies the running
+    /// instance ([`Bound::Context`]); [`fastinst::deactivate`] removes it. If the probe is already
+    /// active, only its function changes. Both take the lock of the module's probes, may allocate,
+    /// and are not async-signal-safe. The function's contract is that of [`NativeFn::new`].
     ///
-    /// The metadata have the provider `wasm`, the names of the module and the function, and the
-    /// function's index, the offset, and the opcode of the instruction, with its prefix, if it has
-    /// one, in the upper half. Probes at entries have the kind `ENTRY`, those at exits `EXIT`,
-    /// those at instructions `FIRST_OF_PROVIDERS`. The address of the site is that in the last
-    /// version of the function so far.
+    /// The metadata have the provider `wasm`, the names of the module and the function, the
+    /// function's index, the offset, and the opcode of the instruction, with its prefix (if any) in
+    /// the upper half. Probes at entries have the kind `ENTRY`, those at exits `EXIT`, those at
+    /// instructions `FIRST_OF_PROVIDERS`. The address of the site is that in the most recent
+    /// version of the function.
     ///
-    /// Ids end with the module's code: fastinst then returns
-    /// [`Retired`](fastinst::Error::Retired). Until then, their functions do not return to their
+    /// Ids are retired when the module's code is freed: fastinst then returns
+    /// [`Retired`](fastinst::Error::Retired). Until then, functions with ids do not return to their
     /// original code.
     ///
     /// # Errors
-    /// Those of making probes; [`ProbeError::Id`] if there are no more ids, or inside a discovery
+    /// As [`Module::probes`]; [`ProbeError::Id`] if there are no more ids, or inside a discovery
     /// callback.
     pub fn probe_id(&self, location: Location) -> Result<fastinst::ProbeId, ProbeError> {
         let (image, Location { function, .. }) = (self.code(), location);
@@ -738,17 +762,17 @@ fn requested(
 }
 
 impl Probe {
-    /// Where it is, and what it does.
+    /// The description with which the probe was made.
     pub fn spec(&self) -> &ProbeSpec {
         &self.spec
     }
 
-    /// In which instances it fires.
+    /// The instances in which the probe fires.
     pub fn scope(&self) -> Scope {
         self.scope
     }
 
-    /// Switches it on; does nothing if it is.
+    /// Switches the probe on; does nothing if it is on.
     ///
     /// # Errors
     /// [`ProbeError::Patch`], [`ProbeError::StubMemory`]: it stays off.
@@ -756,7 +780,8 @@ impl Probe {
         Ok(self.image.activate_probe(self.number)?)
     }
 
-    /// Switches it off; does nothing if it is. It can be switched on again, and counts on then.
+    /// Switches the probe off; does nothing if it is off. It can be switched on again, and then
+    /// continues to count.
     ///
     /// # Errors
     /// [`ProbeError::Patch`], [`ProbeError::StubMemory`]: it stays on.
@@ -765,11 +790,11 @@ impl Probe {
         Ok(())
     }
 
-    /// The number of times that control reached its place while it was on, in all instances of its
-    /// scope, including those that have ended. 0 for probes that do not count.
+    /// The number of times that control reached the probe's place while it was on, in all instances
+    /// of its scope, including those that have ended. 0 for probes that do not count.
     ///
-    /// While other threads run the module, the count may be larger by what they are about to
-    /// execute before their next branch or call.
+    /// While other threads run the module, the count may include what they are about to execute
+    /// before their next branch or call.
     pub fn count(&self) -> u64 {
         executions(&self.image, self.number, &self.spec.kind)
     }
@@ -777,11 +802,11 @@ impl Probe {
     /// How often the instruction went each way while the probe was on, as for [`Probe::count`];
     /// `None` unless it is a probe that [counts branches](Kind::CountBranch).
     ///
-    /// If a thread is about to execute the instruction when the probe is switched on, and it does
-    /// not jump, one of the later executions that jump may be counted as one that does not. If it
-    /// executes the instruction meanwhile, as many executions may be counted as going the other way
-    /// as it makes in some tens of nanoseconds. Their sum is exact, and so is the difference
-    /// between two counts.
+    /// If a thread is about to execute the instruction when the probe is switched on, and the
+    /// instruction then does not jump, a later execution that jumps may be counted as one that does
+    /// not. If a thread executes the instruction during this call, the executions of a few tens of
+    /// nanoseconds may be counted as going the other way. The sum is exact, and so is the
+    /// difference between two counts.
     pub fn branches(&self) -> Option<Branches> {
         match self.spec.kind {
             Kind::CountBranch => Branches::of(&self.image, self.number),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// An estimated figure with its 95 % interval.
+/// An estimated figure with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// The estimate.
@@ -52,9 +52,9 @@ impl Estimate {
 /// The range of a true figure: minimum and maximum of several runs of the oracle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Range {
-    /// The least.
+    /// The minimum of the runs.
     pub low: f64,
-    /// The most.
+    /// The maximum of the runs.
     pub high: f64,
 }
 
@@ -96,20 +96,20 @@ pub struct Latency {
 /// One function of the profiler's report.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Its name.
+    /// The function's name.
     pub name: String,
     /// Number of calls.
     pub calls: Estimate,
-    /// The time of its calls, callees included.
+    /// The total time of the function's calls, callees included.
     pub total_ns: Option<Estimate>,
-    /// Its latencies.
+    /// The latencies of the function's calls.
     pub latency: Option<Latency>,
 }
 
 /// The profiler's report, version 2.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// By address.
+    /// The rows of functions, by address.
     pub rows: HashMap<u64, Row>,
     /// The time of all threads.
     pub thread_time_ns: f64,
@@ -118,7 +118,7 @@ pub struct Report {
     pub stated_cost: Option<f64>,
     /// The cost of start-up.
     pub startup_ns: Option<f64>,
-    /// Its memory.
+    /// The memory of the profiler.
     pub memory_bytes: Option<f64>,
     /// The number of probes.
     pub probes: f64,
@@ -219,7 +219,7 @@ pub struct Oracle {
     pub resolution: f64,
     /// Time without callees, of all functions: the time of all threads in instrumented code.
     pub time: f64,
-    /// By offset in the executable.
+    /// The functions, by offset in the executable.
     pub functions: HashMap<u64, Truth>,
 }
 

@@ -39,7 +39,7 @@ pub struct Calls {
     pub rows: usize,
     /// Intervals that contain the truth, of all rows with both bounds.
     pub coverage: Share,
-    /// The same, of rows that were estimated rather than counted.
+    /// Intervals that contain the truth, of rows that were estimated rather than counted.
     pub estimated: Share,
     /// Rows that claim to be exact, and are not.
     pub exact_wrong: usize,
@@ -47,7 +47,7 @@ pub struct Calls {
     pub at_least: Share,
     /// Rows with an interval that are off by a factor of more than 2.
     pub off: usize,
-    /// Those that state an error below 50 %.
+    /// Rows that are off by a factor of more than 2 although they state an error below 50 %.
     pub confident: usize,
     /// Functions that were called and are missing in the report.
     pub missing: usize,

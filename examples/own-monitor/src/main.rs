@@ -1,7 +1,7 @@
-//! A monitor of one's own: how often each function that returns an i32 has returned something else
-//! than 0, which in C often is an error.
+//! A custom monitor: counts how often each function that returns an i32 has returned a value other
+//! than 0, which in C is often an error.
 //!
-//! Run by `cargo run --release -p own-monitor`.
+//! Run it with `cargo run --release -p own-monitor`.
 //!
 //! Prints:
 //!
@@ -32,7 +32,7 @@ const RESULTS: Description = Description {
     start: |setup| Ok(Box::new(Results::start(setup)?)),
 };
 
-/// What a function has returned.
+/// The results of a function.
 #[derive(Default)]
 struct Counts {
     returned: AtomicU64,

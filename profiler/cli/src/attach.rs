@@ -41,7 +41,7 @@ Exit codes:
       the report is what it had counted before
   2   wrong usage, or the script has mistakes; nothing was observed";
 
-/// Observe the calls of a process that runs, with a script
+/// Observe the calls in a running process with a script
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = crate::TEMPLATE)]
 pub(crate) struct Attach {
@@ -49,7 +49,7 @@ pub(crate) struct Attach {
     #[arg(long = "for", value_name = "SECONDS", value_parser = seconds)]
     duration: Option<Duration>,
 
-    /// Where the report goes (default: stdout)
+    /// The report's destination (default: stdout)
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -57,7 +57,8 @@ pub(crate) struct Attach {
     #[arg(long, value_name = "text|json|csv|folded", value_parser = ScriptFormat::named)]
     format: Option<ScriptFormat>,
 
-    /// The process, which was started by fastinst run --control or with FASTINST_SCRIPT=control=1
+    /// The id of the process, which was started by fastinst run --control or with
+    /// FASTINST_SCRIPT=control=1
     #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     process: u32,
 

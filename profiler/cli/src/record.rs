@@ -54,7 +54,7 @@ The program replaces this process, so signals and its exit code pass through unc
 
 Exit codes:
   2    wrong usage
-  125  the program cannot be profiled, or the library or an option is not right; nothing was run
+  125  the program cannot be profiled, or the library or an option is invalid; nothing was run
   126  the program was found and cannot be executed
   127  the program was not found
   else the exit code of the program";
@@ -68,29 +68,29 @@ Exit codes:
     override_usage = "fastinst record [OPTIONS] -- PROGRAM [ARGS]..."
 )]
 pub(crate) struct Record {
-    /// Where the report goes: stderr, or a file that ends in .txt or .json (default: stderr). In
-    /// the name, %p is the process id, %e the executable, %h the host, %% a percent sign. A second
-    /// process of the same run gets its process id before the extension
+    /// The report's destination: stderr, or a file name that ends in .txt or .json (default:
+    /// stderr). In the name, %p is the process id, %e the executable, %h the host, %% a percent
+    /// sign. A second process of the same run gets its process id before the extension
     #[arg(short, long, value_name = "FILE")]
     output: Option<Output>,
 
-    /// One report for all processes of the run, in FILE.json, instead of one for each
+    /// Writes one report for all processes of the run to FILE.json, instead of one for each
     #[arg(long, requires = "output")]
     merge: bool,
 
-    /// What profiling may cost, in percent of the program's own processor time, or none (default:
-    /// 1%). A larger budget narrows the intervals; with none there is no limit, and every call is
-    /// counted and timed (--counts exact)
+    /// The maximum cost of profiling, in percent of the program's own processor time, or none
+    /// (default: 1%). A larger budget narrows the confidence intervals; with none there is no
+    /// limit, and every call is counted and timed (--counts exact)
     #[arg(long, value_name = "N%")]
     budget: Option<Budget>,
 
-    /// How calls are counted (default: sampled, in windows at random instants; functions that are
-    /// called rarely, all the time). exact counts every call, independently of the budget, and
-    /// functions that are called often become several times slower
+    /// How calls are counted. The default is sampled: in windows at random instants, and
+    /// continuously for functions that are called rarely. exact counts every call, independently of
+    /// the budget; functions that are called often become several times slower
     #[arg(long, value_name = "sampled|exact")]
     counts: Option<Counts>,
 
-    /// Take no samples of stacks, which need perf_event_open. Without them, total and self times of
+    /// Take no stack samples, which need perf_event_open. Without them, total and self times of
     /// functions that are called often have no upper limit in short runs
     #[arg(long)]
     no_stacks: bool,
@@ -111,8 +111,8 @@ pub(crate) struct Record {
     #[arg(long, value_name = "private|alias|mprotect")]
     text: Option<TextAccess>,
 
-    /// The library to preload (default: libfastinst.so in the folder of this command, in ../lib or
-    /// in ../lib/fastinst)
+    /// The library to preload (default: libfastinst.so in the directory of this command, in ../lib
+    /// or in ../lib/fastinst)
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
 

@@ -24,7 +24,7 @@ Examples:
 const EXIT_CODES: &str = "\
 Exit codes:
   0  printed
-  1  a file cannot be read or is no report of this version, or a function is not in it
+  1  a file cannot be read or is not a report of this version, or a function is not in it
   2  wrong usage";
 
 const HINT: &str = "--limit 0 shows all of them";

@@ -36,9 +36,9 @@ Examples:
   fastinst run --control -- ./server
       nothing is observed until a script is attached: see fastinst attach
 
-A script that counts the calls of each function:
+A script that counts the calls to each function:
   native:func:entry { report var calls: u64; calls++; }
-One that measures how long the calls of some functions take, in powers of two:
+One that measures how long calls to some functions take, in powers of two:
   report var ns: map<u32, u64>;
   native:func:exit / fname.starts_with(\"http_\") / { ns[log2(duration)]++; }
 One that shows the values of the arguments `size`, with debugging information (-g):
@@ -50,12 +50,12 @@ The program replaces this process, so signals and its exit code pass through unc
 
 Exit codes:
   2    wrong usage, or the script has mistakes; nothing was run
-  125  the program cannot be observed, or the library or the output is not right; nothing was run
+  125  the program cannot be observed, or the library or the output is invalid; nothing was run
   126  the program was found and cannot be executed
   127  the program was not found
   else the exit code of the program";
 
-/// Run a program and observe the calls of its instrumented functions with scripts
+/// Run a program and observe calls to its instrumented functions with scripts
 #[derive(Debug, Args)]
 #[command(
     before_help = EXAMPLES,
@@ -64,9 +64,9 @@ Exit codes:
     override_usage = "fastinst run [OPTIONS] [SCRIPT] -- PROGRAM [ARGS]..."
 )]
 pub(crate) struct Run {
-    /// Where the report goes (default: stderr). In the name, %p is the process id, %e the
-    /// executable, %h the host, %% a percent sign. Other processes of the run than the first get
-    /// their process id before the extension
+    /// The report's destination (default: stderr). In the name, %p is the process id, %e the
+    /// executable, %h the host, %% a percent sign. All processes of the run but the first get their
+    /// process id before the extension
     #[arg(short, long, value_name = "FILE")]
     output: Option<String>,
 
@@ -74,7 +74,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "text|json|csv|folded", value_parser = ScriptFormat::named)]
     format: Option<ScriptFormat>,
 
-    /// The library to preload (default: libfastinst_script.so in the folder of this command, in
+    /// The library to preload (default: libfastinst_script.so in the directory of this command, in
     /// ../lib or in ../lib/fastinst)
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
@@ -83,11 +83,12 @@ pub(crate) struct Run {
     #[arg(long)]
     control: bool,
 
-    /// Begins with the script off: each SIGUSR2 switches it on, or off again and writes the report
+    /// Begins with the script off: each SIGUSR2 toggles it, and writes the report when it is
+    /// switched off
     #[arg(long, requires = "script")]
     toggle: bool,
 
-    /// The script, in the Whamm language; with --control, there need not be one
+    /// The script, in the Whamm language; optional with --control
     #[arg(value_name = "SCRIPT", required_unless_present = "control")]
     script: Option<PathBuf>,
 

@@ -21,7 +21,7 @@ use super::{Failure, code, print, program, say};
 
 #[derive(Debug, Args)]
 pub(super) struct Calibrate {
-    /// Take less than a minute, and detect less
+    /// Run for less than a minute, and detect less
     #[arg(long, conflicts_with = "full")]
     quick: bool,
 
@@ -54,9 +54,9 @@ pub(super) struct Calibrate {
     #[arg(long)]
     no_save: bool,
 
-    /// Run against simulated machines instead of this one: against one with this window (bytes) and
-    /// T_max (ticks), or against this many that tear at rates and in clusters like real ones, and
-    /// count unsafe results
+    /// Run against simulated machines instead of this one: either one with this window (bytes) and
+    /// T_max (ticks), or this many machines that tear at rates and in clusters like real ones, of
+    /// which unsafe results are counted
     #[arg(
         long,
         value_name = "WINDOW:T_MAX|MACHINES",

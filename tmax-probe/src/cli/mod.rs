@@ -19,7 +19,7 @@ use tmax_probe::kernel::child;
 
 const EXAMPLES: &str = "\
 Examples:
-  tmax-probe                                   calibrate this machine: some five minutes
+  tmax-probe                                   calibrate this machine: about five minutes
   tmax-probe --quick                           the same in less than one
   tmax-probe --output run.json --plot run.svg  keep every trial, and draw the figures
   tmax-probe verify                            does the stored calibration still hold?

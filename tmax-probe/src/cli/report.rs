@@ -12,10 +12,10 @@ use super::{Failure, print};
 /// Print the report of a run that was stored by --output
 #[derive(Debug, Args)]
 pub(super) struct Report {
-    /// Results of tmax-probe, JSON
+    /// The results of tmax-probe, in JSON
     file: PathBuf,
 
-    /// Plot its figures
+    /// Plot the figures of the run
     #[arg(long, value_name = "FILE.svg|png", value_parser = plot_path)]
     plot: Option<PathBuf>,
 }

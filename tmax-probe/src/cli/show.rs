@@ -8,7 +8,7 @@ use super::{Failure, code, print, say};
 /// Show the calibration in force, or why there is none
 #[derive(Debug, Args)]
 pub(super) struct Show {
-    /// Print it as JSON
+    /// Print the calibration as JSON
     #[arg(long)]
     json: bool,
 }

@@ -17,7 +17,7 @@ use wordpatch::{FetchModel, FetchWindow, TMax, WaitPolicy};
 use super::progress::{self, Progress};
 use super::{Failure, code, print, program, say};
 
-/// Try by stress to refute the calibration in force (or another model): some forty seconds
+/// Stress-test the calibration in force (or another model): about forty seconds
 #[derive(Debug, Args)]
 pub(super) struct Verify {
     /// Toggle each of the 4 splits this often through wordpatch::patch, with 2 to 6 executors each.
@@ -33,7 +33,7 @@ pub(super) struct Verify {
     #[arg(long, value_name = "TICKS")]
     t_max: Option<u32>,
 
-    /// Check until interrupted, on idle processors and only a hundredth of the time. A refuted
+    /// Check until interrupted, only on idle processors, and for a hundredth of the time. A refuted
     /// calibration is renamed to FILE.refuted, and the program ends with code 4
     #[arg(long, conflicts_with_all = ["toggles", "window", "t_max"])]
     watch: bool,

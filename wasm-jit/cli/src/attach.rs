@@ -24,7 +24,7 @@ Examples:
   wasm-jit attach $! enable hotness
   wasm-jit attach $! report hotness
   wasm-jit attach $! disable hotness         from here on, it costs nothing
-  wasm-jit attach $! enable ./count.mm       a script, also of a program that has threads
+  wasm-jit attach $! enable ./count.mm       a script, even for a program with threads
   wasm-jit attach $! record --from parse --calls 20 -o app.trace";
 
 const EXIT_CODES: &str = "\
@@ -33,12 +33,12 @@ Exit codes:
   1   the process does not listen, or has refused: the reason is on stderr
   2   mistake in the command line";
 
-/// Switches the monitors of a program that runs in another process, or records a part of its run
+/// Switches the monitors of a running program, or records a part of its run
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 #[command(subcommand_value_name = "REQUEST", subcommand_help_heading = "Requests")]
 pub(super) struct Attach {
-    /// The process, which was started with run --control
+    /// The id of the process, which was started with run --control
     #[arg(value_name = "PID")]
     process: u32,
 
@@ -64,7 +64,7 @@ enum Request {
         #[arg(value_name = "NAME")]
         monitor: String,
     },
-    /// Prints what a monitor has observed so far, or all of them
+    /// Prints what one or all monitors have observed so far
     Report {
         /// The monitor [default: all that were started]
         #[arg(value_name = "NAME")]
@@ -74,13 +74,13 @@ enum Request {
         #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = format)]
         format: String,
     },
-    /// Records calls of a function, as wasm-jit record --from does, without a restart
+    /// Records calls to a function, as wasm-jit record --from does, without a restart
     ///
-    /// The recording ends after these calls, with --stop, or with the program; from then on, it
-    /// costs nothing.
+    /// The recording ends after these calls, with --stop, or with the program; afterwards it costs
+    /// nothing.
     Record {
-        /// The function (name or index), and the number of the call, from now on, that is recorded
-        /// first [default: 1]
+        /// The function (name or index), and the number of the first recorded call, counted from
+        /// now [default: 1]
         #[arg(long, value_name = "FUNCTION[:CALL]", required_unless_present = "stop")]
         from: Option<String>,
 

@@ -16,8 +16,8 @@ pub(super) struct CodeSettings {
     #[arg(long)]
     harden_speculation: bool,
 
-    /// Uses no AVX-512, so that what is compiled ahead of time can be loaded on processors without
-    /// it, with this option [default: as the processor has it]
+    /// Uses no AVX-512, so that precompiled code can be loaded, with this option, on processors
+    /// without it [default: as the processor has it]
     #[arg(long)]
     no_avx512: bool,
 }

@@ -32,7 +32,7 @@ Exit codes:
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct Compile {
     /// Writes the module and its machine code to this file, which wasm-jit run --allow-precompiled
-    /// loads without compiling it, if version and settings of code are the same
+    /// loads without compiling it, if version and code-generation settings are the same
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 

@@ -64,7 +64,7 @@ pub(super) struct Run {
     #[command(flatten)]
     pub(super) limits: ProgramLimits,
 
-    /// Instantiates this module first, and defines its exports for imports from NAME; may be
+    /// Instantiates this module first, and makes its exports available to imports from NAME; may be
     /// repeated
     #[arg(long = "preload", value_name = "NAME=FILE", value_parser = preload)]
     preloads: Vec<(String, PathBuf)>,
@@ -74,8 +74,8 @@ pub(super) struct Run {
     #[arg(long, value_name = "NAME", default_value = "'")]
     string_constants: String,
 
-    /// Runs the program although functions that it imports are not defined: it fails when it calls
-    /// one of them
+    /// Runs the program even if functions that it imports are undefined: it fails when it calls one
+    /// of them
     #[arg(long)]
     allow_unknown_functions: bool,
 
@@ -108,8 +108,9 @@ pub(super) struct Run {
     #[arg(long)]
     pub(super) gdb: bool,
 
-    /// Runs the program as it was recorded (wasm-jit record -o TRACE), without its host: files,
-    /// arguments and the environment are those of the trace, and what it wrote is not written again
+    /// Repeats a recorded run of the program (wasm-jit record -o TRACE) without its host: files,
+    /// arguments and the environment come from the trace, and the program's output is not written
+    /// again
     #[arg(
         long,
         value_name = "TRACE",
@@ -117,11 +118,11 @@ pub(super) struct Run {
     )]
     pub(super) replay: Option<PathBuf>,
 
-    /// Whether a recorded run counts instructions, in order to go back.
+    /// Whether a replay counts instructions, so that a debugger can go back.
     #[arg(skip)]
     pub(super) goes_back: bool,
 
-    /// Where the run is recorded, and which calls.
+    /// The output of a recording, and the calls to record.
     #[arg(skip)]
     pub(super) recorded: Option<Recorded>,
 
@@ -136,7 +137,7 @@ impl Run {
         self.limits.fuel.unwrap_or(i64::MAX as u64)
     }
 
-    /// What the program can import besides WASI and the functions of `wasm:js-string`.
+    /// The items that the program can import besides WASI and the functions of `wasm:js-string`.
     pub(super) fn imports(&self, engine: &Engine) -> Result<Imports, Failure> {
         let load = |(name, file): &(String, PathBuf)| Ok((name.clone(), super::load(engine, file)?));
         let preloads = self.preloads.iter().map(load).collect::<Result<_, Failure>>()?;
@@ -185,7 +186,7 @@ impl Run {
     }
 }
 
-/// `HOST::GUEST`, or one name for both.
+/// Parses `HOST::GUEST`, or one name for both.
 fn directory(text: &str) -> Result<(PathBuf, String), String> {
     let (host, guest) = text.split_once("::").unwrap_or((text, text));
     if host.is_empty() || guest.is_empty() {
@@ -307,7 +308,7 @@ fn invoke(arguments: &Run, store: &mut Store<Host>, function: &Func) -> Result<(
     super::print(|out| out.write_all(text.as_bytes())).map_err(Stop::Failure)
 }
 
-/// How a program has ended, for a debugger.
+/// A description of how a program has ended, for a debugger.
 pub(super) fn outcome(done: &Result<(), Stop>) -> Outcome {
     match done {
         Ok(()) => Outcome::exited(0),

@@ -1,4 +1,4 @@
-//! The user's folders for this command (XDG base directories).
+//! The user's directories for this command (XDG base directories).
 
 use std::path::PathBuf;
 

@@ -16,7 +16,7 @@ pub(super) struct ProgramLimits {
     pub(super) timeout: Option<Duration>,
 
     /// Stops each thread of the program with a trap after N units of fuel: 1 for each instruction,
-    /// and 1 for each call of a function; at the same instruction in every run [default: unlimited]
+    /// and 1 for each call; at the same instruction in every run [default: unlimited]
     #[arg(long, value_name = "N")]
     pub(super) fuel: Option<u64>,
 

@@ -9,16 +9,15 @@ use wasm_jit::{Cache, Config, Engine, Error, Module};
 
 use super::{Failure, folders, units};
 
-/// How a program's modules get their code.
+/// Options for the origin of the modules' machine code.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Loading {
-    /// Keeps the machine code of modules in this folder, so that they are not compiled again when
-    /// they are run again [default: none; without DIR: $XDG_CACHE_HOME/wasm-jit or
-    /// ~/.cache/wasm-jit]
+    /// Caches the machine code of modules in this directory, so that they are not compiled again in
+    /// later runs [default: none; without DIR: $XDG_CACHE_HOME/wasm-jit or ~/.cache/wasm-jit]
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     cache: Option<Option<PathBuf>>,
 
-    /// The size of that folder; what was not used for the longest time is removed
+    /// The maximum size of that directory; the least recently used code is removed
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = units::bytes, requires = "cache")]
     cache_size: usize,
 

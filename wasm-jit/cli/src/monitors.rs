@@ -38,7 +38,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = str::parse::<Format>)]
     monitor_format: Format,
 
-    /// Begins with the monitors switched off: each SIGUSR2 switches them on, or off again
+    /// Begins with the monitors switched off: each SIGUSR2 toggles them
     #[arg(long, requires = "monitors")]
     monitor_toggle: bool,
 
@@ -83,12 +83,12 @@ impl Arguments {
         self.control || self.monitor_toggle || self.is_replayed || starts_threads(program)
     }
 
-    /// Where reports go, if they are files.
+    /// The directory of the reports, if they are files.
     pub(super) fn directory(&self) -> Option<&Path> {
         self.monitor_out.as_deref()
     }
 
-    /// Where reports go.
+    /// The destination of the reports.
     pub(super) fn output(&self) -> Result<Output, Failure> {
         match &self.monitor_out {
             Some(directory) => Output::directory(directory).map_err(Failure::new),
@@ -96,7 +96,7 @@ impl Arguments {
         }
     }
 
-    /// Whether there are monitors, or may be.
+    /// Whether there are monitors, or there may be some later.
     pub(super) fn any(&self) -> bool {
         self.control || !self.monitors.is_empty()
     }
@@ -287,7 +287,7 @@ fn end_by(signal: Signal) {
 
 const EXAMPLES: &str = "\
 Examples:
-  wasm-jit monitors             all of them, a line each
+  wasm-jit monitors             all monitors, one per line
   wasm-jit monitors hotness     its results and its options";
 
 /// Lists the monitors for run --monitors, or describes one

@@ -14,7 +14,7 @@ const EXAMPLES: &str = "\
 Examples:
   wasm-jit objdump math.wat                    every function
   wasm-jit objdump --function fib math.wat     the function with this name
-  wasm-jit objdump --function 12 math.wat      the function with this index, imports counted
+  wasm-jit objdump --function 12 math.wat      the function with this index, imports included
   wasm-jit objdump --sites all math.wat        the code that is run while there are probes";
 
 const EXIT_CODES: &str = "\
@@ -50,7 +50,7 @@ pub(super) struct Objdump {
 enum Sites {
     /// Entries of functions
     Functions,
-    /// Also blocks, loops, branches and calls
+    /// Entries of functions, blocks, loops, branches and calls
     Branches,
     /// Entries and all instructions
     All,

@@ -20,14 +20,14 @@ Examples:
   wasm-jit replay-gen app.trace app.wasm -o bench.wasm      the same run, alone, in any engine";
 
 const EXIT_CODES: &str = "\
-Exit codes: those of wasm-jit run; 1 instead of 0 if the function of --from was not called, or its
+Exit codes: as for wasm-jit run, but 1 instead of 0 if the function of --from was not called, or its
 calls could not be recorded. The trace is complete up to the last call between the program and its
 host, however the program ends.";
 
 /// Runs a program, and records what its host does
 ///
-/// All calls between the program and its host are recorded, and what the host changes in memories,
-/// globals and tables. Programs with threads are refused.
+/// All calls between the program and its host are recorded, and all changes by the host in
+/// memories, globals and tables. Programs with threads are refused.
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 #[command(override_usage = "wasm-jit record [OPTIONS] --output <TRACE> <FILE> [ARGS]...")]
@@ -37,8 +37,8 @@ pub(super) struct Record {
     output: PathBuf,
 
     /// Writes a trace of each module, in one run: `program.trace` and, for each
-    /// `--preload NAME=FILE`, `NAME.trace`, in the folder TRACE, which is made if it does not
-    /// exist. Each replays alone, with its module
+    /// `--preload NAME=FILE`, `NAME.trace`, in the directory TRACE, which is created if it does not
+    /// exist. Each can be replayed separately, with its module
     #[arg(long, requires = "preloads", conflicts_with = "from")]
     each: bool,
 

@@ -15,10 +15,10 @@ use super::Failure;
 use super::host::Host;
 use super::output_file::{is_locked, is_special, refuse_inputs};
 
-/// Where a run is recorded, and which calls.
+/// The output of a recording, and the calls to record.
 #[derive(Clone, Debug)]
 pub(super) struct Recorded {
-    /// The trace, or the folder of the traces.
+    /// The trace, or the directory of the traces.
     pub(super) output: PathBuf,
     /// Whether each module has its own trace.
     pub(super) each: bool,
@@ -66,23 +66,23 @@ impl Recorded {
 /// The name of the program's trace, if each module has one.
 const PROGRAM: &str = "program";
 
-/// Which calls are recorded.
+/// The calls to record.
 #[derive(Clone, Debug, Args)]
 pub(super) struct FunctionCalls {
-    /// Records calls of this function (name or index) only, from its CALLth one on [default: 1]:
-    /// the trace begins with the memories, tables and globals that it finds, and the host calls it.
-    /// Before and after, the program runs at full speed
+    /// Records only calls to this function (name or index), from its CALLth call on [default: 1]:
+    /// the trace begins with the memories, tables and globals that the call finds, and the host
+    /// calls the function. Before and after, the program runs at full speed
     #[arg(long, value_name = "FUNCTION[:CALL]")]
     from: Option<String>,
 
-    /// Number of calls that are recorded; those that the function makes of itself are part of them.
-    /// What the program changes between two of them becomes changes by the host
+    /// Number of calls to record; recursive calls are part of the outermost one. Changes by the
+    /// program between two of the calls become changes by the host
     #[arg(long, value_name = "N", default_value = "1", requires = "from")]
     calls: NonZeroU64,
 }
 
 impl FunctionCalls {
-    /// The calls in a module; `None` if the run is recorded completely.
+    /// The calls to record in a module; `None` if the run is recorded completely.
     fn of(&self, module: &Module) -> Result<Option<Calls>, Failure> {
         self.from.as_ref().map(|from| wanted(module, from, self.calls)).transpose()
     }
@@ -114,7 +114,7 @@ pub(super) struct Recorders {
     pub(super) preloads: Vec<Recorder>,
 }
 
-/// Records a run, or calls of a function.
+/// Records a run, or calls to a function.
 pub(super) enum Recording {
     Run(Recorders),
     Calls(CallRecorder),
@@ -157,7 +157,7 @@ impl Recording {
     }
 
     /// Ends the recording after the end of the program. Returns the number of recorded calls, if
-    /// calls of a function are recorded.
+    /// calls to a function are recorded.
     pub(super) fn finish(self, store: &mut Store<Host>, program: &Path) -> Result<Option<u64>, Failure> {
         let stopped = match self {
             Self::Run(Recorders { program, preloads }) => {

@@ -36,13 +36,13 @@ enum Verb {
 
 /// Prints the events of a trace, one per line
 ///
-/// A line is the number of the event, its kind and its fields; integers are signed, and
-/// not-a-number floats have their bits. Of a damaged trace, the events before the damage are
-/// printed; the exit code is then 1.
+/// A line contains the number of the event, its kind and its fields; integers are signed, and NaNs
+/// are printed as bits. If the trace is damaged, the events before the damage are printed, and the
+/// exit code is 1.
 #[derive(Debug, Args)]
 struct Dump {
-    /// Prints a JSON object per line: `number`, `event` (the kind), and the fields. Integers of 64
-    /// bits are text, the bits of 64-bit floats and of vectors hexadecimal text
+    /// Prints a JSON object per line: `number`, `event` (the kind), and the fields. 64-bit integers
+    /// are strings; the bits of 64-bit floats and of vectors are hexadecimal strings
     #[arg(long)]
     json: bool,
 
@@ -51,11 +51,11 @@ struct Dump {
     trace: PathBuf,
 }
 
-/// Makes a trace from one in the text format of Wasm-R3 (EC, ER, TC, IC, IR, L, MG, G, T, TG)
+/// Converts a trace in the text format of Wasm-R3 (EC, ER, TC, IC, IR, L, MG, G, T, TG)
 ///
-/// The program runs with a host that does what the text says. A line that cannot be read, or that
-/// does not fit the program, is an error; there is no new trace then. A text that ends before the
-/// run does is one of a host that fails there. Imported globals (IG) are refused.
+/// The program runs with a host that acts as the text describes. A line that cannot be parsed, or
+/// that does not fit the program, is an error; then no trace is written. If the text ends before
+/// the run does, the host fails there. Imported globals (IG) are refused.
 #[derive(Debug, Args)]
 struct Import {
     /// The new trace
@@ -133,19 +133,22 @@ Examples:
   wasm-jit replay-gen --separate app.trace app.wasm -o bench        as three modules
   wasmtime --preload imports=bench/imports.wasm --preload program=bench/program.wasm bench/host.wasm";
 
-/// Makes a module from a program and a trace that repeats the recorded run alone, in any engine
+/// Makes a module from a program and a trace, which repeats the recorded run by itself, in any
+/// engine
 ///
-/// It has no imports; its _start repeats the calls of the host. A run that ended by exit, or by a
-/// trap, ends by a trap.
+/// The module has no imports; its _start repeats the calls made by the host. A run that ended by
+/// exit, or by a trap, ends by a trap.
 #[derive(Debug, Args)]
 #[command(before_help = GENERATE_EXAMPLES, help_template = super::TEMPLATE)]
 pub(super) struct ReplayGen {
-    /// The new module; with --javascript or --separate a folder, which is made if it does not exist
+    /// The new module; with --javascript or --separate a directory, which is created if it does not
+    /// exist
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
     /// Makes a host in JavaScript: the files replay.mjs, program.wasm, which is the program with
-    /// more exports, and events.bin. It checks if it is started with --check
+    /// more exports, and events.bin. Started with --check, it compares arguments and results with
+    /// the recorded ones
     #[arg(long, conflicts_with_all = ["check", "separate"])]
     javascript: bool,
 
@@ -193,7 +196,7 @@ pub(super) fn generate(arguments: &ReplayGen) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes files into a folder.
+/// Writes files into a directory.
 fn write_files(files: &[(&str, &[u8])], arguments: &ReplayGen) -> Result<ExitCode, Failure> {
     let folder = &arguments.output;
     fs::create_dir_all(folder).map_err(|error| Failure::of_file(folder, error))?;
@@ -209,18 +212,18 @@ const REDUCE_EXAMPLES: &str = "\
 Examples:
   wasm-jit reduce app.trace app.wasm -o small.trace
   wasm-jit replay-gen small.trace app.wasm -o bench.wasm
-  wasm-jit reduce --slice parse app.trace app.wasm -o parse.trace      the calls of one function";
+  wasm-jit reduce --slice parse app.trace app.wasm -o parse.trace      the calls to one function";
 
 /// Writes a smaller trace of the same run
 ///
-/// Bytes that the host has written and the program does not read are dropped. The program runs
-/// once more, without its host, some ten times slower; a run that does not repeat is an error,
-/// which names the first event that differs, and there is no new trace then. The figures of a slice
-/// are those before and after bytes were dropped from it.
+/// Bytes that the host has written and the program does not read are dropped. For this, the program
+/// runs once more, without its host, about ten times slower; a run that differs from the trace is
+/// an error, which names the first event that differs, and no trace is written. The figures of a
+/// slice are those before and after bytes were dropped from it.
 #[derive(Debug, Args)]
 #[command(before_help = REDUCE_EXAMPLES, help_template = super::TEMPLATE)]
 pub(super) struct Reduce {
-    /// Keeps only the calls of this function, given by its name or its index: in the new trace, the
+    /// Keeps only the calls to this function, given by its name or its index: in the new trace, the
     /// host calls it, with the memories, tables and globals that it found. Recursive calls are part
     /// of the outermost one. The program runs twice
     #[arg(long, value_name = "FUNCTION")]
@@ -247,7 +250,7 @@ pub(super) struct Reduce {
     program: PathBuf,
 }
 
-/// The figures that are printed.
+/// The printed figures.
 #[derive(Serialize)]
 struct Figures {
     #[serde(flatten)]

@@ -42,12 +42,12 @@ struct Compile {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// The script; count.mm+FOLDER/library.wasm if a library is not next to it
+    /// The script; count.mm+DIRECTORY/library.wasm if a library is not next to it
     #[arg(value_name = "SCRIPT[+LIBRARY]...")]
     script: String,
 }
 
-/// Rewrites a program so that it does by itself what a script says, in any engine
+/// Rewrites a program so that it executes a script itself, in any engine
 ///
 /// The report goes to standard error when the program ends by returning from _start or by exit. A
 /// program without _start, such as a library, reports when the exported function that --entry names
@@ -55,7 +55,7 @@ struct Compile {
 /// several memories (multi-memory).
 #[derive(Debug, Args)]
 struct Instrument {
-    /// The exported function at whose end the report is made [default: _start]
+    /// The exported function at whose return the report is printed [default: _start]
     #[arg(long, value_name = "FUNCTION")]
     entry: Option<String>,
 
@@ -63,7 +63,7 @@ struct Instrument {
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    /// The script, which uses no libraries
+    /// The script, which must not use libraries
     #[arg(value_name = "SCRIPT")]
     script: PathBuf,
 
@@ -75,7 +75,8 @@ struct Instrument {
 /// Lists the events that a rule matches, and the variables that each binds
 #[derive(Debug, Args)]
 struct Info {
-    /// Such as wasm:opcode:call:before, wasm:func:entry or 'wasm:opcode:*load*:before'
+    /// A match rule, such as wasm:opcode:call:before, wasm:func:entry or
+    /// 'wasm:opcode:*load*:before'
     #[arg(value_name = "RULE")]
     rule: String,
 }
@@ -96,7 +97,7 @@ pub(super) fn run(arguments: &Whamm) -> Result<ExitCode, Failure> {
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) script: PathBuf,
-    /// The named libraries; others are searched for in the folder of the script.
+    /// The named libraries; others are searched for in the directory of the script.
     pub(super) libraries: Vec<PathBuf>,
 }
 

@@ -24,7 +24,7 @@ pub fn of_seed(seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A module with features, some of which we do not support; some of its functions may be invalid.
+/// A module with features that wasm-jit may not support; some of its functions may be invalid.
 fn module(random: &mut Random) -> Vec<u8> {
     let config = Config {
         allow_invalid_funcs: random.one_in(3),

@@ -8,7 +8,7 @@ use crate::program::{self, Features, Form};
 use crate::random::{Random, mixed};
 use crate::record::{Type, Value};
 
-/// Number of calls of each export, each in a new instance.
+/// Number of calls to each export, each in a new instance.
 pub const ROUNDS: u64 = 2;
 
 /// Number of loop iterations and calls that an instance may make.
@@ -45,7 +45,8 @@ pub struct Case {
     /// The module.
     pub wasm: Vec<u8>,
     /// The same program for the engine under test, with the legacy form of exceptions, which the
-    /// reference engine does not support. Not if fuel is compared: its instructions are others.
+    /// reference engine does not support. `None` if fuel is compared, because the instructions
+    /// differ.
     pub legacy: Option<Vec<u8>>,
     /// Whether all NaNs are equal.
     pub same_nans: bool,
@@ -83,7 +84,7 @@ impl Case {
         Self { wasm: Vec::new(), legacy: None, ..*self }
     }
 
-    /// The arguments of a call of an export.
+    /// The arguments of a call to an export.
     #[must_use]
     pub fn arguments(&self, round: u64, name: &str, types: &[Type]) -> Vec<Value> {
         let mut random =

@@ -76,8 +76,9 @@ struct Options {
     /// as wasm-jit's.
     #[arg(long)]
     fuel: bool,
-    /// Runs wasm-jit's code with random probes, which are switched meanwhile, and compares what
-    /// they count as well. `--case` then tries 100 times, since threads take turns differently.
+    /// Runs wasm-jit's code with random probes, which are switched while it runs, and compares
+    /// their counts, too. `--case` then tries 100 times, since threads are scheduled differently
+    /// each time.
     #[arg(long, conflicts_with = "fuel")]
     probes: bool,
     /// Runs as a worker: the seeds from --seed on, in steps of this size.
@@ -125,7 +126,7 @@ impl Options {
         self.collect_always || seed.is_multiple_of(3)
     }
 
-    /// An engine of its own for a case with probes.
+    /// A separate engine for a case with probes.
     fn with_probes(&self, seed: u64) -> Ours {
         let mut config = self.config();
         config.collects_always(self.collects_always(seed));
@@ -146,7 +147,7 @@ impl Engines {
         Self { plain: Ours::with_config(options.config()), collecting }
     }
 
-    /// The one for a seed.
+    /// The engine for a seed.
     fn of(&self, seed: u64, options: &Options) -> &Ours {
         if options.collects_always(seed) { &self.collecting } else { &self.plain }
     }

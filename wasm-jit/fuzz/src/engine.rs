@@ -101,7 +101,7 @@ pub struct Host {
 #[derive(Debug, Default)]
 struct Observed {
     events: Vec<Event>,
-    /// How many of them are calls of host functions.
+    /// How many of the events are calls to host functions.
     calls: usize,
 }
 
@@ -110,7 +110,7 @@ impl Host {
         Self { case: Arc::new(case.host()), observed: Arc::default() }
     }
 
-    /// Records the call of an imported function, and returns its results.
+    /// Records a call to an imported function, and returns its results.
     ///
     /// # Panics
     /// If another call has panicked.
@@ -147,7 +147,7 @@ pub fn load_and_run(engine: &impl Engine, case: &Case) -> Result<Record, String>
 }
 
 /// Runs a case: each round calls all exported functions of a new instance, in the order of their
-/// names, and then inspects what the others contain.
+/// names, and then inspects the contents of the other exports.
 ///
 /// # Errors
 /// A value cannot be represented.

@@ -3,7 +3,7 @@
 use wasmparser::{CompositeInnerType, Parser, Payload, TypeRef, ValType};
 
 /// Whether a module imports only functions, globals and tables whose results, values and elements
-/// may be null, or numbers: the host has no function and no object of a given type.
+/// may be null or numbers: the host has no functions or objects of given types.
 pub(crate) fn can_be_defined(wasm: &[u8]) -> bool {
     let mut types = Vec::new();
     for payload in Parser::new(0).parse_all(wasm) {

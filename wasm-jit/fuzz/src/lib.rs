@@ -3,7 +3,7 @@
 //! A [`Case`] is generated from a seed alone: a module, with a selection of the features that both
 //! engines support, by wasm-smith or by [`program`], and the arguments of its calls.
 //! [`engine::run_loaded`] runs it in an [`Engine`] and keeps a [`Record`] of all observable
-//! behaviour: how each call of an exported function ended and with which values, which host
+//! behaviour: how each call to an exported function ended and with which values, which host
 //! functions were called with which values, and the final contents of exported memories, globals
 //! and tables. The two records must agree; [`record`] describes the permitted differences.
 //!

@@ -33,7 +33,7 @@ impl Ours {
         Self::with_config(Config::new())
     }
 
-    /// The same, with settings.
+    /// As [`Self::new`], with settings.
     ///
     /// # Panics
     /// If the settings are not supported here.
@@ -68,7 +68,7 @@ impl Loaded {
         &self.module
     }
 
-    /// Its probes are notified of new stores.
+    /// Sets the probes that are notified of new stores.
     pub(crate) fn attach(&mut self, probes: Arc<Set>) {
         self.probes = Some(probes);
     }
@@ -129,7 +129,7 @@ impl Engine for Ours {
     fn parameters(&self, store: &Store<()>, export: &Extern) -> Option<Vec<Type>> {
         let Extern::Func(func) = export else { return None };
         let ty = func.ty(store);
-        // No object of a given type, or function, can be given.
+        // The host has no functions or objects of given types.
         let can_be_null = |ty: ValType| !matches!(ty, ValType::Ref(ty) if !ty.is_nullable());
         ty.params().all(can_be_null).then(|| ty.params().map(type_of).collect())
     }

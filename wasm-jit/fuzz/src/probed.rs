@@ -1,16 +1,17 @@
 //! Cases with probes: a program must behave as without them, and what they count must be exact.
 //!
 //! For each seed:
-//! 1. The reference engine runs the module, rewritten so that it counts by itself.
-//! 2. Random places of the module get probes of random kinds. While the program runs
-//!    several times, another thread, the closures of firing probes, and the program's thread
-//!    between them switch, make and drop probes. Every run must have the results of the reference
+//! 1. The reference engine runs the module, rewritten so that it counts executions itself.
+//! 2. Random places of the module get probes of random kinds. While the program runs several times,
+//!    probes are switched, made and dropped by another thread, by the closures of firing probes,
+//!    and by the program's thread between probes. Every run must have the results of the reference
 //!    engine.
-//! 3. All probes are on, and nothing is switched: another run counts what the rewritten module has
-//!    counted.
-//! 4. All probes are off: another run counts nothing.
+//! 3. All probes are on, and nothing is switched: the counts of another run must be those of the
+//!    rewritten module.
+//! 4. All probes are off: another run must count nothing.
 //!
-//! A third of the seeds begins with step 3. What probes of several kinds see of a frame must agree.
+//! A third of the seeds begin with step 3. Probes of different kinds must observe the same values
+//! of a frame.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,8 +42,8 @@ pub struct Done {
     pub counts: u64,
 }
 
-/// Chooses where the code of a seed's module has places for probes, and which functions count by
-/// themselves.
+/// Chooses where the code of a seed's module has sites from the start, and which functions get
+/// counting versions.
 pub fn configure(config: &mut Config, seed: u64) {
     let mut random = Random::new(mixed(seed) ^ 0x636f_6e66);
     config.probe_sites(random.choose(&[
@@ -60,7 +61,7 @@ pub fn configure(config: &mut Config, seed: u64) {
 /// Runs a case with probes in `ours`. Each run's record must pass `check`.
 ///
 /// # Errors
-/// What is different, or not exact.
+/// A description of the difference or of the inexact count.
 pub fn run(
     ours: &Ours,
     theirs: &impl Engine,
@@ -140,7 +141,7 @@ fn run_while_changing(
     })
 }
 
-/// Sets a flag when it goes, also by a panic.
+/// Sets a flag when it is dropped, including by a panic.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {

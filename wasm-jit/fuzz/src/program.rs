@@ -410,7 +410,7 @@ impl Function<'_> {
         call + &self.take_all(&results)
     }
 
-    /// A call of a later function, directly or through the table.
+    /// A call to a later function, directly or through the table.
     fn call(&mut self) -> Option<(String, Vec<Ty>)> {
         let later = self.signatures.len() - self.index - 1;
         if later == 0 {
@@ -420,7 +420,7 @@ impl Function<'_> {
         Some((format!("({})", self.call_of(callee)), self.signatures[callee].results.clone()))
     }
 
-    /// A call of a function, without its parentheses.
+    /// A call to a function, without its parentheses.
     fn call_of(&mut self, callee: usize) -> String {
         let signature = self.signatures[callee].clone();
         let arguments: String =
@@ -708,7 +708,7 @@ impl Function<'_> {
         format!("({}.{what} {left} {right})", ty.name())
     }
 
-    /// Both halves of a result of 128 bits, or the low one.
+    /// Both halves of a 128-bit result, or the low one.
     fn wide(&mut self, depth: usize) -> String {
         let (what, operands) =
             self.random.choose(&[("add128", 4), ("sub128", 4), ("mul_wide_s", 2), ("mul_wide_u", 2)]);

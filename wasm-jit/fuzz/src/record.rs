@@ -21,7 +21,7 @@ pub enum Type {
     Extern,
     Exn,
     Any,
-    /// A type of `any`'s hierarchy of which the host has only null.
+    /// A type in the hierarchy of `any` for which the host has only null.
     NullAny,
     /// The same of `extern`'s.
     NullExtern,
@@ -30,13 +30,13 @@ pub enum Type {
 /// A value, as far as it is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// An integer of 32 bits.
+    /// A 32-bit integer.
     I32(i32),
-    /// An integer of 64 bits.
+    /// A 64-bit integer.
     I64(i64),
-    /// The bits of a float of 32 bits.
+    /// The bits of a 32-bit float.
     F32(u32),
-    /// The bits of a float of 64 bits.
+    /// The bits of a 64-bit float.
     F64(u64),
     /// The bits of a vector.
     V128(u128),
@@ -44,7 +44,7 @@ pub enum Value {
     Null(Type),
     /// Any function.
     Func,
-    /// A number of the host.
+    /// A number by which the host identifies its value.
     Extern(u32),
     /// An `i31`, sign-extended.
     I31(i32),
@@ -55,7 +55,7 @@ pub enum Value {
 }
 
 impl Type {
-    /// Its zero, or null.
+    /// The type's zero, or null.
     #[must_use]
     pub fn zero(self) -> Value {
         match self {
@@ -136,7 +136,7 @@ pub enum Event {
         /// Its outcome.
         outcome: Outcome,
     },
-    /// The fuel that a call consumed which has returned.
+    /// The fuel consumed by a call that has returned.
     Consumed(u64),
     /// The final length in bytes and checksum of an exported memory.
     Memory(String, u64, u32),

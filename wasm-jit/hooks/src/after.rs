@@ -1,4 +1,4 @@
-//! The completion of instructions, by probes at all instructions that may follow.
+//! Completion events of instructions, observed by probes at all instructions that may follow.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,21 +18,22 @@ pub struct After {
     pub function: u32,
     /// The offset of the instruction from the start of the function's body.
     pub offset: u32,
-    /// Where control continues: the offset of the next instruction; for the exit, the length of the
-    /// body.
+    /// The offset at which control continues, from the start of the function's body: that of the
+    /// next instruction, or for the exit, the length of the body.
     pub next: u32,
-    /// The instance in which it happens.
+    /// The instance that executes the instruction.
     pub instance: InstanceId,
 }
 
 /// Calls a closure whenever one of the chosen instructions has completed.
 ///
 /// A call has completed when it has returned. Instructions that trap or throw do not complete, and
-/// tail calls do not in their frame. An instruction that was executed before the hook was switched
-/// on does not count.
+/// tail calls do not in their frame. An instruction that began before the hook was switched on is
+/// not reported.
 ///
 /// # Errors
-/// Those of making and activating probes.
+/// As [`Module::probes`](wasm_jit::Module::probes) and
+/// [`Probe::activate`](wasm_jit::probes::Probe::activate).
 pub fn after<'a>(
     of: impl Into<Instances<'a>>,
     filter: impl Fn(&Site<'_>) -> bool,
@@ -41,7 +42,7 @@ pub fn after<'a>(
     let of = of.into();
     // By number: function and offset.
     let mut sites = Vec::new();
-    // The places that follow: their offsets, and the numbers of those before them.
+    // The places that follow: their offsets, and the numbers of the instructions before them.
     let mut followers: BTreeMap<(u32, Place), (u32, Vec<usize>)> = BTreeMap::new();
     let mut specs = Vec::new();
     each_site(of.module, filter, |site, flow, index| {

@@ -1,4 +1,4 @@
-//! From instructions to probes.
+//! Choosing instructions, and making probes for them.
 
 use wasm_jit::Module;
 use wasm_jit::probes::{
@@ -9,15 +9,15 @@ use wasm_jit::wasmparser::Operator;
 
 use crate::flow::Flow;
 
-/// The instances whose events are reported: those of a module, for which a reference to it can be
-/// passed, or some of them, for which a pair of that and a [`Scope`] can be passed.
+/// The instances whose events are reported: either all instances of a module, converted from
+/// `&Module`, or some of them, converted from `(&Module, Scope)`.
 ///
 /// An instance must exist when it is chosen ([`ProbeError::NoInstance`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Instances<'a> {
-    /// Of this module.
+    /// The module whose instances are observed.
     pub module: &'a Module,
-    /// Which of them.
+    /// Which of the module's instances are observed.
     pub scope: Scope,
 }
 
@@ -41,7 +41,7 @@ pub struct Site<'a> {
     pub function: u32,
     /// The offset of the instruction from the start of the function's body.
     pub offset: u32,
-    /// The instruction.
+    /// The decoded instruction.
     pub operator: &'a Operator<'a>,
 }
 
@@ -75,13 +75,13 @@ pub(crate) fn callback(closure: impl Fn(usize, InstanceId, &[u64]) + Send + Sync
     })
 }
 
-/// Probes that call closures with their numbers and the running instance, and some that call
-/// others.
+/// Probes that call closures with their numbers and the running instance, and some that call other
+/// closures.
 #[derive(Debug, Default)]
 pub(crate) struct Probes(Vec<ProbeSpec>);
 
 impl Probes {
-    /// One at a place, which calls a closure that [`callback`] has made.
+    /// Adds a probe at a place, which calls a closure made by [`callback`].
     pub(crate) fn add(
         &mut self,
         (function, place): (u32, Place),
@@ -95,16 +95,16 @@ impl Probes {
         self.0.push(ProbeSpec { location: Location { function, place }, kind });
     }
 
-    /// One at a place, which calls a closure of its own with the frame.
+    /// Adds a probe at a place, which calls its own closure with the frame.
     pub(crate) fn add_generic(&mut self, (function, place): (u32, Place), closure: GenericFn) {
         let kind = Kind::Generic(closure);
         self.0.push(ProbeSpec { location: Location { function, place }, kind });
     }
 
-    /// Makes those that can be reached, in the order in which they were added.
+    /// Makes the probes of reachable places, in the order in which they were added.
     ///
     /// # Errors
-    /// Those of making probes.
+    /// As [`Module::probes`].
     pub(crate) fn make(self, Instances { module, scope }: Instances<'_>) -> Result<Vec<Probe>, ProbeError> {
         let made = module.scoped_probes(scope, &self.0).into_iter();
         made.filter(|probe| !matches!(probe, Err(ProbeError::Unreachable { .. }))).collect()

@@ -1,4 +1,4 @@
-//! Blocks that control enters, and loops that it repeats.
+//! Entries of blocks, and iterations of loops.
 
 use wasm_jit::probes::{InstanceId, Place, ProbeError};
 use wasm_jit::wasmparser::Operator;
@@ -6,13 +6,13 @@ use wasm_jit::wasmparser::Operator;
 use crate::attach::{Instances, Probes, Site, callback, each_site};
 use crate::hook::Hook;
 
-/// What kind of block control enters.
+/// The kind of a block that is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BlockKind {
     /// A `block`.
     Block,
-    /// A `loop`: when it is entered, and with each branch to it.
+    /// A `loop`, both when it is entered and at each branch to it.
     Loop,
     /// An `if`, whether or not its condition holds.
     If,
@@ -28,16 +28,17 @@ pub struct Block {
     pub function: u32,
     /// The offset of the instruction from the start of the function's body.
     pub offset: u32,
-    /// What it is.
+    /// The kind of block.
     pub kind: BlockKind,
-    /// The instance in which it happens.
+    /// The instance that executes the block.
     pub instance: InstanceId,
 }
 
 /// Calls a closure whenever one of the chosen blocks is entered, or a loop repeated.
 ///
 /// # Errors
-/// Those of making and activating probes.
+/// As [`Module::probes`](wasm_jit::Module::probes) and
+/// [`Probe::activate`](wasm_jit::probes::Probe::activate).
 pub fn blocks<'a>(
     of: impl Into<Instances<'a>>,
     filter: impl Fn(&Site<'_>) -> bool,

@@ -9,7 +9,7 @@ use wasm_jit::{Module, RefType, ValType};
 use crate::attach::{Instances, Probes, Site, callback, each_site};
 use crate::hook::Hook;
 
-/// What decides.
+/// The kind of a conditional instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BranchKind {
@@ -39,28 +39,28 @@ pub struct Branch {
     pub function: u32,
     /// The offset of the instruction from the start of the function's body.
     pub offset: u32,
-    /// What it is.
+    /// The kind of instruction.
     pub kind: BranchKind,
     /// Whether the condition holds: whether a `br_if` or a `br_on_...` branches, an `if` executes
     /// its first part, a `select` selects its first operand, and a `br_table` has a target at its
     /// index.
     pub taken: bool,
-    /// Which target a `br_table` has chosen, by its number; the default target is the last one. For
-    /// the others, 1 if the condition holds, else 0.
+    /// The number of the target that a `br_table` has chosen; the default target is the last one.
+    /// For other instructions, 1 if the condition holds, else 0.
     pub choice: u32,
-    /// Where control continues: the offset of the next instruction; for the exit, the length of the
-    /// body.
+    /// The offset at which control continues, from the start of the function's body: that of the
+    /// next instruction, or for the exit, the length of the body.
     pub target: u32,
-    /// The instance in which it happens.
+    /// The instance that executes the branch.
     pub instance: InstanceId,
 }
 
-/// A branch as it is in the code.
+/// The static properties of a branch.
 struct Known {
     function: u32,
     offset: u32,
     kind: BranchKind,
-    /// By choice: where control continues.
+    /// The offset at which control continues, by choice.
     targets: Box<[u32]>,
     decides: Decides,
 }
@@ -68,7 +68,8 @@ struct Known {
 /// Calls a closure whenever one of the chosen branches has decided.
 ///
 /// # Errors
-/// Those of making and activating probes.
+/// As [`Module::probes`] and
+/// [`Probe::activate`](wasm_jit::probes::Probe::activate).
 pub fn branches<'a>(
     of: impl Into<Instances<'a>>,
     filter: impl Fn(&Site<'_>) -> bool,
@@ -142,7 +143,7 @@ impl Decides {
 }
 
 impl Known {
-    /// The decision, by the operand, or by whether that is of the type.
+    /// The decision, according to the operand, or to whether it is null or of the type.
     fn decided(&self, value: u64, instance: InstanceId) -> Branch {
         let last = self.targets.len() as u64 - 1;
         let (taken, choice) = match self.kind {

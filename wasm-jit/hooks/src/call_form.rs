@@ -1,13 +1,14 @@
-//! The instructions that call.
+//! Call instructions: whether an instruction calls, and how.
 
 use wasm_jit::wasmparser::Operator;
 
-/// The form of an instruction that calls.
+/// The form of a call instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallForm {
-    /// The function that the instruction names; `None` if it is found in a table or by a reference.
+    /// The index of the function that the instruction names; `None` if the function is found in a
+    /// table or by a reference.
     pub callee: Option<u32>,
-    /// Whether the callee replaces the frame.
+    /// Whether it is a tail call: the callee replaces the frame.
     pub is_tail: bool,
 }
 

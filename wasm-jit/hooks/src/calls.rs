@@ -1,4 +1,4 @@
-//! Calls, with the functions that they call.
+//! Call events, with the called functions.
 
 use wasm_jit::probes::{Bound, InstanceId, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeError};
 
@@ -16,18 +16,18 @@ pub enum CallKind {
     Indirect,
 }
 
-/// A function that is called.
+/// The callee of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Callee {
-    /// One of the running instance, by its index.
+    /// A function that the running instance defines, by its index, imports included.
     Function(u32),
-    /// One that the instance imports, from the host or another instance, by its index.
+    /// A function that the instance imports, from the host or another instance, by its index.
     Import(u32),
-    /// A function of the host or of another instance, which the instance does not import.
+    /// A function of the host or of another instance that the instance does not import.
     Other,
-    /// None: the call traps, since the table has no function at the index, or the reference is
-    /// null.
+    /// No function: the call traps, since the table has no function at the index, or the reference
+    /// is null.
     None,
 }
 
@@ -39,29 +39,30 @@ pub struct Call {
     pub function: u32,
     /// The offset of the instruction from the start of the function's body.
     pub offset: u32,
-    /// How.
+    /// Whether the call is direct or indirect.
     pub kind: CallKind,
     /// Whether it is a tail call, which ends the frame.
     pub is_tail: bool,
-    /// What is called. An indirect call may still trap, because the function has another type.
+    /// The called function. An indirect call may still trap, because the function has another type.
     pub callee: Callee,
-    /// The instance in which it happens.
+    /// The instance that makes the call.
     pub instance: InstanceId,
 }
 
-/// A call as it is in the code.
+/// The static properties of a call.
 struct Known {
     function: u32,
     offset: u32,
     is_tail: bool,
-    /// None of an indirect call.
+    /// `None` for an indirect call.
     callee: Option<u32>,
 }
 
 /// Calls a closure whenever one of the chosen calls is about to be made.
 ///
 /// # Errors
-/// Those of making and activating probes.
+/// As [`Module::probes`](wasm_jit::Module::probes) and
+/// [`Probe::activate`](wasm_jit::probes::Probe::activate).
 pub fn calls<'a>(
     of: impl Into<Instances<'a>>,
     filter: impl Fn(&Site<'_>) -> bool,

@@ -1,8 +1,8 @@
 //! Where control goes in a function.
 //!
-//! A branch to the end of a block continues after its `end`, which it does not execute; so does the
-//! false branch of an `if` without `else`. An `end`, `else` or `catch` is executed when control
-//! reaches it from the preceding instruction.
+//! A branch to the end of a block, or the false branch of an `if` without `else`, continues after
+//! the block's `end`, which it does not execute. An `end`, `else` or `catch` is executed when
+//! control reaches it from the preceding instruction.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,20 +13,21 @@ use wasm_jit::wasmparser::{Catch, Operator};
 
 /// The instructions of a function, and where control goes from each.
 ///
-/// A branch to the end of a block continues after its `end`, which it does not execute; so does the
-/// false branch of an `if` without `else`. Exceptions and traps are not in it: handlers of
+/// A branch to the end of a block, or the false branch of an `if` without `else`, continues after
+/// the block's `end`, which it does not execute. Exceptions and traps are not in it: handlers of
 /// exceptions in the legacy form follow no instruction, and those of `try_table` are ordinary
 /// labels.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Flow<'m> {
-    /// Each with its offset from the start of the body.
+    /// The instructions in order, each with its offset from the start of the body.
     pub instructions: Vec<(u32, Operator<'m>)>,
-    /// By instruction: where control may continue, of an `if` first the true branch, of a
-    /// `br_table` in the order of its targets, the default one last. Indices; that of the exit is
-    /// the number of instructions.
+    /// For each instruction, the indices of the instructions at which control may continue: for an
+    /// `if`, the true branch first; for a `br_table`, in the order of its targets, the default one
+    /// last. The index of the exit is the number of instructions.
     pub successors: Vec<Vec<usize>>,
-    /// Where control continues when the function catches an exception: indices, each once.
+    /// The indices of the instructions at which control continues when the function catches an
+    /// exception.
     pub handlers: BTreeSet<usize>,
 }
 
@@ -38,12 +39,12 @@ struct Open {
     after: Vec<(usize, usize)>,
     /// Whether a handler continues there.
     catches_after: bool,
-    /// The successor of an `if` that is its false branch, until there is an `else`.
+    /// The number of the successor of an `if` that is its false branch, until there is an `else`.
     false_branch: Option<usize>,
 }
 
 impl<'m> Flow<'m> {
-    /// That of a function with this body.
+    /// Finds the control flow of a function from its body.
     pub fn of(body: FunctionBody<'m>) -> Self {
         let start = body.range().start;
         let instructions: Vec<(u32, Operator<'m>)> = body
@@ -179,11 +180,12 @@ impl<'m> Flow<'m> {
         }
     }
 
-    /// By instruction: whether a basic block begins with it. These are the first instruction, each
-    /// `loop`, where control continues after a branch or in a handler, and what follows an
-    /// instruction that does not continue there only.
+    /// For each instruction, whether a basic block begins with it: the first instruction, each
+    /// `loop`, the targets of branches and handlers, and each instruction after one that may
+    /// continue elsewhere.
     ///
-    /// An instruction that may trap or throw ends no block: control does not come back.
+    /// An instruction that may trap or throw does not end a block, since control does not come
+    /// back.
     pub fn leaders(&self) -> Vec<bool> {
         // With the exit, where branches continue too.
         let mut leaders = vec![false; self.instructions.len() + 1];
@@ -200,7 +202,7 @@ impl<'m> Flow<'m> {
         leaders
     }
 
-    /// The basic blocks in the order of their instructions, which are indices.
+    /// The basic blocks in order, as ranges of instruction indices.
     pub fn blocks(&self) -> Vec<Range<usize>> {
         let leaders = self.leaders();
         let starts: Vec<usize> = (0..leaders.len()).filter(|index| leaders[*index]).collect();
@@ -216,7 +218,8 @@ impl<'m> Flow<'m> {
         }
     }
 
-    /// The offset of an instruction; for the exit, the length of the body.
+    /// The offset of an instruction from the start of the body; for the exit, the length of the
+    /// body.
     pub fn offset(&self, index: usize) -> u32 {
         // The last instruction is an `end`, of one byte.
         let end = || self.instructions.last().map_or(0, |(offset, _)| offset + 1);

@@ -1,4 +1,4 @@
-//! Entries and exits of functions, on all ways out.
+//! Entries and exits of functions, including exits by traps and exceptions.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,14 +15,15 @@ use crate::hook::Hook;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FunctionEventKind {
-    /// It is called. A loop at its start does not repeat this.
+    /// The function is called. A loop at its start does not repeat this event.
     Entry,
-    /// It returns: by `return`, after its last instruction, or by a branch to its outermost block.
+    /// The function returns: by `return`, after its last instruction, or by a branch to its
+    /// outermost block.
     Return,
-    /// It is about to call another function instead of returning. If this call traps because there
+    /// The function is about to make a tail call. If this call traps because there
     /// is no callee, or one of another type, there is no other event of the frame.
     TailCall,
-    /// A trap, an exception, an interrupt or a failure of a host function leaves it.
+    /// The function is left by a trap, an exception, an interrupt or a failure of a host function.
     Unwound,
 }
 
@@ -34,9 +35,9 @@ pub struct FunctionEvent {
     pub function: u32,
     /// A number that identifies the frame among those that the thread has at the time.
     pub frame: u64,
-    /// What happens.
+    /// The kind of event.
     pub kind: FunctionEventKind,
-    /// The instance in which it happens.
+    /// The instance whose function it is.
     pub instance: InstanceId,
 }
 
@@ -44,7 +45,7 @@ pub struct FunctionEvent {
 type Frames = HashMap<u64, (u32, InstanceId)>;
 
 thread_local! {
-    /// By hook, which may have ended.
+    /// The entered frames, by hook, which may have ended.
     static ENTERED: RefCell<HashMap<u64, (Weak<()>, Frames)>> = RefCell::default();
 }
 
@@ -91,7 +92,8 @@ impl Entered {
 /// process aborts.
 ///
 /// # Errors
-/// Those of making and activating probes.
+/// As [`Module::probes`](wasm_jit::Module::probes) and
+/// [`Probe::activate`](wasm_jit::probes::Probe::activate).
 pub fn functions<'a>(
     of: impl Into<Instances<'a>>,
     filter: impl Fn(u32) -> bool,

@@ -1,4 +1,4 @@
-//! [`Hook`]: probes that belong together.
+//! [`Hook`]: the probes that report one kind of event.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use wasm_jit::probes::{Probe, ProbeError, UnwoundWatch, activate_all, deactivate_all};
 
-/// Events of a module that are reported to a closure, until this is dropped. It keeps the module's
-/// code.
+/// The reporting of events of a module to a closure, which ends when this is dropped. It keeps the
+/// module's code alive.
 ///
 /// # Consistency
 /// The probes of a hook are switched one after the other, while other threads run the program: what
-/// they execute meanwhile may be reported in part.
+/// they execute during the switch may be reported in part.
 pub struct Hook {
-    /// In the order in which they must fire, if several are at one place.
+    /// In the order in which probes of one place must fire.
     probes: Vec<Probe>,
     /// Whether frames that are left are reported.
     is_active: Arc<AtomicBool>,
@@ -25,7 +25,7 @@ impl Hook {
         Self::with_watch(probes, Arc::default(), None)
     }
 
-    /// A hook, active; `is_active` says whether it is.
+    /// Makes an active hook, whose state is kept in `is_active`.
     pub(crate) fn with_watch(
         probes: Vec<Probe>,
         is_active: Arc<AtomicBool>,
@@ -36,10 +36,10 @@ impl Hook {
         Ok(hook)
     }
 
-    /// Switches it on; does nothing if it is.
+    /// Switches the hook on; does nothing if it is on.
     ///
     /// # Errors
-    /// Those of [`Probe::activate`]. It is off then.
+    /// As [`Probe::activate`]. The hook is then off.
     pub fn activate(&self) -> Result<(), ProbeError> {
         self.is_active.store(true, Ordering::Relaxed);
         let on: Result<(), ProbeError> = activate_all(&self.probes).into_iter().collect();
@@ -49,17 +49,17 @@ impl Hook {
         on
     }
 
-    /// Switches it off; does nothing if it is. Functions without other active probes return to
-    /// their original code.
+    /// Switches the hook off; does nothing if it is off. Functions without other active probes
+    /// return to their original code.
     ///
     /// # Errors
-    /// Those of [`Probe::deactivate`]. Parts of it may still be on.
+    /// As [`Probe::deactivate`]. Some of the hook's probes may still be on.
     pub fn deactivate(&self) -> Result<(), ProbeError> {
         self.is_active.store(false, Ordering::Relaxed);
         deactivate_all(&self.probes).into_iter().collect()
     }
 
-    /// How many probes it consists of.
+    /// The number of the hook's probes.
     pub fn probes(&self) -> usize {
         self.probes.len()
     }

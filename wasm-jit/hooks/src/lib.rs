@@ -11,22 +11,21 @@
 //! | [`after`] | the completion of any instruction |
 //!
 //! Each of them takes a module, or [some of its instances](Instances), a filter that chooses
-//! instructions or functions, and a closure, and returns a [`Hook`], which is active. Events say in
-//! which instance they happen. It ends when the hook is dropped, and can be switched off
-//! and on again at any time, from any thread, also by the closure. Code that no hook concerns runs
-//! at full speed; see [`wasm_jit::probes`] for what probes cost, and when a thread observes a
-//! change.
+//! instructions or functions, and a closure, and returns an active [`Hook`]. Events contain the
+//! instance in which they happen. Dropping the hook ends the reporting; it can be switched off and
+//! on again at any time, from any thread, including by the closure. Code without hooks runs at full
+//! speed; see [`wasm_jit::probes`] for what probes cost, and when a thread observes a change.
 //!
 //! A closure is called on the thread that runs the program, in the middle of it. What it may do,
 //! what its panic does, and how long it is kept is described at [`Callback`]. Hooks of one place
-//! are called in the order in which they were activated. Filters are called once, when the hook is
-//! made. Instructions that control never reaches have no events.
+//! are called in the order of their activation. Filters are called once, when the hook is made.
+//! Unreachable instructions have no events.
 //!
-//! For own probes, [`Flow`] says where control goes in a function, and [`accesses`] which memory an
-//! instruction accesses.
+//! For your own probes, [`Flow`] gives the control flow of a function, and [`accesses`] the memory
+//! accesses of an instruction.
 //!
-//! All of this uses the public interface of probes only; each kind of hook is a file of some 100
-//! lines, and an example of how to write others.
+//! The crate uses only the public interface of probes. Each kind of hook is one short file, and an
+//! example of how to write others.
 //!
 //! # Example
 //! ```

@@ -1,4 +1,4 @@
-//! Accesses to memories.
+//! Memory access events.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::flow::Flow;
 use crate::hook::Hook;
 use crate::pending::Records;
 
-/// What an access does.
+/// The kind of a memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AccessKind {
@@ -34,25 +34,25 @@ pub struct Access {
     pub function: u32,
     /// The offset of the instruction from the start of the function's body.
     pub offset: u32,
-    /// What it does.
+    /// The kind of access.
     pub kind: AccessKind,
-    /// The memory's index.
+    /// The index of the memory in the module, imports included.
     pub memory: u32,
-    /// The address of its first byte: the operand plus the constant offset.
+    /// The address of the first byte: the operand plus the constant offset.
     pub address: u64,
-    /// How many bytes it accesses.
+    /// The number of bytes that are accessed.
     pub size: u64,
-    /// For a store, the bytes that are stored, zero-extended; of `memory.fill`, the byte. For the
-    /// others, the result of the instruction: what a load has loaded, extended as the instruction
-    /// does and then zero-extended from its type; what was there before a
-    /// [`ReadModifyWrite`](AccessKind::ReadModifyWrite). `None` for the other bulk operations,
-    /// which copy bytes, and for instructions that load or store vectors or lanes of them.
+    /// For a store, the stored bytes, zero-extended; for `memory.fill`, the byte. For other
+    /// instructions, the result: for a load, the loaded value, extended as the instruction does and
+    /// then zero-extended from its type; for a [`ReadModifyWrite`](AccessKind::ReadModifyWrite),
+    /// the previous value. `None` for the other bulk operations, which copy bytes, and for
+    /// instructions that load or store vectors or lanes of them.
     pub value: Option<u64>,
-    /// The instance in which it happens, which has the memory by this index.
+    /// The instance that makes the access, to which the memory's index refers.
     pub instance: InstanceId,
 }
 
-/// Where the parts of an access are.
+/// The locations of an access's address, size and value.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     /// At [`Bound::Address`]. The value is the result, unless that is a vector.
@@ -68,17 +68,18 @@ struct Known {
     kind: AccessKind,
     form: Form,
     memory: u32,
-    /// In bytes; not of bulk operations.
+    /// The size in bytes; not used for bulk operations.
     size: u64,
 }
 
 /// Calls a closure for each access of the chosen instructions.
 ///
-/// Stores and bulk operations are reported before they are done, so also those that trap. The
-/// others are reported when they have been done, with their result, before the next instruction.
+/// Stores and bulk operations are reported before they are executed, even if they trap. The others
+/// are reported with their result when they have completed, before the next instruction.
 ///
 /// # Errors
-/// Those of making and activating probes.
+/// As [`Module::probes`](wasm_jit::Module::probes) and
+/// [`Probe::activate`](wasm_jit::probes::Probe::activate).
 pub fn memory<'a>(
     of: impl Into<Instances<'a>>,
     filter: impl Fn(&Site<'_>) -> bool,
@@ -94,7 +95,7 @@ pub fn memory<'a>(
 #[derive(Debug, Default)]
 struct Found {
     sites: Vec<(u32, u32, Known)>,
-    /// The places after instructions with results, and the numbers of those.
+    /// The places after instructions with results, and the numbers of these instructions.
     followers: BTreeMap<(u32, Place), usize>,
 }
 
@@ -102,7 +103,7 @@ impl Found {
     fn add(&mut self, site: &Site<'_>, flow: &Flow<'_>, index: usize) {
         for known in known_accesses(site.operator) {
             if matches!(known.form, Form::Result { .. }) {
-                // Such an instruction has one successor, which has no other way from a load.
+                // Such an instruction has one successor, which no other load precedes.
                 let place = flow.place(flow.successors[index][0]);
                 self.followers.insert((site.function, place), self.sites.len());
             }
@@ -163,27 +164,28 @@ fn probes(found: Found, hook: impl Fn(&Access) + Send + Sync + 'static) -> Probe
     probes
 }
 
-/// How an instruction accesses a memory, and where probes at it find what it accesses.
+/// A memory access of an instruction, and the values by which probes at the instruction observe it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AccessInfo {
-    /// What it does.
+    /// The kind of access.
     pub kind: AccessKind,
-    /// The memory's index.
+    /// The index of the memory in the module, imports included.
     pub memory: u32,
     /// The address of the first byte.
     pub address: Bound,
-    /// How many bytes it accesses: a [`Bound::Const`], or of a bulk operation another value.
+    /// The number of bytes that are accessed: a [`Bound::Const`], or for a bulk operation another
+    /// value.
     pub size: Bound,
-    /// Whether its [value](Access::value) is the result of the instruction: then probes at the
-    /// instruction after it find it.
+    /// Whether the [value](Access::value) is the result of the instruction, which probes at the
+    /// next instruction find.
     pub has_result: bool,
-    /// The value, if it has one; of a store, the low bytes of this, as many as it accesses.
+    /// The value, if the access has one; for a store, its low bytes, as many as are accessed.
     pub value: Option<Bound>,
 }
 
-/// The accesses of an instruction to memories, in their order: `memory.copy` has two, most have one
-/// or none.
+/// The memory accesses of an instruction, in order: `memory.copy` has two, most instructions have
+/// one or none.
 pub fn accesses(operator: &Operator<'_>) -> Vec<AccessInfo> {
     let info = |Known { kind, form, memory, size }| {
         let (address, size) = match form {

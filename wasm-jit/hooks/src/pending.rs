@@ -1,14 +1,14 @@
-//! Instructions that have begun and have not completed, of the frames of each thread.
+//! Instructions that have begun and not yet completed, for the frames of each thread.
 //!
 //! The value of a load, and the completion of an instruction, are observed by probes at the
-//! instructions that may follow. Such a probe fires on every way to its place, so it must know on
-//! which one control came: the probe at the first instruction records it here, and the one at the
-//! next takes it.
+//! instructions that may follow. Such a probe fires on every path to its place, so it must know
+//! which one control took: the probe at the first instruction makes a record here, and the probe at
+//! the next one takes it.
 //!
-//! An instruction that traps or throws leaves its record. It is removed by the next record of this
-//! frame, or of one further up the stack: frames deeper than that have ended. On stacks of
-//! coroutines, which lie elsewhere, a record may be removed before its instruction has completed;
-//! its event is lost then.
+//! An instruction that traps or throws leaves its record behind. It is removed by the next record
+//! of this frame, or of an outer frame: deeper frames have ended by then. On stacks of coroutines,
+//! which lie elsewhere, a record may be removed before its instruction has completed; its event is
+//! then lost.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ impl Records {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// An instruction of a frame has begun.
+    /// Records that an instruction of a frame has begun.
     pub(crate) fn begin(self, frame: u64, site: usize, value: u64) {
         // Programs that run while their thread ends have no records.
         let _ = RECORDS.try_with_borrow_mut(|all| {
@@ -46,8 +46,8 @@ impl Records {
         });
     }
 
-    /// Control has come to an instruction that only follows these: returns the one of them that has
-    /// begun in this frame, if there is one.
+    /// Called when control has reached an instruction that follows these: returns the one of them
+    /// that has begun in this frame, if any.
     pub(crate) fn complete(self, frame: u64, sites: &[usize]) -> Option<(usize, u64)> {
         let taken = RECORDS.try_with_borrow_mut(|all| {
             let records = all.get_mut(&self)?;

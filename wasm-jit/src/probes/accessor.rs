@@ -1,4 +1,4 @@
-//! Accessors of frames, which can be kept.
+//! Accessors: handles of frames that probes can keep.
 
 use std::sync::Arc;
 
@@ -20,15 +20,15 @@ use crate::vmctx::VmContext;
 /// A frame of a WebAssembly function, which probes can keep and compare: accessors are equal if and
 /// only if they are of the same frame.
 ///
-/// A frame is what exists from a call of a function until its return, whether it returns a value,
-/// calls another function in its place, or is left by a trap or an exception. An accessor is used
-/// with the [`Frame`] of a probe that fires in the same store, on the same thread therefore.
+/// A frame exists from a call to a function until that call ends: by a return, a tail call, a trap
+/// or an exception. An accessor is used with the [`Frame`] of a probe that fires in the same store,
+/// and therefore on the same thread.
 ///
 /// While a function calls another one, its operands are those below the arguments of the call.
 ///
-/// Making the first accessor of a frame of a function may compile a version of the function, and
-/// the function keeps this version until the module's code is freed. It costs some instructions at
-/// each return.
+/// The first accessor of a frame of a function may cause a version of the function to be compiled.
+/// The function keeps this version, which executes a few more instructions at each return, until
+/// the module's code is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameAccessor {
     store: StoreId,
@@ -48,44 +48,45 @@ pub enum AccessError {
     /// The function has fewer parameters and locals.
     #[error("the function has no local {index}")]
     NoLocal {
-        /// The index that was given.
+        /// The index of the requested local.
         index: u32,
     },
     /// The stack has fewer operands.
     #[error("the stack has no operand {depth}, counted from its top")]
     NoOperand {
-        /// The depth that was given.
+        /// The depth of the requested operand; 0 is the top of the stack.
         depth: u32,
     },
     /// The new value has another type, or belongs to another store.
     #[error(transparent)]
     Value(#[from] Error),
-    /// The function has no place for another value: of a local after the last one that an
-    /// instruction uses, or because there are more than 1,024 operands.
+    /// The compiled code has no location for another value: the local is after the last one that an
+    /// instruction uses, or there are more than 1,024 operands.
     #[error("the compiled code has no place for another value")]
     Fixed,
-    /// The stack has no room for the frame of the plain version, with which the frame would go on.
+    /// The stack has no room for the larger frame of the plain version, in which the function would
+    /// continue.
     #[error("the stack has no room for a larger frame")]
     StackOverflow,
     /// The frame waits for a call, and the processor has a shadow stack: the call cannot return to
     /// the plain version.
     #[error("the processor does not let a call return to another version of the code")]
     ShadowStack,
-    /// The frame waits for a function that a probe has called: there is no accessor for it yet.
+    /// The frame waits for a probe function, so that it cannot have an accessor yet.
     #[error("the frame waits in the stub of a probe")]
     InStub,
     /// There is no version of the function's code with which frames can have accessors.
     #[error("no version for accessors: {0}")]
     Version(#[source] Box<ProbeError>),
-    /// The compiler has a defect: it does not find the frame's values again.
+    /// The frame's values are not found, because of a defect of the compiler.
     #[error("the frame's values are not found: {reason}")]
     Compile {
-        /// The problem.
+        /// A description of the problem.
         reason: String,
     },
 }
 
-/// So that closures can return it as their own error.
+/// Lets closures return an access error as their own.
 impl From<AccessError> for Error {
     fn from(error: AccessError) -> Self {
         match error {
@@ -125,7 +126,7 @@ impl FrameAccessor {
         self.fp(frame).is_ok()
     }
 
-    /// Where the frame is: the place of the probe for which it waits, or its call.
+    /// The location at which the frame waits: that of a probe, or of a call.
     ///
     /// # Errors
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`].
@@ -155,7 +156,7 @@ impl FrameAccessor {
         Ok(self.fp(frame)? as u64)
     }
 
-    /// How many frames of WebAssembly functions there are around it in its store.
+    /// The number of frames of WebAssembly functions around this one in its store.
     ///
     /// # Errors
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`].
@@ -167,14 +168,14 @@ impl FrameAccessor {
     /// An accessor of the frame of the calling function: see [`Frame::caller`].
     ///
     /// # Errors
-    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], and those of [`Frame::caller`].
+    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`]; otherwise as [`Frame::caller`].
     pub fn caller(&self, frame: &mut Frame<'_>) -> Result<Option<Self>, AccessError> {
         let fp = self.fp(frame)?;
         let caller = frame.walk().skip_while(|waiting| waiting.fp != fp).nth(1);
         caller.map(|caller| of(frame, &caller)).transpose()
     }
 
-    /// How many operands the function has on its stack.
+    /// The number of operands that the function has on its stack.
     ///
     /// # Errors
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`].
@@ -182,8 +183,8 @@ impl FrameAccessor {
         Ok(self.values(frame)?.located.operands.len())
     }
 
-    /// A parameter or local. One of a type of references without null is null before the program
-    /// has assigned it.
+    /// The value of a parameter or local, by its index. A local of a non-nullable reference type is
+    /// null before the program has assigned it.
     ///
     /// # Errors
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::NoLocal`].
@@ -191,7 +192,7 @@ impl FrameAccessor {
         self.values(frame)?.local(frame, index)
     }
 
-    /// An operand, counted from the top of the stack.
+    /// The value of an operand, counted from the top of the stack (0).
     ///
     /// # Errors
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::NoOperand`].
@@ -202,8 +203,8 @@ impl FrameAccessor {
     /// Changes a parameter or local.
     ///
     /// # Errors
-    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::ShadowStack`], and
-    /// those of [`Frame::set_local`].
+    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::ShadowStack`];
+    /// otherwise as [`Frame::set_local`].
     pub fn set_local(&self, frame: &mut Frame<'_>, index: u32, value: &Val) -> Result<(), AccessError> {
         self.values(frame)?.set_local(frame, index, value)
     }
@@ -211,8 +212,8 @@ impl FrameAccessor {
     /// Changes an operand, counted from the top of the stack.
     ///
     /// # Errors
-    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::ShadowStack`], and
-    /// those of [`Frame::set_operand`].
+    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::ShadowStack`];
+    /// otherwise as [`Frame::set_operand`].
     pub fn set_operand(&self, frame: &mut Frame<'_>, depth: u32, value: &Val) -> Result<(), AccessError> {
         self.values(frame)?.set_operand(frame, depth, value)
     }

@@ -8,19 +8,19 @@ use crate::code::probed::counting::Choice;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Branches {
-    /// Any of them but `br_table`.
+    /// The counts of any counted instruction except `br_table`.
     Condition {
         /// How often the condition held: the branch was taken, the first part of the `if` was
         /// executed, or the first operand was selected.
         taken: u64,
-        /// How often it did not.
+        /// How often the condition did not hold.
         not_taken: u64,
     },
-    /// A `br_table`.
+    /// The counts of a `br_table`.
     Table {
-        /// For each index, how often it was given.
+        /// For each index in the table, how often it was the operand.
         targets: Box<[u64]>,
-        /// How often a larger index was.
+        /// How often the operand was a larger index.
         default: u64,
     },
 }

@@ -8,8 +8,8 @@ use crate::code::CodeImage;
 use crate::code::probed::enter::{self, Enters};
 use crate::module::Module;
 
-/// First calls are reported as long as this exists: see [`Module::watch_first_calls`]. It keeps the
-/// module's code.
+/// The reporting of first calls, which ends when this is dropped: see
+/// [`Module::watch_first_calls`]. It keeps the module's code alive.
 pub struct FirstCallWatch {
     image: Arc<CodeImage>,
     number: u64,
@@ -30,22 +30,22 @@ impl<F: Fn(u32) + Send + Sync> Enters for Watcher<F> {
 
 impl Module {
     /// Calls a closure with the index of each function of the module that is called for the first
-    /// time, until the result is dropped: to make probes only in functions that run. Each function
-    /// is reported once, also if it was called or probed before there was the watch.
+    /// time, until the result is dropped. This serves to make probes only in functions that run.
+    /// Each function is reported once, even if it was called or probed before the watch began.
     ///
-    /// The thread that calls the function calls the closure, and no instruction of the function is
-    /// executed before it returns: the probes that it makes and activates in this function observe
-    /// the call. Other threads that are about to call a function for the first time wait meanwhile,
-    /// and so do those that make probes in one.
+    /// The thread that calls the function calls the closure, and executes no instruction of the
+    /// function before the closure returns: the probes that the closure makes and activates in this
+    /// function observe the call. While the closure runs, other threads wait that are about to call
+    /// a function for the first time, or to make probes in one.
     ///
     /// The closure may do what a [`Callback`](super::Callback) may, but it must not make probes in
     /// other modules, nor wait for a thread that makes probes or runs the module. If it panics, the
     /// process aborts. It may be called once more by another thread after the watch has been
-    /// dropped. Functions that have not been called yet cost one store each when the watch begins,
+    /// dropped. Each function that has not been called yet costs one store when the watch begins,
     /// and another one when it ends.
     ///
     /// # Errors
-    /// [`ProbeError::Patch`]: entries of functions cannot be changed.
+    /// [`ProbeError::Patch`] if entries of functions cannot be changed.
     ///
     /// # Example
     /// ```
@@ -77,9 +77,9 @@ impl Module {
 }
 
 impl Module {
-    /// Whether there are instances of the module, in any store. While there are none, none of its
-    /// functions runs: with a [watch](Self::watch_first_calls) that began before, no call is
-    /// missed.
+    /// Whether there are instances of the module, in any store. If there are none after a
+    /// [watch](Self::watch_first_calls) has begun, none of the module's functions is running, and
+    /// the watch misses no call.
     pub fn has_instances(&self) -> bool {
         self.code().counters.has_instances()
     }

@@ -25,13 +25,13 @@ use crate::vmctx::SETTLED;
 /// Values are read when they are requested. Writes take effect at once: for the program when it
 /// continues, and for everything that reads the value from then on.
 ///
-/// Compiled code does not have every value in a place of its own: it folds constants, and keeps an
-/// operand as another name of a local. When such a value is changed, the frame continues in a
-/// *plain* version of its function, until it returns: code that has each value in a place of its
-/// own, and is several times slower. That version is compiled when it is first needed.
+/// Compiled code does not have a separate location for every value: it folds constants, and treats
+/// operands as aliases of locals. When such a value is changed, the frame continues, until it
+/// returns, in a *plain* version of its function, which has a location for each value and is
+/// several times slower. That version is compiled when it is first needed.
 ///
 /// At the [exit](super::Place::Exit) of a function, the operands are its results, the last one on
-/// top. The locals have their last values; to change them changes nothing for the program.
+/// top. The locals have their last values; changing them has no effect on the program.
 pub struct Frame<'a> {
     store: *mut StoreOpaque,
     instance: NonNull<InstanceData>,
@@ -80,36 +80,37 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The probe's place.
+    /// The location of the probe.
     pub fn location(&self) -> Location {
         let Generic { function, position, .. } = *self.generic;
         Location::at(self.image(), function, position)
     }
 
-    /// The number that [`Bound::Frame`](super::Bound::Frame) has for the frame.
+    /// The number that [`Bound::Frame`](super::Bound::Frame) gives for this frame.
     pub fn number(&self) -> u64 {
         self.walk().first().fp as u64
     }
 
     /// The [numbers](Frame::number) of this frame and those around it in its store, from this one
-    /// outwards. Those of frames that exist at the same time are different.
+    /// outwards. Frames that exist at the same time have different numbers.
     ///
-    /// Each takes some nanoseconds when it is taken: to know whether the caller is the same as
-    /// before, the second one is compared, which does not depend on how deep the stack is.
+    /// The iterator is lazy, and each number takes a few nanoseconds: to find out whether the
+    /// caller is the same as before, compare the second one, whose cost does not depend on the
+    /// depth of the stack.
     pub fn numbers(&self) -> impl Iterator<Item = u64> {
         self.walk().map(|waiting| waiting.fp as u64)
     }
 
-    /// How many frames of WebAssembly functions there are around this one in its store. Frames of
-    /// host functions between them do not count. This counts them, which takes some nanoseconds for
-    /// each.
+    /// The number of frames of WebAssembly functions around this one in its store, not counting
+    /// frames of host functions. They are counted at each call, which takes a few nanoseconds for
+    /// each frame.
     pub fn depth(&self) -> usize {
         self.walk().count() - 1
     }
 
-    /// The fuel that its store has left. The instructions from the last branch, call or label up to
-    /// this one are paid for, also those that follow without one: so it depends on the instructions
-    /// that were executed and on the place, not on which probes there are.
+    /// The fuel that the store has left. The instructions from the last branch, call or label up to
+    /// the next one are already paid for. The amount therefore depends on the instructions that
+    /// were executed and on the place, not on which probes exist.
     ///
     /// # Errors
     /// [`Error::NoFuel`] if programs of this engine do not consume fuel.
@@ -117,12 +118,12 @@ impl<'a> Frame<'a> {
         self.opaque().fuel()
     }
 
-    /// The running instance.
+    /// The instance that executes the function of this frame.
     pub fn instance(&self) -> Instance {
         self.instance_at(self.instance.as_ptr())
     }
 
-    /// The identity of the running instance.
+    /// The identity of the instance that executes the function of this frame.
     pub fn instance_id(&self) -> InstanceId {
         self.instance().id_in(self.opaque())
     }
@@ -133,19 +134,19 @@ impl<'a> Frame<'a> {
         Instance::of(self.opaque(), data)
     }
 
-    /// The store, to use the instance and to call its functions; `None` if its data are not of this
-    /// type.
+    /// The store, to use the instance and to call its functions; `None` if the store's data are not
+    /// of type `T`.
     pub fn store<T: 'static>(&mut self) -> Option<StoreContextMut<'_, T>> {
         if self.opaque().data_type != std::any::TypeId::of::<T>() {
             return None;
         }
         let store: *mut StoreInner<T> = self.store.cast();
-        // SAFETY: the store's data have this type. It is lent to the closure, which borrows the
-        // frame meanwhile.
+        // SAFETY: the store's data have this type. The store is lent to the closure, which borrows
+        // the frame for this time.
         Some(StoreContextMut::new(unsafe { &mut *store }))
     }
 
-    /// An accessor of this frame: the same one as long as the frame exists.
+    /// The accessor of this frame, which is the same as long as the frame exists.
     ///
     /// # Errors
     /// [`AccessError::Version`].
@@ -154,8 +155,8 @@ impl<'a> Frame<'a> {
         accessor::of(self, &frame)
     }
 
-    /// An accessor of the frame of the calling function: the next one outwards in the store,
-    /// whether or not host functions are between.
+    /// The accessor of the frame of the calling function: the next WebAssembly frame outwards in
+    /// the store, even if host functions are in between.
     ///
     /// # Errors
     /// [`AccessError::Version`], [`AccessError::InStub`].
@@ -163,8 +164,8 @@ impl<'a> Frame<'a> {
         self.outer(1)
     }
 
-    /// An accessor of the frame `level` frames outwards from this one in the store: 0 is this one,
-    /// 1 its [caller](Frame::caller).
+    /// The accessor of the frame that is `level` frames outwards from this one in the store: 0 is
+    /// this one, 1 its [caller](Frame::caller).
     ///
     /// # Errors
     /// [`AccessError::Version`], [`AccessError::InStub`].
@@ -173,20 +174,20 @@ impl<'a> Frame<'a> {
         accessor::of(self, &found).map(Some)
     }
 
-    /// Number of frames that walks of the stack have visited on this thread: for tests of what
-    /// questions about frames cost.
+    /// Number of frames that walks of the stack have visited on this thread: for tests of the cost
+    /// of accesses to frames.
     #[doc(hidden)]
     pub fn walked(&self) -> u64 {
         crate::trap::walked()
     }
 
-    /// How many operands the function has on its stack.
+    /// The number of operands that the function has on its stack.
     pub fn operands(&self) -> usize {
         self.generic.located.operands.len()
     }
 
-    /// A parameter or local. One of a type of references without null is null before the program
-    /// has assigned it.
+    /// The value of a parameter or local, by its index. A local of a non-nullable reference type is
+    /// null before the program has assigned it.
     ///
     /// # Errors
     /// [`AccessError::NoLocal`].
@@ -194,7 +195,7 @@ impl<'a> Frame<'a> {
         self.with_own(|own, frame| own.local(frame, index))
     }
 
-    /// An operand, counted from the top of the stack.
+    /// The value of an operand, counted from the top of the stack (0).
     ///
     /// # Errors
     /// [`AccessError::NoOperand`].
@@ -202,7 +203,7 @@ impl<'a> Frame<'a> {
         self.with_own(|own, frame| own.operand(frame, depth))
     }
 
-    /// Whether a value is of a type: for a reference, what `ref.test` would answer.
+    /// Whether a value is of a type; for a reference, the result of `ref.test`.
     pub fn is_of_type(&mut self, value: &Val, ty: &ValType) -> bool {
         self.opaque_mut().check_type(*ty, value).is_ok()
     }
@@ -225,8 +226,8 @@ impl<'a> Frame<'a> {
         self.with_own(|own, frame| own.set_operand(frame, depth, value))
     }
 
-    /// Does something with the frame's own values, which are found once, and again when the frame
-    /// has become plain.
+    /// Performs an action on the frame's own values, which are located once, and again after the
+    /// frame has become plain.
     fn with_own<R>(&mut self, action: impl FnOnce(&Values, &mut Self) -> R) -> R {
         // SAFETY: as in `new`.
         let return_address = unsafe { (*self.site).return_address };
@@ -271,7 +272,7 @@ impl<'a> Frame<'a> {
     }
 
     pub(super) fn opaque(&self) -> &StoreOpaque {
-        // SAFETY: the store is lent to the closure, which borrows the frame meanwhile.
+        // SAFETY: the store is lent to the closure, which borrows the frame for this time.
         unsafe { &*self.store }
     }
 
@@ -342,7 +343,7 @@ impl Values {
         self.write_at(frame, place, again, raw)
     }
 
-    /// Changes a value, in its place in the frame's plain version if it has no other.
+    /// Changes a value: in its location in the frame's plain version if it has no other.
     fn write_at(
         &self,
         frame: &mut Frame<'_>,
@@ -378,7 +379,7 @@ impl Values {
         }
         let all =
             |located: &Located| located.locals.iter().chain(&located.operands).copied().collect::<Vec<_>>();
-        // A slot may be that of another value before.
+        // A slot may have held another value before.
         let values: Vec<u128> = all(&self.located).into_iter().map(|place| self.read(place)).collect();
         let return_slot: *mut usize = std::ptr::with_exposed_provenance_mut(self.waiting.return_slot);
         let mut waiting = self.waiting;
@@ -504,7 +505,7 @@ impl Values {
         Ok(())
     }
 
-    /// The same for a vector.
+    /// Changes a value that is a vector.
     fn write_vector(&self, at: At, bits: u128) -> Result<(), AccessError> {
         // SAFETY: as for other values.
         unsafe {
@@ -528,13 +529,13 @@ impl Values {
         let rflags = |set: u64| (0..5).map(|bit| (set >> bit & 1) << BITS[bit]).sum::<u64>();
         let flags = (0..32).map(rflags).find(|flags| condition.holds(*flags) == holds);
         let flags = flags.expect("every condition holds with some flags, and does not with others");
-        // The overflow flag is apart.
+        // The overflow flag is stored separately.
         // SAFETY: the caller's obligation.
         unsafe { (*site).flags = (flags & 0xff) << 8 | flags >> 11 };
     }
 }
 
-/// Whether the processor compares return addresses with a copy of them: then none can be exchanged.
+/// Whether the processor has a shadow stack, so that return addresses cannot be replaced.
 fn has_shadow_stack() -> bool {
     let mut shadow: u64 = 0;
     // SAFETY: without a shadow stack, the instruction is a NOP.

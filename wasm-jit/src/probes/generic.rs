@@ -1,4 +1,4 @@
-//! Probes that call closures, which see the frame.
+//! Generic probes: probes that call closures with access to the complete frame.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -19,7 +19,7 @@ use crate::vmctx::VmContext;
 
 type Closure = dyn Fn(&mut Frame<'_>) -> Result<(), Error> + Send + Sync;
 
-/// A closure that probes call, with the frame that is about to execute their place.
+/// A closure that probes call with the frame that is about to execute their place.
 ///
 /// The thread that executes the place calls it, as it would call a host function: the closure may
 /// use the store, call functions of its instances (whose probes fire), fail, or panic. An error or
@@ -27,9 +27,9 @@ type Closure = dyn Fn(&mut Frame<'_>) -> Result<(), Error> + Send + Sync;
 /// receives an exception that is returned as an error. The closure may make and change probes,
 /// including its own.
 ///
-/// The module's code keeps the closure, since another thread may be about to call it: dropping the
-/// probe does not drop it. A closure that owns a [`Probe`](super::Probe) or a
-/// [`Module`](crate::Module) of the same code therefore keeps the code, and itself.
+/// The module's code keeps the closure alive, since another thread may be about to call it:
+/// dropping the probe does not drop the closure. A closure that owns a [`Probe`](super::Probe) or a
+/// [`Module`](crate::Module) of the same code therefore keeps the code and itself alive.
 ///
 /// # Example
 /// ```
@@ -62,7 +62,7 @@ type Closure = dyn Fn(&mut Frame<'_>) -> Result<(), Error> + Send + Sync;
 #[derive(Clone)]
 pub struct GenericFn {
     closure: Arc<Closure>,
-    /// The fuel above which it is not called.
+    /// The fuel above which the closure is not called.
     threshold: Option<Arc<FuelThreshold>>,
 }
 
@@ -74,18 +74,18 @@ pub struct GenericFn {
 pub struct FuelThreshold(AtomicI64);
 
 impl FuelThreshold {
-    /// With this amount.
+    /// A threshold of this amount of fuel.
     pub fn new(fuel: u64) -> Self {
         Self(AtomicI64::new(counted(fuel)))
     }
 
-    /// Changes the amount.
+    /// Changes the threshold to this amount of fuel.
     pub fn set(&self, fuel: u64) {
         self.0.store(counted(fuel), Ordering::Relaxed);
     }
 }
 
-/// Closures are always called.
+/// A threshold with which closures are always called.
 impl Default for FuelThreshold {
     fn default() -> Self {
         Self::new(u64::MAX)
@@ -98,19 +98,19 @@ fn counted(fuel: u64) -> i64 {
 }
 
 impl GenericFn {
-    /// From a closure.
+    /// Makes a closure that is called at each event.
     pub fn new(closure: impl Fn(&mut Frame<'_>) -> Result<(), Error> + Send + Sync + 'static) -> Self {
         Self { closure: Arc::new(closure), threshold: None }
     }
 
-    /// From a closure that is called only while the store has at most this much
-    /// [fuel](crate::Store::set_fuel): always, where [none is
-    /// counted](crate::Config::consume_fuel). The probe's stub compares, which takes a nanosecond
-    /// or two instead of the closure's tens. So in a run that repeats, a place is observed from
-    /// some moment on, however often control comes there before.
+    /// Makes a closure that is called only while the store has at most this much
+    /// [fuel](crate::Store::set_fuel), or always if [no fuel is
+    /// consumed](crate::Config::consume_fuel). The comparison in the probe's stub takes a
+    /// nanosecond or two, instead of tens for the closure. When a run is repeated, a place can thus
+    /// be observed from a given moment on, however often control reaches it before.
     ///
-    /// Amounts above [`i64::MAX`] are not told apart: a store that was given more counts as one
-    /// that was given this much.
+    /// Amounts above [`i64::MAX`] are not distinguished: a store with more fuel counts as one with
+    /// this much.
     ///
     /// # Example
     /// ```
@@ -147,7 +147,7 @@ impl GenericFn {
     }
 }
 
-/// Whether it is the same closure.
+/// Compares identities: clones of one closure are equal.
 impl PartialEq for GenericFn {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.closure, &other.closure)
@@ -172,7 +172,7 @@ impl GenericFn {
     /// The request for a probe that calls it.
     pub(super) fn request(&self) -> RequestedKind {
         let fire: unsafe extern "sysv64" fn(*const Generic, *mut SiteFrame) -> u64 = fire;
-        // What is kept with the closure keeps it.
+        // What is kept with the closure keeps the threshold.
         let address = |threshold: &Arc<FuelThreshold>| threshold.0.as_ptr().expose_provenance();
         let fuel = self.threshold.as_ref().map(address);
         RequestedKind::Generic { fire: fire as *const () as usize, fuel, closure: Arc::new(self.clone()) }

@@ -18,22 +18,22 @@ use crate::module::Module;
 /// # When it takes effect
 /// [`GlobalProbe::activate`] makes the entries of functions lead to a stub, at a cost of one store
 /// for each function. The probes of a function are made when it is first entered after that, by the
-/// thread that enters it; other threads that enter it wait meanwhile. So functions that do not run
-/// cost nothing more, and calls that ran already when the probe was switched on are observed from
-/// the next call of their function on. The probes of functions that were probed before are made at
-/// once, and take effect as those of [`Module::probes`] do.
+/// thread that enters it; other threads that enter it wait until then. Functions that do not run
+/// therefore cost nothing more, and frames that exist when the probe is switched on are not
+/// observed: observation of a function begins with its next call. The probes of functions that were
+/// probed before are made at once, and take effect as those of [`Module::probes`] do.
 ///
-/// Switched off, functions return to their original code. Their probes are kept, and used again
-/// when the probe is switched on.
+/// When the probe is switched off, functions return to their original code. Their probes are kept,
+/// and used again when the global probe is switched on.
 ///
 /// # Memory
-/// For each function of the module some 200 bytes. For each instruction of those functions that
-/// were entered, measured as the peak of a process that runs a function of 264,000 instructions,
-/// and including what is needed only while the probes are made: 950 bytes for [`Kind::Count`], and
-/// 2,600 to 2,800 for [`Kind::Callback`] and [`Kind::Generic`]. Stubs of kinds that call functions
-/// are [limited](ProbeError::StubMemory). Functions beyond that limit are
-/// [refused](GlobalProbe::refused), and tried again whenever the probe is switched on. All of it is
-/// kept until the module's code is freed.
+/// A global probe takes about 200 bytes for each function of the module. In addition, each
+/// instruction of functions that were entered takes 950 bytes for [`Kind::Count`], and 2,600 to
+/// 2,800 for [`Kind::Callback`] and [`Kind::Generic`], measured as the peak of a process that runs
+/// a function of 264,000 instructions, including what is needed only while the probes are made.
+/// Stubs of kinds that call functions are [limited](ProbeError::StubMemory). Functions beyond that
+/// limit are [refused](GlobalProbe::refused), and tried again whenever the probe is switched on.
+/// All of this memory is kept until the module's code is freed.
 ///
 /// # Example
 /// ```
@@ -55,11 +55,11 @@ pub struct GlobalProbe(Arc<Global>);
 
 struct Global {
     kind: Kind,
-    /// Identifies it in images and engines.
+    /// Identifies the probe in images and engines.
     number: u64,
-    /// The module, if it is for one only: its code is kept.
+    /// The module, if the probe is for one only: its code is kept alive.
     _image: Option<Arc<CodeImage>>,
-    /// The engine, if it is for all of its modules.
+    /// The engine, if the probe is for all of its modules.
     engine: Option<Engine>,
     state: Mutex<State>,
 }
@@ -68,7 +68,7 @@ struct Global {
 struct State {
     is_active: bool,
     images: Vec<OfImage>,
-    /// Since they were last requested.
+    /// The functions that were refused since they were last requested.
     refused: Vec<(u32, ProbeError)>,
 }
 
@@ -80,14 +80,14 @@ struct OfImage {
 }
 
 impl Module {
-    /// Makes a probe on every instruction; of the kind [`Kind::CountBranch`], on every one whose
-    /// choices can be counted. Entries and exits of functions are not instructions.
+    /// Makes a probe on every instruction of the module; for [`Kind::CountBranch`], on every
+    /// instruction that it can count. Entries and exits of functions are not instructions.
     ///
     /// # Errors
-    /// [`ProbeError::Value`] for values that not every instruction has: there are [`Bound::Const`],
-    /// [`Bound::Function`], [`Bound::Offset`], [`Bound::Frame`], [`Bound::Instance`] and
-    /// [`Bound::Context`]; and for values that cannot be passed to a parameter of their type.
-    /// [`ProbeError::Parameters`]; [`ProbeError::TooManyValues`]; [`ProbeError::OwnModule`].
+    /// [`ProbeError::Value`] for values other than [`Bound::Const`], [`Bound::Function`],
+    /// [`Bound::Offset`], [`Bound::Frame`], [`Bound::Instance`] and [`Bound::Context`], since not
+    /// every instruction has them, and for values that cannot be passed to a parameter of their
+    /// type. [`ProbeError::Parameters`]; [`ProbeError::TooManyValues`]; [`ProbeError::OwnModule`].
     pub fn global_probe(&self, kind: Kind) -> Result<GlobalProbe, ProbeError> {
         check(&kind)?;
         if calls_into(&kind, self.code()) {
@@ -102,14 +102,14 @@ impl Module {
 
 impl Engine {
     /// Makes a probe on every instruction of all modules of this engine, including those that are
-    /// compiled later. It does not keep them alive.
+    /// compiled later. The probe does not keep the modules alive.
     ///
-    /// If it calls a [function of WebAssembly](Kind::Wasm), there is none on the module of that
-    /// function, which would call itself until the stack overflows. For the same reason, the
-    /// function must not call functions of other modules.
+    /// If the probe calls a [WebAssembly function](Kind::Wasm), the module of that function is not
+    /// probed, since the function would call itself until the stack overflows. For the same reason,
+    /// the function must not call functions of other modules.
     ///
     /// # Errors
-    /// Those of [`Module::global_probe`], but [`ProbeError::OwnModule`].
+    /// As [`Module::global_probe`], except for [`ProbeError::OwnModule`].
     pub fn global_probe(&self, kind: Kind) -> Result<GlobalProbe, ProbeError> {
         check(&kind)?;
         let global = Global::new(kind, None, Some(self.clone()));
@@ -142,7 +142,7 @@ fn check(kind: &Kind) -> Result<(), ProbeError> {
 }
 
 impl GlobalProbe {
-    /// Switches it on; does nothing if it is.
+    /// Switches the probe on; does nothing if it is on.
     ///
     /// # Errors
     /// [`ProbeError::Patch`]: it stays off.
@@ -165,7 +165,7 @@ impl GlobalProbe {
         Ok(())
     }
 
-    /// Switches it off; does nothing if it is.
+    /// Switches the probe off; does nothing if it is off.
     ///
     /// # Errors
     /// [`ProbeError::Patch`]: parts of it may still be on.
@@ -185,9 +185,9 @@ impl GlobalProbe {
         result
     }
 
-    /// How many instructions were executed while it was on, if it [counts](Kind::Count), in modules
-    /// whose code has not been freed. If it [counts branches](Kind::CountBranch), how many of those
-    /// that choose.
+    /// The number of instructions that were executed while the probe was on, if it
+    /// [counts](Kind::Count), or of branches, if it [counts branches](Kind::CountBranch), in
+    /// modules whose code has not been freed.
     pub fn count(&self) -> u64 {
         let state = self.0.state();
         let mut sum = 0;
@@ -200,10 +200,10 @@ impl GlobalProbe {
         sum
     }
 
-    /// How often the instructions of a module went each way while it was on, as
-    /// [`Probe::branches`](super::Probe::branches), in the order of their places: those that
-    /// choose, of functions in which its probes have been made. None unless it [counts
-    /// branches](Kind::CountBranch).
+    /// How often each branch of a module went each way while the probe was on, as
+    /// [`Probe::branches`](super::Probe::branches), in the order of locations. Only branches in
+    /// functions in which the probe has made its probes are included. Empty unless the probe
+    /// [counts branches](Kind::CountBranch).
     pub fn branches(&self, module: &Module) -> Vec<(Location, Branches)> {
         let (state, image) = (self.0.state(), module.code());
         let is_it = |of: &&OfImage| std::ptr::eq(of.image.as_ptr(), Arc::as_ptr(image));
@@ -219,18 +219,19 @@ impl GlobalProbe {
         all
     }
 
-    /// In how many functions its probes have been made, of modules whose code has not been freed.
+    /// The number of functions in which the probe has made its probes, in modules whose code has
+    /// not been freed.
     pub fn functions(&self) -> usize {
         let state = self.0.state();
         let alive = state.images.iter().filter(|of| of.image.strong_count() > 0);
         alive.flat_map(|of| of.functions.values()).filter(|probes| !probes.is_empty()).count()
     }
 
-    /// Functions that have no probes, because they need too much memory or cannot be compiled with
-    /// them, and why, since this was last called or the probe was switched on. Their instructions
-    /// are not observed. Whoever relies on all of them must look here from time to time: a function
-    /// is refused when it is entered. It is tried again when the probe has been switched off and
-    /// on.
+    /// The functions that were refused since the last call or since the probe was switched on, with
+    /// the reason: they need too much memory, or cannot be compiled with probes. Their instructions
+    /// are not observed. A caller that relies on complete observation must call this from time to
+    /// time, since a function is refused when it is entered. It is tried again when the probe has
+    /// been switched off and on.
     pub fn refused(&self) -> Vec<(u32, ProbeError)> {
         std::mem::take(&mut self.0.state().refused)
     }

@@ -1,6 +1,6 @@
-//! What a probe sees through its frame apart from the frame's own values: the memories and globals
-//! of the running instance, whether or not they are exported, the callee of an indirect call, and
-//! the frames on the stack.
+//! What a probe can access through its frame besides the frame's own values: the memories and
+//! globals of the running instance, exported or not, the callee of an indirect call, and the frames
+//! on the stack.
 
 use std::sync::Arc;
 
@@ -17,10 +17,11 @@ use crate::types::Mutability;
 use crate::vmctx::VmContext;
 
 impl Frame<'_> {
-    /// Where the frames of WebAssembly functions in the store are, this one first: each at its
-    /// probe or its call. `None` for those of other modules than that of this frame.
+    /// The locations of the frames of WebAssembly functions in the store, this one first: each at
+    /// its probe or its call. `None` for frames of other modules than this frame's.
     ///
-    /// The first time that a call is seen, its function is compiled once more to find its place.
+    /// When a call is first encountered, its function is compiled once more to find the call's
+    /// location.
     pub fn locations(&self) -> Vec<Option<Location>> {
         let own = Arc::as_ptr(self.image());
         let location = |waiting: Waiting| {
@@ -55,7 +56,7 @@ impl Frame<'_> {
         Some(unsafe { callee(context, by, value) })
     }
 
-    /// Size of a memory of the running instance in bytes, by its index in the module, imports
+    /// The size in bytes of a memory of the running instance, by its index in the module, imports
     /// included; `None` if there is no such memory.
     pub fn memory_size(&self, memory: u32) -> Option<u64> {
         Some(match self.memory(memory)? {
@@ -81,8 +82,8 @@ impl Frame<'_> {
         self.accessible(memory, address, bytes.len())?.write(address as usize, bytes)
     }
 
-    /// A global of the running instance, by its index in the module, imports included; `None` if
-    /// there is no such global.
+    /// The value of a global of the running instance, by its index in the module, imports included;
+    /// `None` if there is no such global.
     pub fn global(&mut self, global: u32) -> Option<Val> {
         let index = *self.instance_data().globals.get(global as usize)?;
         let store = self.opaque_mut();
@@ -111,7 +112,7 @@ impl Frame<'_> {
         exists.then(|| instance.item(self.opaque(), Item::Memory(memory)))
     }
 
-    /// A memory of which a range can be accessed.
+    /// A memory, after a check that a range is in bounds.
     fn accessible(&self, memory: u32, address: u64, length: usize) -> Result<SharedMemory, Error> {
         let size = self.memory_size(memory).unwrap_or(0);
         let end = address.checked_add(length as u64);

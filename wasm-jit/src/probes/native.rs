@@ -1,8 +1,8 @@
-//! Probes that call native functions of the host.
+//! Probes that call native functions.
 
 use wasm_jit_codegen::Callee;
 
-/// A function that probes may call.
+/// A native function that probes may call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NativeFn {
     address: usize,
@@ -10,7 +10,7 @@ pub struct NativeFn {
 }
 
 impl NativeFn {
-    /// A function of at most six parameters of the type `u64`.
+    /// Makes a function of at most six parameters of the type `u64` callable by probes.
     ///
     /// The thread that executes the probe's place calls it in the middle of the program, with no
     /// lock of the engine held. It may make, activate, deactivate and drop probes, including the
@@ -78,7 +78,7 @@ impl NativeFn {
 /// The types of functions that probes can call: `extern "C" fn(u64, ...)`, safe or unsafe, with at
 /// most six parameters.
 pub trait NativeFunction: sealed::Address {
-    /// How many parameters it has.
+    /// The number of the function's parameters.
     const PARAMETERS: usize;
 }
 

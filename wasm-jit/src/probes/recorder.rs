@@ -13,34 +13,35 @@ use crate::runtime::store::StoreArea;
 use crate::store_id::StoreId;
 use crate::vmctx::{CURSORS, MAX_RECORDERS, VmContext};
 
-/// How many words a record has at most.
+/// The largest number of words of a record.
 const MAX_WORDS: usize = 64;
 
-/// Where probes append records of some values ([`Kind::Record`](super::Kind::Record)), for a
-/// closure that gets many of them at a time.
+/// A buffer to which probes append records of a few values ([`Kind::Record`](super::Kind::Record)),
+/// for a closure that gets many records at a time.
 ///
 /// The probe's stub writes the values to a buffer of 16 KiB that the recorder has for the running
-/// store. No function is called, unless the buffer is full: then the thread that runs the store
-/// calls the closure with all records that are in it. [`Recorder::flush`] calls it with those that
-/// there are.
+/// store. No function is called unless the buffer is full: then the thread that runs the store
+/// calls the closure with all records in it. [`Recorder::flush`] calls the closure with the records
+/// made so far.
 ///
-/// The records of a store come in the order in which its probes have fired, each once; those of
-/// different stores in any order. One call of the closure follows the other, also if several
-/// threads run the program: a thread whose buffer is full waits for those that have called it.
+/// The records of a store arrive in the order in which its probes have fired, each once; records of
+/// different stores arrive in any order. Calls to the closure never overlap, even if several
+/// threads run the program: a thread whose buffer is full waits until no other thread is in the
+/// closure.
 ///
-/// The closure is called in the middle of the program, with no lock of the engine held, but with
-/// the recorder's own. It may make, activate, deactivate and drop probes, run other stores, and use
-/// 128 KiB of the stack. An [interrupt](crate::Store::interrupt_handle) of the store takes effect
-/// after it has returned. If it panics, the program ends as by a panic of a host function; it does
-/// not get the same records again. It must not flush its own recorder, which panics, nor run a
-/// program that has probes of it, which panics when the program's buffer is full.
+/// The closure is called in the middle of the program, with no lock of the engine held except the
+/// recorder's own. It may make, activate, deactivate and drop probes, run other stores, and use 128
+/// KiB of the stack. An [interrupt](crate::Store::interrupt_handle) of the store takes effect after
+/// it has returned. If it panics, the program ends as by a panic of a host function, and the
+/// closure does not get the same records again. It must not flush its own recorder, which panics,
+/// nor run a program with probes that use it, which panics when the program's buffer is full.
 ///
-/// Clones are the same recorder. The closure may be kept after the last of them and all probes are
-/// dropped, as a [`Callback`](super::Callback), and must therefore not own what keeps the module's
-/// code alive. Records that were not flushed when the closure is dropped are lost.
+/// Clones are the same recorder. Like a [`Callback`](super::Callback), the closure may be kept
+/// after the last clone and all probes are dropped, and must therefore not own what keeps the
+/// module's code alive. Records that were not flushed when the closure is dropped are lost.
 ///
-/// A store for which there is a record of any recorder takes 64 KiB more. The buffer of a store
-/// that has ended is kept until its records were given to the closure: by a flush, or when another
+/// A store for which any recorder has a record takes 64 KiB more. The buffer of a store that has
+/// ended is kept until its records have been passed to the closure: by a flush, or when another
 /// store gets a buffer.
 ///
 /// # Example
@@ -76,8 +77,8 @@ const MAX_WORDS: usize = 64;
 pub struct Recorder(Arc<RecordBuffers>);
 
 impl Recorder {
-    /// A recorder for records of `N` values, from 1 to 64 of them. The closure gets the store in
-    /// which they were made, and the values in the order in which the probe has them.
+    /// Makes a recorder for records of `N` values, from 1 to 64. The closure gets the store in
+    /// which the records were made, and their values in the order in which the probe lists them.
     ///
     /// # Errors
     /// [`ProbeError::TooManyRecorders`].
@@ -91,11 +92,11 @@ impl Recorder {
         Ok(Self(Arc::new(buffers.ok_or(ProbeError::TooManyRecorders { limit: MAX_RECORDERS })?)))
     }
 
-    /// Calls the closure, on this thread, with all records that it has not got, of all stores. Of a
-    /// store that runs meanwhile on another thread, some of its last records are perhaps among
-    /// them.
+    /// Calls the closure, on this thread, with all records that it has not received yet, of all
+    /// stores. For a store that is running on another thread, the most recent records may or may
+    /// not be included.
     ///
-    /// Waits while other threads are in the closure.
+    /// Waits while another thread is in the closure.
     ///
     /// # Panics
     /// If the closure panics, or calls this.
@@ -103,7 +104,7 @@ impl Recorder {
         self.0.flush();
     }
 
-    /// How many values a record has.
+    /// The number of values of a record.
     pub(super) fn words(&self) -> usize {
         self.0.words()
     }
@@ -133,7 +134,7 @@ unsafe extern "sysv64" fn make_room(buffers: *const RecordBuffers, context: *mut
     // SAFETY: the program runs, so its store is lent, and nothing else uses it.
     let store = unsafe { &mut *(*(*context).store.cast::<StoreArea>()).store };
     let cursors = store.cursors.get_or_insert_with(Cursors::new).clone();
-    // SAFETY: this is in front of the context of each instance; only the thread that runs it
+    // SAFETY: this is before the context of each instance; only the thread that runs it
     // accesses it, and the store, which outlives the instance, keeps the cursors.
     unsafe { context.byte_offset(CURSORS as isize).cast::<*const AtomicUsize>().write(cursors.start()) };
     // Nothing observes state that the closure may have left inconsistent: as for host functions.

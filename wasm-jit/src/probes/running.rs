@@ -1,4 +1,4 @@
-//! What a thread is executing, without stopping it.
+//! Finds out what a thread is executing, without stopping it.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use crate::trap::InterruptHandle;
 const PAUSE: Duration = Duration::from_micros(100);
 
 impl Module {
-    /// The function that a store's thread is executing, by its index, or one that it has executed
-    /// since the call: to decide where to place probes. `None` if within this time the thread was
-    /// never found in the module's code: it may be in a host function. A system call in which it
-    /// waits there fails with `EINTR`. The program continues.
+    /// The index of the function that a store's thread is executing, or of one that it has executed
+    /// since this call began, to decide where to place probes. `None` if the thread was not found
+    /// in the module's code within this time; it may be in a host function, where a system call in
+    /// which it waits fails with `EINTR`. The program continues.
     pub fn running_function(&self, thread: &InterruptHandle, within: Duration) -> Option<u32> {
         let start = Instant::now();
         thread.found_at();

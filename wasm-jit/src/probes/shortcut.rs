@@ -1,4 +1,4 @@
-//! Probes whose stubs do the common cases themselves, instead of calling a native function.
+//! Probes whose stubs handle the common cases themselves, instead of calling a native function.
 
 use std::any::Any;
 use std::fmt;
@@ -10,17 +10,16 @@ pub use wasm_jit_codegen::{Operand, Quadword, Relation, Step, Temp};
 use super::NativeFn;
 
 /// A few steps that a probe's stub executes instead of calling the probe's native function
-/// ([`Kind::Shortcut`](super::Kind::Shortcut)), unless one of them says that the function is to be
-/// called.
+/// ([`Kind::Shortcut`](super::Kind::Shortcut)), unless one of the steps requests the call.
 ///
-/// A call of a function takes some ten instructions besides its own, and more to find the state of
-/// its thread; steps are one instruction or two each. They have four registers, the values that the
-/// function gets as arguments, and memory: what belongs to the running thread is found by a
-/// [`ThreadWord`](super::ThreadWord). An [interrupt](crate::Store::interrupt_handle) may leave the
+/// A call takes about ten instructions besides those of the function, which needs more to find the
+/// state of its thread; a step is one or two instructions. Steps can use four registers, the values
+/// that the function gets as arguments, and memory; the state of the running thread is found by a
+/// [`ThreadWord`](super::ThreadWord). An [interrupt](crate::Store::interrupt_handle) may end the
 /// program between any two steps that are not [together](Step::Together).
 ///
-/// Where the code has too few registers free, the stub calls the function always. So the function
-/// must do everything that the steps do.
+/// Where the code has too few free registers, the stub always calls the function. The function must
+/// therefore do everything that the steps do.
 ///
 /// Clones are the same shortcut.
 ///
@@ -69,12 +68,13 @@ use super::NativeFn;
 pub struct Shortcut(Arc<codegen::Shortcut>);
 
 impl Shortcut {
-    /// A shortcut of these steps. It keeps a value as long as the steps can be executed, as a
-    /// [`Callback`](super::Callback) is kept: this may be what their addresses lead to.
+    /// Makes a shortcut of these steps. It keeps the value `keeps`, to which addresses in the steps
+    /// may refer, as long as the steps can be executed, as a [`Callback`](super::Callback) is kept.
     ///
-    /// `None` if there is no instruction for a step: only [`Step::Set`], [`Step::Add`] and
-    /// [`Step::Subtract`] can read memory besides comparisons, which can read one operand from
-    /// there; a constant is the second operand of a comparison, and not compared with an argument.
+    /// `None` if there is no instruction for a step. Only [`Step::Set`], [`Step::Add`],
+    /// [`Step::Subtract`] and comparisons can read memory, and comparisons only for one operand. A
+    /// constant can only be the second operand of a comparison, and cannot be compared with an
+    /// argument.
     ///
     /// # Safety
     /// The caller must make sure that, for every probe with this shortcut:
@@ -86,7 +86,7 @@ impl Shortcut {
         Some(Self(Arc::new(codegen::Shortcut::new(steps.into(), Box::new(keeps))?)))
     }
 
-    /// What the stub calls, or does instead.
+    /// The function that the stub calls, with the steps that it may execute instead.
     pub(super) fn callee(&self, function: NativeFn) -> Callee {
         Callee::Shortcut { function: function.address(), shortcut: self.0.clone() }
     }

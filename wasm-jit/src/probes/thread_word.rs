@@ -1,16 +1,17 @@
-//! Quadwords that each thread has, which the stubs of probes find without a call.
+//! Thread-local quadwords that the stubs of probes access without a call.
 //!
 //! They are a thread-local variable in the form that the ABI calls initial-exec (ELF Handling For
 //! Thread-Local Storage, section 4.4.6 for x86-64): at the same offset from the thread pointer in
-//! all threads, which code can have as a constant. Rust has no such variables, hence the assembly.
+//! all threads, which code can contain as a constant. Rust has no such variables, hence the
+//! assembly.
 
 use std::arch::{asm, global_asm};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How many there are. A library that is loaded later shares about 1.5 KiB with all others.
+/// The number of thread words. A library that is loaded later shares about 1.5 KiB with all others.
 const WORDS: u32 = 16;
 
-/// Those that are in use, by bits.
+/// A bit set of the thread words in use.
 static USED: AtomicU32 = AtomicU32::new(0);
 
 global_asm!(
@@ -26,16 +27,16 @@ global_asm!(
 
 const _: () = assert!(8 * WORDS == 128);
 
-/// A quadword of which each thread has its own: for
-/// [`Step::SetOfThread`](super::Step::SetOfThread), to find the state of the running thread.
+/// A thread-local quadword, with which [`Step::SetOfThread`](super::Step::SetOfThread) finds the
+/// state of the running thread.
 ///
-/// It is 0 in a thread that has not set it. It is not cleared when it is dropped: one that is
-/// made later may have the earlier one's values in threads that have left them there.
+/// It is 0 in a thread that has not set it. Dropping it does not clear it: a word that is made
+/// later may have the earlier values in threads that have not cleared them.
 #[derive(Debug)]
 pub struct ThreadWord(u32);
 
 impl ThreadWord {
-    /// One that is in no other use. `None` if the process has 16 of them.
+    /// Allocates a word that is not in use; `None` if the process uses all 16.
     pub fn new() -> Option<Self> {
         let free = |used: u32| (!used).trailing_zeros();
         let next = |used: u32| (free(used) < WORDS).then(|| used | 1 << free(used));
@@ -43,7 +44,7 @@ impl ThreadWord {
         Some(Self(free(before)))
     }
 
-    /// The offset from the thread pointer.
+    /// The offset of the word from the thread pointer, in bytes.
     pub fn offset(&self) -> i32 {
         let offset: i64;
         // SAFETY: reads the offset of the variable above.
@@ -59,7 +60,7 @@ impl ThreadWord {
         offset as i32 + 8 * self.0 as i32
     }
 
-    /// The calling thread's.
+    /// The value in the calling thread.
     pub fn get(&self) -> u64 {
         let value: u64;
         // SAFETY: reads a word of the variable above.
@@ -74,7 +75,7 @@ impl ThreadWord {
         value
     }
 
-    /// Changes the calling thread's.
+    /// Changes the value in the calling thread.
     pub fn set(&self, value: u64) {
         // SAFETY: writes a word of the variable above, which only this reads and writes, and stubs
         // read.

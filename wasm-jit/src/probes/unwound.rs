@@ -1,4 +1,4 @@
-//! Frames that are left other than by their exit.
+//! Frames that are unwound: left other than by their exit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::types::ValType;
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct UnwoundFrame<'a> {
-    /// The function's index, imports counted.
+    /// The function's index, imports included.
     pub function: u32,
-    /// The number that [`Bound::Frame`](super::Bound::Frame) has for the frame.
+    /// The number that [`Bound::Frame`](super::Bound::Frame) gives for the frame.
     pub frame: u64,
     left: FrameToUnwind<'a>,
 }
@@ -29,10 +29,10 @@ pub struct UnwoundFrame<'a> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct UnwoundException {
-    /// The index of its tag in the module of the frame; the first one, if the module imports the
-    /// tag more than once; `None` if the module does not have it.
+    /// The index of the exception's tag in the module of the frame; the first one, if the module
+    /// imports the tag more than once; `None` if the module does not have the tag.
     pub tag: Option<u32>,
-    /// The values that it carries: `None` for a reference that is not null. Empty if the module
+    /// The values that the exception carries: `None` for a non-null reference. Empty if the module
     /// does not have the tag.
     pub fields: Vec<Option<Val>>,
 }
@@ -63,8 +63,8 @@ impl UnwoundFrame<'_> {
         Some(UnwoundException { tag, fields: types.iter().map(field).collect() })
     }
 
-    /// Whether the frame waits for what it has called: another function, or a routine of the engine
-    /// for its instruction. Otherwise its instruction has trapped, or was interrupted.
+    /// Whether the frame waits for a call: to another function, or to a routine of the engine that
+    /// implements its instruction. Otherwise its instruction has trapped, or was interrupted.
     pub fn is_call(&self) -> bool {
         self.left.is_call
     }
@@ -72,10 +72,10 @@ impl UnwoundFrame<'_> {
     /// The offset, from the start of the function's body, of the instruction that is left; `None`
     /// if no instruction has begun.
     ///
-    /// It may compile the function again, which takes some microseconds to milliseconds.
+    /// This may compile the function again, which takes microseconds to milliseconds.
     ///
     /// # Errors
-    /// [`ProbeError::Compile`], after a defect of the compiler.
+    /// [`ProbeError::Compile`] in case of a defect of the compiler.
     pub fn offset(&self) -> Result<Option<u32>, ProbeError> {
         let position = self.left.image.position_at(self.left.pc, self.function);
         let position = position.map_err(|error| ProbeError::compile(&error))?;
@@ -94,8 +94,8 @@ impl fmt::Debug for UnwoundFrame<'_> {
     }
 }
 
-/// Frames are reported as long as this exists: see [`Module::watch_unwound`]. It keeps the module's
-/// code.
+/// The reporting of unwound frames, which ends when this is dropped: see [`Module::watch_unwound`].
+/// It keeps the module's code alive.
 pub struct UnwoundWatch {
     image: Arc<CodeImage>,
     number: u64,
@@ -105,14 +105,14 @@ impl Module {
     /// Calls a closure for each frame of the module's functions that is left other than by its
     /// [exit](super::Place::Exit) or a tail call, until the result is dropped.
     ///
-    /// The thread whose frames they are calls it, the innermost frame first, before any of them is
-    /// left. A frame in its prologue, which may not have passed its entry, may be reported or not,
-    /// and one that is left after its exit is reported: to pair exits with entries, compare
-    /// [`Bound::Frame`](super::Bound::Frame). The closure may do what a
-    /// [`Callback`](super::Callback) may; but if it panics, the process aborts. It may be called
-    /// once more by another thread after the watch has been dropped.
+    /// The thread that executes the frames calls the closure, for the innermost frame first, before
+    /// any of them is left. A frame in its prologue, whose entry probes may not have fired, may or
+    /// may not be reported; a frame that is left after its exit is reported. To pair exits with
+    /// entries, compare [`Bound::Frame`](super::Bound::Frame). The closure may do what a
+    /// [`Callback`](super::Callback) may, except that the process aborts if it panics. It may be
+    /// called once more by another thread after the watch has been dropped.
     ///
-    /// Without watchers, traps and exceptions cost nothing more.
+    /// Without watchers, traps and exceptions have no additional cost.
     pub fn watch_unwound(&self, function: impl Fn(UnwoundFrame<'_>) + Send + Sync + 'static) -> UnwoundWatch {
         let image = self.code().clone();
         let watcher = move |left: FrameToUnwind<'_>| {

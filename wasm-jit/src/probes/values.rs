@@ -1,4 +1,4 @@
-//! Values of the frame, which probes pass to functions.
+//! Values of the frame that probes pass to functions.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -17,19 +17,19 @@ use crate::runtime::callback::call_back;
 pub use crate::runtime::callback::{NO_FUNCTION, OTHER_FUNCTION};
 use crate::types::{RefType, ValType};
 
-/// A value that is passed to the function of a probe, or recorded.
+/// A value that is passed to a probe function, or recorded.
 ///
-/// To a [native function](super::NativeFn), it is passed as 64 bits. Integers of 32 bits are
-/// zero-extended, floats are passed as their bits, and references as the engine represents them; a
-/// null reference is 0. Of vectors, it gets single lanes. So do a
-/// [closure](super::Callback) and a [record](super::Recorder).
+/// [Native functions](super::NativeFn), [closures](super::Callback) and [records](super::Recorder)
+/// get it as 64 bits. 32-bit integers are zero-extended, floats are passed as their bits, and
+/// references as the engine represents them; a null reference is 0. Only single lanes of vectors
+/// can be passed.
 ///
-/// To a [function of WebAssembly](super::WasmFn), it is passed as the parameter's type. A local or
-/// operand must be of this type; an operand must not be a reference, but for [`Bound::Reference`],
-/// which is an integer of 64 bits. A constant can be of any type: it is the bits of the value (of a
-/// vector, the lower half, and the rest is 0), and of a reference 0. The function, the offset and
-/// the address are integers of 32 bits (an address modulo 2^32) or 64 bits; [`Bound::Context`],
-/// [`Bound::Instance`], [`Bound::Frame`] and [`Bound::ReturnAddress`] are of 64.
+/// A [WebAssembly function](super::WasmFn) gets it as the parameter's type. A local or operand must
+/// be of this type; an operand must not be a reference, except for [`Bound::Reference`], which is a
+/// 64-bit integer. A constant can be of any type: it is the bits of the value (for a vector, the
+/// lower half, and the rest is 0; for a reference, 0). The function, the offset and the address are
+/// 32-bit integers (an address modulo 2^32) or 64-bit integers; [`Bound::Context`],
+/// [`Bound::Instance`], [`Bound::Frame`] and [`Bound::ReturnAddress`] are 64-bit integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Bound {
@@ -44,29 +44,28 @@ pub enum Bound {
     Local(u32),
     /// An operand, counted from the top of the stack.
     Operand(u32),
-    /// An operand that is a reference, counted from the top of the stack, as a number of 64 bits: 0
-    /// if it is null, and another one if it is not.
+    /// An operand that is a reference, counted from the top of the stack, as a 64-bit number, which
+    /// is 0 if and only if the reference is null.
     Reference(u32),
-    /// A lane of a parameter or local that is a vector, by the local's index, as an integer of 64
-    /// bits.
+    /// A lane of a parameter or local that is a vector, by the local's index, as a 64-bit integer.
     LocalLane(u32, Lane),
-    /// A lane of an operand that is a vector, counted from the top of the stack, as an integer of
-    /// 64 bits.
+    /// A lane of an operand that is a vector, counted from the top of the stack, as a 64-bit
+    /// integer.
     OperandLane(u32, Lane),
     /// At the [exit](super::Place::Exit) of a function, a lane of a result that is a vector, by the
-    /// result's index, as an integer of 64 bits.
+    /// result's index, as a 64-bit integer.
     ResultLane(u32, Lane),
     /// The address that the instruction accesses in its memory: the address operand plus the
-    /// constant offset. Only before loads, stores and atomic operations. An access beyond the end
+    /// constant offset. Only for loads, stores and atomic operations. An access beyond the end
     /// of the memory traps after the probe has fired.
     Address,
     /// At the [exit](super::Place::Exit) of a function, one of its results, by its index.
     Result(u32),
     /// The function that an indirect call (`call_indirect`, `call_ref`, and their tail calls) is
     /// about to call, by its index in the module of the running instance, imports included.
-    /// [`OTHER_FUNCTION`] if the module does not know it by an index, [`NO_FUNCTION`] if the table
-    /// has none at this index, or the reference is null. A `call_indirect` may trap because the
-    /// function has another type. Only for [closures](super::Kind::Callback).
+    /// [`OTHER_FUNCTION`] if the function has no index in the module, [`NO_FUNCTION`] if the table
+    /// has no function at the index, or the reference is null. A `call_indirect` may trap because
+    /// the function has another type. Only for [closures](super::Kind::Callback).
     Callee,
     /// A number that identifies the frame among those that the thread has at the time.
     Frame,
@@ -76,18 +75,19 @@ pub enum Bound {
     /// The identity of the running instance
     /// ([`InstanceId::of_value`](super::InstanceId::of_value)).
     Instance,
-    /// An address in the code that has called the function: where its caller continues. Of a caller
-    /// in the module, [`Module::function_at`](crate::Module::function_at) says which function that
-    /// is. After a tail call by another instance, it is an address of the engine, in no function.
+    /// The return address of the function: the address in the code at which its caller continues.
+    /// For a caller in the module, [`Module::function_at`](crate::Module::function_at) gives the
+    /// function. After a tail call by another instance, it is an address in the engine, not in a
+    /// function.
     ReturnAddress,
 }
 
-/// The arguments of a probe's function, one for each of its parameters.
+/// The arguments of a probe function, one for each of its parameters.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Values(Arc<[Bound]>);
 
 impl Values {
-    /// The values, in order.
+    /// The values in the order of the parameters.
     pub fn as_slice(&self) -> &[Bound] {
         &self.0
     }
@@ -111,10 +111,10 @@ impl fmt::Debug for Values {
     }
 }
 
-/// How many values a closure gets at most: they are on the stack, whose end is not checked.
+/// The largest number of values of a closure: they are on the stack, whose limit is not checked.
 const MAX_VALUES: usize = 1000;
 
-/// What a function takes for a parameter.
+/// What a function accepts for a parameter.
 #[derive(Clone, Copy)]
 enum Takes {
     /// A value of this type.
@@ -125,11 +125,11 @@ enum Takes {
     Word,
 }
 
-/// What the body of a function says about the values of its probes.
+/// The properties of a function's body that determine the values of its probes.
 pub(super) struct Body<'a> {
     image: &'a CodeImage,
     function: u32,
-    /// By position.
+    /// The memory accesses of instructions, by position.
     accesses: Option<HashMap<u32, Access>>,
     /// The tables of indirect calls, by position.
     calls: Option<HashMap<u32, CalledBy>>,
@@ -140,8 +140,8 @@ impl<'a> Body<'a> {
         Self { image, function, accesses: None, calls: None }
     }
 
-    /// The places in the binary module that can have probes: of its instructions, its entry and its
-    /// exit.
+    /// The positions in the binary module that can have probes: those of its instructions, its
+    /// entry and its exit.
     pub(super) fn positions(&self) -> HashSet<u32> {
         let Range { start, end } = self.range();
         let body = self.image.body(self.function);
@@ -151,7 +151,7 @@ impl<'a> Body<'a> {
         offsets.chain([start, end]).collect()
     }
 
-    /// Where it is in the binary module.
+    /// The range of the body in the binary module.
     pub(super) fn range(&self) -> Range<u32> {
         self.image.body_range(self.function)
     }
@@ -175,7 +175,7 @@ impl<'a> Body<'a> {
         Ok(RequestedKind::Call { callee, arguments: arguments.collect::<Result<_, _>>()? })
     }
 
-    /// The request for a probe that calls a function of WebAssembly.
+    /// The request for a probe that calls a WebAssembly function.
     pub(super) fn call_wasm(
         &mut self,
         function: &WasmFn,
@@ -335,8 +335,8 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Checks what the values of a kind have to be at any place: their number, and that they can be
-/// passed to their parameters, as far as this does not depend on the code. Errors name the place.
+/// Checks the requirements on the values of a kind that do not depend on the code: their number,
+/// and that they can be passed to their parameters. Errors name the place.
 pub(super) fn check(kind: &Kind, function: u32, offset: u32) -> Result<(), ProbeError> {
     let (parameters, types) = match kind {
         Kind::Native { function, .. } | Kind::Shortcut { function, .. } => {
@@ -369,8 +369,8 @@ pub(super) fn check(kind: &Kind, function: u32, offset: u32) -> Result<(), Probe
     Ok(())
 }
 
-/// Whether there are places at which a value can be passed as a parameter of this type; if its type
-/// does not depend on the code: whether it can be passed at all.
+/// Whether there are places at which a value can be passed as a parameter of this type; if the
+/// value's type does not depend on the code, whether it can be passed at all.
 fn may_fit(value: Bound, parameter: ValType) -> bool {
     match value {
         Bound::Const(0) => !matches!(parameter, ValType::Ref(ty) if !ty.is_nullable()),

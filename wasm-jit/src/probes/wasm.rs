@@ -1,4 +1,4 @@
-//! Probes that call functions of WebAssembly, with values of the frame as arguments.
+//! Probes that call WebAssembly functions, with values of the frame as arguments.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,24 +13,25 @@ use crate::runtime::{AsContext, Func};
 use crate::types::ValType;
 use crate::vmctx::VmFuncRef;
 
-/// A function of a store that probes may call: of another instance, as a rule.
+/// A WebAssembly or host function that probes may call, usually a function of another instance in
+/// the program's store.
 ///
-/// A probe with this function fires in the instances of the function's store only. The stub of the
-/// probe calls it directly, as compiled code calls functions of other instances; if it is a
-/// [host function](Func::wrap), it is called through its trampoline.
+/// A probe with this function fires only in the instances of the function's store. The stub of the
+/// probe calls the function directly, as compiled code calls functions of other instances; a [host
+/// function](Func::wrap) is called through its trampoline.
 ///
 /// The stub executes short functions itself, without a call: those of at most 64 instructions that
-/// compute with integers, access globals and memory 0, and choose by `if`. Where one of these would
-/// trap, or do something else in an arm of an `if`, it is called nevertheless. A function that
-/// changes memory or a global before it computes the address of an access, or has a loop or a call,
-/// is called always; so are all functions of a module in which a probe was made.
+/// compute with integers, access globals and memory 0, and choose by `if`. Where such a function
+/// would trap, or do something else in an arm of an `if`, it is called nevertheless. A function
+/// that changes memory or a global before it computes the address of an access, or has a loop or a
+/// call, is always called, as are all functions of a module in which a probe was made.
 ///
 /// # Permitted operations
-/// All that a function may do: use its own memory, tables and globals, call others, and also run
-/// functions of the instance that is probed. If it traps, or fails, or throws an exception, the
-/// program's call ends with that; handlers of the program do not see the exception. The backtrace
-/// has the frames of the function and then those of the program, from the instruction that is
-/// probed.
+/// The function may do all that any function may: use its own memory, tables and globals, and call
+/// other functions, including those of the probed instance. If it traps, fails, or throws an
+/// exception, the program's call ends with this error; handlers of the program do not see the
+/// exception. The backtrace has the frames of the function and then those of the program, from the
+/// probed instruction.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct WasmFn {
     store: u64,
@@ -44,10 +45,10 @@ pub struct WasmFn {
 }
 
 impl WasmFn {
-    /// The function, which must have no results.
+    /// Makes a function callable by probes. It must have no results.
     ///
     /// # Errors
-    /// [`ProbeError::Results`] if it has.
+    /// [`ProbeError::Results`] if the function has results.
     ///
     /// # Panics
     /// If the function belongs to another store.

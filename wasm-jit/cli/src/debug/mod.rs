@@ -41,7 +41,7 @@ Examples:
 #[command(before_help = EXAMPLES, help_template = super::TEMPLATE)]
 #[command(override_usage = "wasm-jit debug [OPTIONS] <FILE> [ARGS]...")]
 pub(super) struct Debug {
-    /// Executes this command of the debugger first; may be repeated
+    /// Executes this debugger command first; may be repeated
     #[arg(long = "command", value_name = "COMMAND")]
     commands: Vec<String>,
 

@@ -15,8 +15,8 @@ use crate::record::{Event, Outcome, Value};
 /// Counts by function, and the module offset of the instruction; none for the entry.
 pub(crate) type Expected = HashMap<Counted, u64>;
 
-/// The counts of all rounds; `None` if they cannot be known: there is no instance to read them
-/// from, a stack was exhausted, or the engine does not support the module that is compared.
+/// The counts of all rounds; `None` if they are unknown: there is no instance to read them from, a
+/// stack was exhausted, or the engine does not support the module that is compared.
 pub(crate) fn of(engine: &impl Engine, case: &Case) -> Result<Option<Expected>, String> {
     if case.legacy.is_some() {
         return Ok(None);

@@ -1,9 +1,9 @@
-//! Kinds of probe, with random values, and what they check.
+//! Kinds of probe, with random values, and their checks.
 //!
-//! A closure that gets values leaves them to the generic probes that fire after it at the same
-//! place, which must read the same ones from the frame. Generic probes also write values back that
-//! they have read, by which the frame goes on in another version of its function, and use accessors
-//! of the frame and its callers.
+//! A closure that gets values keeps them for the generic probes that fire after it at the same
+//! place, which must read the same values from the frame. Generic probes also write back values
+//! that they have read, so that the frame continues in another version of its function, and use
+//! accessors of the frame and its callers.
 
 use std::cell::RefCell;
 use std::ptr;
@@ -28,7 +28,7 @@ pub(super) struct Site {
     pub position: Option<u32>,
     /// Types of the function's parameters and locals.
     pub locals: Arc<[ValType]>,
-    /// Whether the instruction is one whose choices can be counted.
+    /// Whether the choices of the instruction can be counted.
     pub chooses: bool,
 }
 
@@ -39,14 +39,14 @@ pub(super) enum Sort {
     Count,
     CountBranch,
     Native,
-    /// A step, which the function does where there is no register for it.
+    /// Counts by a step, or by the function where there is no free register.
     Shortcut,
     Callback,
     Generic,
     Record,
     /// Calls a function of another instance.
     Wasm,
-    /// Calls a function of the host by the same means.
+    /// Calls a host function by the same means.
     Host,
 }
 
@@ -63,7 +63,7 @@ const SORTS: [Sort; 10] = [
     Sort::Host,
 ];
 
-/// What a probe of a case is made of.
+/// The components of a probe of a case.
 pub(super) struct Making<'a> {
     /// The number of its counter.
     pub number: usize,
@@ -73,12 +73,12 @@ pub(super) struct Making<'a> {
     pub counters: &'a Arc<[AtomicU64]>,
     /// For records of a slot and a value.
     pub recorder: &'a Recorder,
-    /// Of the store that runs.
+    /// The functions of the running store.
     pub functions: Option<&'a Functions>,
 }
 
 impl Sort {
-    /// Those that a case uses.
+    /// The sorts of probe that a case uses.
     pub(super) fn chosen(random: &mut Random) -> Vec<Self> {
         match random.below(4) {
             0 => vec![random.choose(&SORTS)],
@@ -249,7 +249,7 @@ pub(super) fn recorder(counters: &Arc<[AtomicU64]>) -> Result<Recorder, String> 
     Recorder::new(counted).map_err(|error| error.to_string())
 }
 
-/// What a closure has got.
+/// The values that a closure has received.
 struct Seen {
     location: Location,
     number: usize,
@@ -257,7 +257,7 @@ struct Seen {
 }
 
 thread_local! {
-    /// What the last closure has got whose order is known.
+    /// The values of the last closure whose order is known.
     static SEEN: RefCell<Option<Seen>> = const { RefCell::new(None) };
     /// An accessor of some frame, which may have gone.
     static KEPT: RefCell<Option<FrameAccessor>> = const { RefCell::new(None) };
@@ -342,7 +342,7 @@ fn compare(frame: &mut Frame<'_>, site: &Site, number: usize) {
     SEEN.set(Some(seen));
 }
 
-/// A number as closures get it.
+/// A number as it is passed to closures.
 fn bits(value: &Val) -> Option<u64> {
     match *value {
         Val::I32(value) => Some(value as u32 as u64),
@@ -435,8 +435,8 @@ fn walk(frame: &mut Frame<'_>, own: FrameAccessor, random: &mut Random) -> Resul
     Ok(())
 }
 
-/// A write of the value that was read, which may have been refused: a local that is never null is
-/// null before it is assigned.
+/// A write of the value that was read. It may be refused: a local of a non-nullable type is null
+/// before it is assigned.
 fn permitted(value: &Val, written: Result<(), AccessError>) -> Result<(), AccessError> {
     match written {
         Err(AccessError::Value(_)) if matches!(value, Val::FuncRef(None)) => Ok(()),
@@ -445,7 +445,7 @@ fn permitted(value: &Val, written: Result<(), AccessError>) -> Result<(), Access
     }
 }
 
-/// An accessor, unless the frame waits for another probe's function.
+/// An accessor, unless the frame waits for the function of another probe.
 fn existing<T>(accessor: Result<T, AccessError>) -> Result<Option<T>, AccessError> {
     match accessor {
         Ok(accessor) => Ok(Some(accessor)),

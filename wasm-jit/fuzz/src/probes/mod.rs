@@ -1,8 +1,8 @@
 //! The probes of a case: at random places, of random kinds ([`kinds`]), with functions of their
 //! store ([`monitor`]), and changed at random ([`set`]).
 //!
-//! The thread that runs a program knows its probes, since functions of firing probes change some,
-//! as calls of the host do.
+//! The thread that runs a program knows its probes, since probe functions and host functions change
+//! some of them.
 
 pub(crate) mod expected;
 mod kinds;
@@ -45,7 +45,7 @@ pub(crate) fn change_sometimes() {
     });
 }
 
-/// Whether the probes of the program that this thread runs are switched meanwhile.
+/// Whether the probes of the program that this thread runs are switched while it runs.
 fn is_changing() -> bool {
     let mut is_changing = false;
     with_current(|set, _| is_changing = set.is_changing());

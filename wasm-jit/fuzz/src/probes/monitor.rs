@@ -1,4 +1,4 @@
-//! Functions of a program's store that probes call: of another instance, and of the host.
+//! Functions of a program's store that probes call: those of another instance, and host functions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,12 +30,12 @@ const TEXT: &str = r#"(module
     (func (export "f64") (param i32 f64) (call $count (local.get 0)))
     (func (export "v128") (param i32 v128) (call $count (local.get 0))))"#;
 
-/// The memory in which functions of WebAssembly count: eight bytes for each slot.
+/// The memory in which WebAssembly functions count: eight bytes for each slot.
 pub(super) fn memory() -> Result<SharedMemory, String> {
     SharedMemory::new(MemoryType::shared(1, 1)).map_err(|error| error.to_string())
 }
 
-/// How many slots the memory has.
+/// The number of slots of the memory.
 pub(super) const SLOTS: usize = 8192;
 
 /// The module with the functions.
@@ -46,11 +46,11 @@ pub(super) fn module(engine: &Engine) -> Result<Module, String> {
 /// The functions of a store. The first argument of each is a slot.
 #[derive(Clone, Debug)]
 pub(super) struct Functions {
-    /// By the type of the second argument; the last one has none.
+    /// Functions by the type of the second argument; the last one has none.
     wasm: [WasmFn; 6],
-    /// Without a second argument and calls, so that stubs may execute it themselves.
+    /// A function without a second argument and calls, so that stubs may execute it themselves.
     pub short: WasmFn,
-    /// Of the host, without a second argument.
+    /// A host function without a second argument.
     pub host: WasmFn,
 }
 

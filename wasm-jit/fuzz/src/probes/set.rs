@@ -25,11 +25,11 @@ const _: () = assert!(MAX_PROBES < monitor::SLOTS);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
-    /// They are switched, made and dropped.
+    /// The probes are switched, made and dropped.
     Changing,
-    /// All are on.
+    /// All probes are on.
     On,
-    /// All are off.
+    /// All probes are off.
     Off,
 }
 
@@ -37,12 +37,12 @@ pub(crate) enum Phase {
 pub(crate) struct Set {
     module: Module,
     slots: Vec<Slot>,
-    /// On every instruction, if there is one; it has the last counter.
+    /// The probe on every instruction, if there is one; it uses the last counter.
     global: Option<Global>,
     /// For each slot, how often its function was called.
     counters: Arc<[AtomicU64]>,
     recorder: Recorder,
-    /// The same for functions of WebAssembly.
+    /// The same for WebAssembly functions.
     memory: SharedMemory,
     monitor: Module,
     /// The functions of the store that was made last.
@@ -63,10 +63,10 @@ impl fmt::Debug for Set {
 struct Slot {
     site: Site,
     sort: Sort,
-    /// Whether it fires in one store only, and is made again for each.
+    /// Whether the probe fires in one store only, and is made again for each.
     is_of_store: bool,
     probe: Mutex<Option<Arc<Probe>>>,
-    /// What probes have counted that were here in the same phase.
+    /// The counts of earlier probes in this slot in the same phase.
     earlier: AtomicU64,
 }
 
@@ -81,7 +81,7 @@ struct Global {
 }
 
 impl Global {
-    /// None made.
+    /// No probes are made.
     fn of(sort: Sort, sites: &[Site]) -> Self {
         let location = Location { function: 0, place: Place::Entry };
         let site = Site { location, position: None, locals: [].into(), chooses: true };
@@ -93,7 +93,7 @@ impl Global {
         lock(&self.probe).clone()
     }
 
-    /// Whether it fires at the place, which is one of an instruction or an entry.
+    /// Whether the probe fires at the place, which is that of an instruction or an entry.
     fn is_at(&self, position: Option<u32>) -> bool {
         match (self.sort, position) {
             (Sort::Empty, _) | (_, None) => false,
@@ -108,7 +108,7 @@ impl Slot {
         lock(&self.probe).clone()
     }
 
-    /// Puts a probe here; returns the one that was.
+    /// Replaces the probe; returns the previous one.
     fn put(&self, probe: Option<Probe>) -> Option<Arc<Probe>> {
         std::mem::replace(&mut *lock(&self.probe), probe.map(Arc::new))
     }
@@ -166,7 +166,7 @@ impl Set {
         Ok(set)
     }
 
-    /// How many probes there may be.
+    /// The maximum number of probes.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -180,7 +180,7 @@ impl Set {
         self.phase.load(Ordering::Acquire) == phase as u8
     }
 
-    /// Whether they are switched meanwhile.
+    /// Whether the probes are switched while the program runs.
     pub(crate) fn is_changing(&self) -> bool {
         self.is_in(Phase::Changing)
     }
@@ -224,7 +224,8 @@ impl Set {
         Making { number, site, is_ordered, counters, recorder, functions }
     }
 
-    /// Makes the global probe anew, off; none if its function belongs to a store and there is none.
+    /// Makes the global probe anew, switched off; no probe if its function belongs to a store and
+    /// there is none.
     fn make_global(&self, random: &mut Random) -> Result<(), String> {
         let Some(global) = &self.global else { return Ok(()) };
         let functions = lock(&self.functions).clone().map(|(functions, _)| functions);
@@ -257,7 +258,7 @@ impl Set {
         format!("probe {number}, {sort:?} at {:?}{position}: {problem}", site.location)
     }
 
-    /// Makes the probe of a slot anew, off; none where control never comes.
+    /// Makes the probe of a slot anew, switched off; no probe at an unreachable place.
     fn make(&self, number: usize, random: &mut Random) -> Result<(), String> {
         let slot = &self.slots[number];
         let (functions, store) = lock(&self.functions).clone().unzip();
@@ -327,7 +328,7 @@ impl Set {
     /// Changes something at random.
     ///
     /// # Panics
-    /// If it is refused.
+    /// If the change is refused.
     pub(crate) fn change(&self, random: &mut Random) {
         self.try_to_change(random).unwrap_or_else(|problem| panic!("{problem}"));
         self.changes.fetch_add(1, Ordering::Relaxed);
@@ -370,8 +371,8 @@ impl Set {
         Ok(())
     }
 
-    /// Switches all probes on, so that they fire in the order of their slots. Those of stores
-    /// follow when there is one.
+    /// Switches all probes on, so that they fire in the order of their slots. Probes for one store
+    /// follow when there is a store.
     pub(crate) fn activate_all_in_order(&self) -> Result<(), String> {
         self.begin(Phase::On);
         forget();
@@ -463,7 +464,7 @@ impl Set {
     }
 }
 
-/// Whether it says something about the place, not about the engine.
+/// Whether the error concerns the place, not the engine.
 fn is_of_place(error: &ProbeError) -> bool {
     matches!(error, ProbeError::Unreachable { .. } | ProbeError::Value { .. } | ProbeError::AtExit { .. })
 }

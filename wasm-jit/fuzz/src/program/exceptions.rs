@@ -82,7 +82,7 @@ impl Function<'_> {
         code
     }
 
-    /// Two nested `try`, of which the outer one does not see the exceptions of the inner one.
+    /// Two nested `try`, where the outer one does not see the exceptions of the inner one.
     fn delegated(&mut self, depth: usize) -> String {
         let (label, first) = self.labelled(depth);
         let body = self.statements(depth + 2);

@@ -47,7 +47,7 @@ fn names(types: &[Ty]) -> String {
 pub(super) struct Places {
     /// The functions to which they refer.
     nullable: Vec<usize>,
-    /// The same, for those that are never null.
+    /// The functions to which the references refer that are never null.
     sure: Vec<usize>,
 }
 
@@ -68,7 +68,7 @@ impl Function<'_> {
         (later > 0).then(|| self.index + 1 + self.random.below(later as u64) as usize)
     }
 
-    /// A call of a function by a reference, without its parentheses.
+    /// A call to a function by a reference, without its parentheses.
     pub(super) fn call_by_reference(&mut self, callee: usize, arguments: &str) -> String {
         match self.random.below(6) {
             0 => {

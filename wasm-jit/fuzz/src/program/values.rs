@@ -60,7 +60,7 @@ impl Function<'_> {
         )
     }
 
-    /// A call of a later function with the same results, instead of a return.
+    /// A call to a later function with the same results, instead of a return.
     pub(super) fn tail_call(&mut self) -> Option<String> {
         let results = &self.signatures[self.index].results;
         let fitting: Vec<usize> = (self.index + 1..self.signatures.len())

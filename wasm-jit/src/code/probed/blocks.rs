@@ -1,12 +1,12 @@
-//! The memory of versions, and a table of their addresses, which is read without locks, also by
-//! signal handlers.
+//! The memory of versions, and a table of their addresses, which is read without locks, including
+//! by signal handlers.
 //!
 //! Memory is allocated in arenas, each twice as large as the previous one. Their addresses were
-//! reserved with the image and follow its code; only when these are used up, or the system had
-//! refused to reserve them, a place near the image is searched for. A block is appended to the last
-//! arena, so the blocks of an arena are in ascending order, and stay where they are. Versions are
-//! freed with their image, so their entries never change. The entry of a stub changes while no
-//! thread is in the stub: then nobody looks up an address in it.
+//! reserved with the image and follow its code. Only when these are used up, or the system has
+//! refused to reserve them, free addresses near the image are searched for. A block is appended to
+//! the last arena, so the blocks of an arena are in ascending order, and stay where they are.
+//! Versions are freed with their image, so their entries never change. The entry of a stub changes
+//! only while no thread is in the stub, so no address in it is looked up.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -39,7 +39,7 @@ pub(super) struct Block {
     pub version: usize,
     /// The position of the instruction, if the block is the stub of a list of probes.
     pub stub: Option<u32>,
-    /// From which byte to which one interrupts have no effect.
+    /// The range of bytes in which interrupts have no effect.
     pub uninterrupted: [u32; 2],
 }
 
@@ -189,7 +189,7 @@ impl Blocks {
         self.entry(block.start).store(block);
     }
 
-    /// The block that begins at the address has no stub any more.
+    /// Records that the block that begins at the address has no stub any more.
     pub(super) fn clear(&self, start: usize) {
         let entry = self.entry(start);
         entry.stub.store(0, Ordering::Relaxed);
@@ -201,7 +201,7 @@ impl Blocks {
     }
 }
 
-/// The memory, for one thread at a time.
+/// The memory of versions, which one thread at a time may use.
 #[derive(Debug, Default)]
 pub(super) struct Arenas(Vec<CodeArena>);
 

@@ -1,21 +1,21 @@
-//! Buffers to which the stubs of probes append records, and the closure that gets these.
+//! Buffers to which the stubs of probes append records, and the closure that gets the records.
 //!
 //! # The algorithm
 //! Each store has [`Cursors`]: for each recorder of the process, the address of the next record in
 //! the [`Buffer`] that the recorder has for this store. It is a multiple of [`BUFFER_BYTES`] if
 //! there is no room, or no buffer.
-//! 1. A stub writes a record to where the cursor is, and then advances the cursor. Only the thread
-//!    that runs the store does this; processors of x86-64 make stores visible in their order.
-//! 2. A stub that finds no room calls [`RecordBuffers::make_room`] on its thread, which gives all
-//!    records of the buffer to the closure, and sets the cursor back to the start.
-//! 3. Any thread may give the closure what is before the cursors ([`RecordBuffers::flush`]).
-//!    It remembers in the buffer what was given, and changes no cursor.
+//! 1. A stub writes a record at the cursor, and then advances the cursor. Only the thread that runs
+//!    the store does this; x86-64 processors make stores visible in program order.
+//! 2. A stub that finds no room calls [`RecordBuffers::make_room`] on its thread, which passes all
+//!    records of the buffer to the closure, and resets the cursor to the start.
+//! 3. Any thread may pass the records before the cursors to the closure ([`RecordBuffers::flush`]).
+//!    It notes in the buffer what was passed, and changes no cursor.
 //!
-//! Steps 2 and 3 hold a lock of the recorder. So the records between what was given and a cursor
-//! that was read do not change meanwhile.
+//! Steps 2 and 3 hold a lock of the recorder. While it is held, the records between those already
+//! passed and a cursor that was read do not change.
 //!
-//! The stubs' lists keep the recorder. When it is dropped, no stub uses its cursors any more: they
-//! become 0, and its number may be used again.
+//! The stubs' lists keep the recorder alive. When it is dropped, no stub uses its cursors any more:
+//! they become 0, and its number may be reused.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::BTreeMap;
@@ -27,10 +27,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::vmctx::{BUFFER_BYTES, MAX_RECORDERS};
 
-/// What gets the number of a store, and the words of some of its records.
+/// A closure that gets the number of a store, and the words of some of its records.
 type Consume = dyn FnMut(u64, &[u64]) + Send;
 
-/// The cursors of a store, by the numbers of recorders. The store has them, and its buffers.
+/// The cursors of a store, by the numbers of recorders. The store and its buffers share them.
 pub(crate) struct Cursors {
     cursors: Box<[AtomicUsize]>,
     /// Whether the store has ended.
@@ -43,12 +43,12 @@ impl Cursors {
         Arc::new(Self { cursors, has_ended: AtomicBool::new(false) })
     }
 
-    /// The address of the first one.
+    /// The address of the first cursor.
     pub(crate) fn start(&self) -> *const AtomicUsize {
         self.cursors.as_ptr()
     }
 
-    /// No code of the store runs any more.
+    /// Records that no code of the store runs any more.
     pub(crate) fn end(&self) {
         // Pairs with the acquire of `drain`: the cursors are final.
         self.has_ended.store(true, Ordering::Release);
@@ -103,13 +103,13 @@ struct Buffer {
     /// The number of the store.
     store: u64,
     block: NonNull<u8>,
-    /// The address of the first record that the closure has not got.
+    /// The address of the first record that the closure has not received.
     rest: usize,
     cursors: Arc<Cursors>,
 }
 
-// SAFETY: the block belongs to the buffer. Of its words, only those before the cursor are accessed
-// here, which no code writes as long as the recorder is locked.
+// SAFETY: the block belongs to the buffer. Only words before the cursor are accessed here, which no
+// code writes while the recorder is locked.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
@@ -118,7 +118,7 @@ impl Buffer {
         Err(_) => panic!("the size is a power of two"),
     };
 
-    /// An empty one for records of this number of words.
+    /// An empty buffer for records of this number of words.
     fn new(store: u64, words: usize, cursors: Arc<Cursors>) -> Self {
         // SAFETY: the size is not 0.
         let block = NonNull::new(unsafe { alloc_zeroed(Self::BLOCK) });
@@ -133,12 +133,12 @@ impl Buffer {
     /// The address of the first record.
     fn start(&self, words: usize) -> usize {
         let record = 8 * words;
-        // None begins at the start of the block.
+        // No record begins at the start of the block.
         let bytes = (BUFFER_BYTES - 8) / record * record;
         self.block.addr().get() + BUFFER_BYTES - bytes
     }
 
-    /// Gives the closure the records up to the cursor of this number.
+    /// Passes the records up to the cursor of this number to the closure.
     fn drain(&mut self, number: usize, consume: &mut Consume) {
         // The stub has written the records before the cursor: pairs with its stores.
         let cursor = self.cursors.cursors[number].load(Ordering::Acquire);
@@ -146,7 +146,7 @@ impl Buffer {
         if cursor <= rest {
             return;
         }
-        // Before the closure, which may panic: it gets no record twice.
+        // Before the closure is called, which may panic: it gets no record twice.
         self.rest = cursor;
         let (offset, words) = (rest - self.block.addr().get(), (cursor - rest) / 8);
         // SAFETY: both are in the block, at multiples of 8, and the words between them were written
@@ -167,17 +167,17 @@ impl Drop for Buffer {
 
 struct State {
     consume: Box<Consume>,
-    /// By the stores' numbers.
+    /// The buffers of stores, by the stores' numbers.
     buffers: BTreeMap<u64, Buffer>,
 }
 
 impl State {
-    /// Gives the closure all records of the stores that are chosen, and of those that have ended.
+    /// Passes all records of the chosen stores, and of those that have ended, to the closure.
     fn drain(&mut self, number: usize, are_chosen: bool) {
         let Self { consume, buffers } = self;
         buffers.retain(|_, buffer| {
-            // Before it is drained: a store may append records and then end. Pairs with the release
-            // of `Cursors::end`.
+            // Read before the buffer is drained: a store may append records and then end. Pairs
+            // with the release of `Cursors::end`.
             let has_ended = buffer.cursors.has_ended.load(Ordering::Acquire);
             if has_ended || are_chosen {
                 buffer.drain(number, consume);
@@ -219,7 +219,8 @@ fn this_thread() -> usize {
 }
 
 impl RecordBuffers {
-    /// For records of `words` words, which `consume` gets; `None` if there are too many recorders.
+    /// Buffers for records of `words` words, which are passed to `consume`; `None` if there are too
+    /// many recorders.
     pub(crate) fn new(words: usize, consume: Box<Consume>) -> Option<Self> {
         let state = Mutex::new(State { consume, buffers: BTreeMap::new() });
         Some(Self { words, locked_by: AtomicUsize::new(0), state, number: Number::new()? })
@@ -229,7 +230,7 @@ impl RecordBuffers {
         self.words
     }
 
-    /// Index of its cursor.
+    /// The index of the recorder's cursor.
     pub(crate) fn cursor(&self) -> u32 {
         self.number.0 as u32
     }
@@ -238,7 +239,7 @@ impl RecordBuffers {
     /// If this thread is in the closure.
     fn lock(&self) -> Locked<'_> {
         let thread = this_thread();
-        // Only this thread can have stored its own.
+        // Only this thread can have stored its own id.
         let is_inside = self.locked_by.load(Ordering::Relaxed) == thread;
         assert!(!is_inside, "the closure of a recorder uses the recorder, or runs its probes");
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -246,7 +247,7 @@ impl RecordBuffers {
         Locked { state, locked_by: &self.locked_by }
     }
 
-    /// Gives the closure all records that there are.
+    /// Passes all records made so far to the closure.
     ///
     /// # Panics
     /// If this thread is in the closure, or it panics.
@@ -261,7 +262,7 @@ impl RecordBuffers {
     pub(crate) fn make_room(&self, store: u64, cursors: &Arc<Cursors>) {
         let cursor = &cursors.cursors[self.number.0];
         if !cursor.load(Ordering::Relaxed).is_multiple_of(BUFFER_BYTES) {
-            // Another instance of the store has got the buffer.
+            // Another instance of the store has allocated the buffer.
             return;
         }
         let mut locked = self.lock();
@@ -288,7 +289,7 @@ impl Drop for RecordBuffers {
     }
 }
 
-/// Each recorder has its own.
+/// Each recorder has its own buffers.
 impl PartialEq for RecordBuffers {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)

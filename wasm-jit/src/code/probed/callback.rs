@@ -21,9 +21,9 @@ use crate::types::ValType;
 ///
 /// The closure may be kept after the probe is dropped, since another thread may be about to call
 /// it: until memory for other probes of the module is needed and no thread can call it any more, or
-/// until the code of the module is freed. It must therefore not own what keeps that code alive, the
-/// module, a probe of it or a store. It is dropped by a thread that makes or switches probes of the
-/// module, and its destructor must not do so itself.
+/// until the code of the module is freed. It must therefore not own anything that keeps that code
+/// alive: the module, a probe of it, or a store. It is dropped by a thread that makes or switches
+/// probes of the module, and its destructor must not do so itself.
 ///
 /// # Example
 /// ```
@@ -61,14 +61,14 @@ pub struct Callback {
 type Function = dyn Fn(&[u64]) + Send + Sync;
 
 impl Callback {
-    /// A closure, which gets the values of the probe in their order.
+    /// Makes a closure that gets the values of the probe in order.
     pub fn new(function: impl Fn(&[u64]) + Send + Sync + 'static) -> Self {
         Self { function: Arc::new(function), types: None }
     }
 
-    /// A closure that gets values of these types only: a probe has the same number of values, and a
-    /// local or operand of another type is refused as for a [function of
-    /// WebAssembly](crate::probes::WasmFn).
+    /// Makes a closure that gets values of these types only: a probe must have the same number of
+    /// values, and a local or operand of another type is refused as for a [WebAssembly
+    /// function](crate::probes::WasmFn).
     pub fn with_types(
         types: impl Into<Arc<[ValType]>>,
         function: impl Fn(&[u64]) + Send + Sync + 'static,
@@ -90,7 +90,7 @@ impl Callback {
     }
 }
 
-/// Whether they are clones of one.
+/// Compares identities: clones of one closure are equal.
 impl PartialEq for Callback {
     fn eq(&self, other: &Self) -> bool {
         self.address() == other.address()
@@ -114,21 +114,21 @@ impl fmt::Debug for Callback {
 /// How an instruction names the function that it calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CalledBy {
-    /// By the index in a table.
+    /// By an index in the table of this number.
     Table(u32),
     /// By a reference.
     Reference,
 }
 
-/// A closure that a probe calls, with its values. Stubs refer to it, so the lists of a site keep
-/// it.
+/// A closure that a probe calls, with its values. Stubs refer to it, so the lists of a site keep it
+/// alive.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CallBack {
     /// The address of the routine that stubs call.
     pub routine: usize,
     pub callback: Callback,
     pub values: Box<[Value]>,
-    /// Values that are indices of tables, by their number, with the table: the closure gets the
+    /// The numbers of values that are table indices, with their tables: the closure gets the
     /// function there.
     pub callees: Box<[(usize, CalledBy)]>,
     /// The instances in which it is called, if not in all.

@@ -1,12 +1,12 @@
 //! Counters: a quadword for each site that counts, and for each run of a counting version
 //! ([`counting`](super::counting)), in each instance.
 //!
-//! Compiled code finds an instance's counters by an address in front of its context
+//! Compiled code finds an instance's counters by an address before its context
 //! ([`COUNTERS`](crate::vmctx::COUNTERS)), and adds to them without LOCK: a store runs on one
 //! thread. Other threads read them. Addresses for the largest number of counters that the module
-//! can have are reserved when the module's first probe is made, for all instances that there are
-//! and will be, so that none of them moves. What an instance has counted is kept when it ends: in a
-//! sum for all instances, and where a probe is for this instance or its store only, for that.
+//! can have are reserved when the module's first probe is made, for all present and future
+//! instances, so that counters never move. What an instance has counted is kept when it ends: in a
+//! sum over all instances, and, if a probe is limited to this instance or its store, also for that.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,8 +22,8 @@ use wordpatch::serialize_all_cores;
 use super::counting::Cells;
 use crate::code::CodeImage;
 
-/// The identity of an instance ([`Instance::id`](crate::Instance::id)). No other instance of the
-/// process has the same, even after this one has ended.
+/// The identity of an instance ([`Instance::id`](crate::Instance::id)). It is unique in the
+/// process, and is not reused after the instance has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InstanceId(u64);
 
@@ -32,7 +32,7 @@ impl InstanceId {
         self.0
     }
 
-    /// The identity that a probe's function has got as
+    /// The identity that a probe function has received as
     /// [`Bound::Instance`](crate::probes::Bound::Instance).
     pub fn of_value(value: u64) -> Self {
         Self(value)
@@ -42,7 +42,7 @@ impl InstanceId {
 /// The place at which an instance stores the address of its counters.
 pub(crate) type Slot = AtomicPtr<AtomicU64>;
 
-/// The counters of one instance. Pages come when they are written.
+/// The counters of one instance. Pages are allocated when they are written.
 #[derive(Debug)]
 struct Mapped {
     start: NonNull<AtomicU64>,
@@ -85,12 +85,12 @@ impl Drop for Mapped {
 /// not end with a call.
 pub(crate) type CodeInUse = unsafe fn(&[Range<usize>], &[NonNull<()>]) -> Option<Vec<bool>>;
 
-/// A store, as far as this part of the engine knows it.
+/// A store, as known to this part of the engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreRef {
-    /// Its number, which no other store has.
+    /// The unique number of the store.
     pub number: u64,
-    /// For the function.
+    /// The argument of [`CodeInUse`] for this store.
     pub state: NonNull<()>,
     pub code_in_use: CodeInUse,
 }
@@ -141,9 +141,9 @@ struct State {
     used: u32,
     live: Vec<Option<Live>>,
     free: Vec<usize>,
-    /// By counter: what instances have counted that have ended.
+    /// By counter: the counts of instances that have ended.
     ended: Vec<u64>,
-    /// By instance or store, and counter: those that probes use which are not for all instances.
+    /// By instance or store, and counter: the counters of probes that are not for all instances.
     watched: BTreeMap<(Only, u32), Watched>,
 }
 
@@ -161,7 +161,7 @@ impl Counters {
         self.lock().live.iter().any(Option::is_some)
     }
 
-    /// Whether this is one of them.
+    /// Whether this is one of the module's instances.
     pub(crate) fn has_instance(&self, instance: InstanceId) -> bool {
         self.lock().live.iter().flatten().any(|live| live.instance == instance.0)
     }
@@ -184,7 +184,7 @@ impl Counters {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Reserves `bytes` for each instance, unless that was done.
+    /// Reserves `bytes` for each instance, unless this was already done.
     pub(super) fn enable(&self, bytes: usize) -> io::Result<()> {
         let mut state = self.lock();
         if state.reserved.is_none() {
@@ -213,7 +213,7 @@ impl Counters {
         self.lock().watched.entry((only, cell)).or_default().probes += 1;
     }
 
-    /// The reverse.
+    /// The reverse of [`Counters::watch`].
     pub(super) fn unwatch(&self, only: Only, cell: u32) {
         let watched = &mut self.lock().watched;
         let Some(of) = watched.get_mut(&(only, cell)) else { return };
@@ -250,7 +250,7 @@ impl Counters {
     }
 }
 
-/// An instance's place among those that count; it leaves when this is dropped.
+/// An instance's membership in the counters of its module, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Counting {
     image: Arc<CodeImage>,
@@ -260,11 +260,11 @@ pub(crate) struct Counting {
 }
 
 impl Counting {
-    /// An instance of the store of this number joins, which has the address of its counters at
-    /// `slot`. It gets a number that no other instance ever has.
+    /// Adds an instance of the store of this number, which keeps the address of its counters at
+    /// `slot`. The instance gets a unique number.
     ///
     /// # Errors
-    /// The system refuses addresses.
+    /// The system refuses to reserve addresses.
     ///
     /// # Safety
     /// The slot and the store's state stay until the result is dropped, no code of the instance

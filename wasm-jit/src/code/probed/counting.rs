@@ -1,31 +1,32 @@
-//! Versions that count by themselves, and the counts of probes.
+//! Counting versions, and the counts of probes.
 //!
 //! A function with many counting probes ([`has_many`]), or with one that counts choices, gets
-//! *counting versions* from then on: each run of instructions adds 1 to its cell when it begins
-//! (`wasm_jit_codegen::Counting`), wherever probes are. Sites are only where probes do something
-//! else. To switch a counter, no code changes.
+//! *counting versions* from then on: each straight-line run adds 1 to its cell when it begins
+//! (`wasm_jit_codegen::Counting`), wherever probes are. Only probes that do something else have
+//! sites. Switching a counter changes no code.
 //!
 //! # The count of an instruction
-//! The sum of its cells: that of its site, to which stubs add in versions that do not count; that
-//! which it shares with other instructions of one site in the original; and that of its run. A run
-//! is counted when it begins. If its frame is left in the middle, by a trap or an interrupt, the
-//! thread subtracts 1 from the sites' cells of the instructions that will not be executed
-//! ([`CodeImage::uncount`]). A call ends its run, so this happens to the innermost frame only, and
-//! to frames that wait for the function of a probe ([`CodeImage::uncount_in_stub`]).
+//! It is the sum of three cells: that of its site, to which stubs add in versions that do not
+//! count; that which it shares with other instructions of one site in the original; and that of its
+//! run. A run is counted when it begins. If its frame is left in the middle, by a trap or an
+//! interrupt, the thread subtracts 1 from the site cells of the instructions that will not be
+//! executed ([`CodeImage::uncount`]). A call ends a run, so this happens only to the innermost
+//! frame, and to frames that wait for a probe function ([`CodeImage::uncount_in_stub`]).
 //!
-//! All counting versions of a function have the same runs, with the same cells. A plain one may
-//! have more of them, in code that the others never reach.
+//! All counting versions of a function have the same runs, with the same cells. A plain version may
+//! have additional runs, in code that the others never reach.
 //!
 //! # The count of a probe
-//! The difference between what its instruction has counted and its *base*, which is recorded when
-//! the probe is switched on. If that was in the middle of a run, which ended early, the difference
-//! may be less than 0: then it is 0, and a new base is recorded when the count is read.
+//! It is the difference between the count of the probe's instruction and the *base*, which is
+//! recorded when the probe is switched on. If that was in the middle of a run which then ended
+//! early, the difference may be negative: then the count is 0, and a new base is recorded when it
+//! is read.
 //!
-//! A branch has two counts: of the run that it ends, and of the run that begins after it unless it
-//! jumps. If its probe was switched on between the starts of the two, the second one has counted
-//! one more than belongs to the first. That shows when the second one is larger: then it is as
-//! large as the first, and gets another base when the counts are read. So what is counted from then
-//! on is exact.
+//! A branch has two counts: that of the run it ends, and that of the run after it, which is
+//! executed unless the branch jumps. If its probe is switched on between the starts of the two
+//! runs, the second count is too large by one. A second count above the first reveals this: it is
+//! then clamped to the first, and its base is adjusted when the counts are read, so that later
+//! counts are exact.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -40,8 +41,8 @@ use super::{Changes, FunctionState, Version};
 use crate::code::CodeImage;
 use crate::vmctx::{COUNTERS, VmContext};
 
-/// Whether a function has enough counting probes for its code to count by itself: more than
-/// `limit`, or, if there are several and there is a limit, on half of its instructions.
+/// Whether a function has enough counting probes for counting versions: more than `limit`, or, if
+/// there are several and there is a limit, on half of its instructions.
 pub(super) fn has_many(counters: usize, instructions: usize, limit: u32) -> bool {
     counters > limit as usize || limit < u32::MAX && counters > 1 && 2 * counters >= instructions
 }
@@ -61,7 +62,7 @@ pub(crate) enum Choice {
 }
 
 impl Choice {
-    /// Number of cells that its instruction has for itself.
+    /// Number of cells that only this instruction uses.
     pub(super) fn cells(self) -> u32 {
         match self {
             Self::Branch { .. } => 0,
@@ -70,7 +71,7 @@ impl Choice {
         }
     }
 
-    /// Number of counts.
+    /// Number of counts of a choice.
     pub(super) fn counts(self) -> usize {
         match self {
             Self::Branch { .. } | Self::Select => 2,
@@ -110,19 +111,19 @@ impl RunCells {
     }
 }
 
-/// The part of a counting version that is about its runs. Code offsets are from its base.
+/// The data of a counting version about its runs. Code offsets are from the version's base.
 #[derive(Debug)]
 pub(super) struct Runs {
     pub counting: Counting,
     runs: Box<[Run]>,
-    /// The start of the code of each place, in code order: the entry included, and with code that
-    /// is elsewhere.
+    /// The start of the code of each place, in code order, including the entry and out-of-line
+    /// code.
     pub positions: Box<[Position]>,
     /// The places that can be reached, in order, each with the cell of its site and 1, or 0.
     places: Box<[(u32, AtomicU32)]>,
-    /// In front of these instructions, a load is pending that belongs to the previous one.
+    /// The instructions before which a load of the previous instruction is pending.
     pending: Box<[u32]>,
-    /// Likewise the exit.
+    /// The position of the exit.
     exit: u32,
 }
 
@@ -156,20 +157,20 @@ impl Runs {
         }
     }
 
-    /// Whether the code counts how often control comes to a place.
+    /// Whether the code counts executions of a place.
     pub(super) fn counts(&self, position: u32) -> bool {
         position != self.exit
     }
 
-    /// Makes the cell of a site known.
+    /// Records the cell of a site.
     pub(super) fn add_site(&self, position: u32, cell: u32) {
         if let Ok(at) = self.places.binary_search_by_key(&position, |(place, _)| *place) {
             self.places[at].1.store(cell + 1, Ordering::Relaxed);
         }
     }
 
-    /// The cells of the instructions that a thread does not execute which leaves its frame at a
-    /// code offset, or in the stub of an instruction, after having counted their run.
+    /// The cells of the instructions that a thread has counted but does not execute, because it
+    /// leaves its frame at a code offset or in the stub of an instruction.
     fn rest(&self, code: u32, stub: Option<u32>) -> impl Iterator<Item = u32> {
         let at_instruction = || {
             let after = self.positions.partition_point(|position| position.code <= code);
@@ -191,8 +192,8 @@ impl Runs {
         rest.unwrap_or_default().iter().filter_map(|(_, cell)| cell.load(Ordering::Relaxed).checked_sub(1))
     }
 
-    /// Whether a run of a plain version is the rest of one that the other versions count at once:
-    /// they have no label there, since nothing that they contain leads to it.
+    /// Whether a run of a plain version is the rest of a run that the other versions count at its
+    /// start: they have no label there, since nothing in them branches to it.
     fn continues(&self, run: &Run) -> bool {
         self.counting.runs.as_ref().is_some_and(|starts| starts.binary_search(&run.wasm).is_err())
     }
@@ -205,7 +206,7 @@ impl Runs {
         self.pending.binary_search(&position).is_ok()
     }
 
-    /// The cells of the runs, which were allocated for the first version that counts.
+    /// The cells of the runs, which were allocated for the first counting version.
     pub(super) fn cells(&self) -> RunCells {
         let starts = self.runs.iter().map(|run| run.wasm).collect();
         RunCells { first: self.counting.first_cell, exit: self.exit, starts }
@@ -235,7 +236,7 @@ impl CodeImage {
         })
     }
 
-    /// The choice of the instruction of a probe, if the probe counts its ways.
+    /// The choice of the instruction of a probe, if the probe counts how often each way is taken.
     pub(crate) fn probe_choice(&self, number: usize) -> Option<Choice> {
         match self.changes().probe(number).what {
             ProbeAction::CountChoice(choice) => Some(choice),
@@ -248,7 +249,7 @@ impl CodeImage {
         self.changes().probe(number).position
     }
 
-    /// Subtracts what a thread has counted and will not execute, since it leaves its innermost
+    /// Subtracts what a thread has counted but will not execute, because it leaves its innermost
     /// frame at this address.
     ///
     /// # Safety
@@ -268,7 +269,7 @@ impl CodeImage {
         unsafe { version.uncount(pc, block.stub, context) };
     }
 
-    /// As [`CodeImage::uncount`], for a frame that is left while the function of a probe runs: the
+    /// As [`CodeImage::uncount`], for a frame that is left while a probe function runs: the
     /// call in its stub returns to this address. Does nothing for other calls, which end runs.
     ///
     /// # Safety
@@ -295,8 +296,8 @@ pub(crate) unsafe fn context_of(fp: usize) -> *const VmContext {
 }
 
 impl Version {
-    /// Subtracts what was counted and will not be executed by a frame that is at this address: in
-    /// the code, or in the stub of an instruction.
+    /// Subtracts what was counted but will not be executed by a frame at this address in the code,
+    /// or in the stub of an instruction.
     ///
     /// # Safety
     /// `context` must be that of the function's instance; called on the thread that runs the store.
@@ -329,7 +330,8 @@ impl Tally {
         self.base = total;
     }
 
-    /// The count for all times at which the probe was on, `total` being the sum of the cells now.
+    /// The count of all periods in which the probe was on, where `total` is the present sum of the
+    /// cells.
     pub(super) fn read(&mut self, total: u64) -> u64 {
         let since = total.wrapping_sub(self.base);
         if (since as i64) < 0 {
@@ -339,12 +341,12 @@ impl Tally {
         self.counted.wrapping_add(since)
     }
 
-    /// The probe is switched off with this count.
+    /// Records that the probe is switched off with this count.
     pub(super) fn end(&mut self, count: u64) {
         self.counted = count;
     }
 
-    /// Counts less by this much, at most by what it has counted since the probe was switched on.
+    /// Reduces the count by this much, but at most by the count since the probe was switched on.
     fn reduce(&mut self, by: u64) {
         self.base = self.base.wrapping_add(by);
     }
@@ -354,7 +356,7 @@ impl Tally {
     }
 }
 
-/// The cells whose sum is a count; none is read for a count that is always 0.
+/// The cells whose sum is a count; there are none for a count that is always 0.
 pub(super) type Cells = [Option<u32>; 3];
 
 impl FunctionState {
@@ -403,12 +405,12 @@ impl FunctionState {
     }
 }
 
-/// How often the totals of a branch are read at most, to find a time at which the second one does
-/// not change.
+/// The maximum number of readings of the totals of a branch, to find a time at which the second one
+/// does not change.
 const READINGS: usize = 8;
 
-/// The two totals of a branch at one time: exactly if it is hardly executed, or else as far as a
-/// few readings find out.
+/// The two totals of a branch at one time. They are exact if the branch is rarely executed, and
+/// otherwise as consistent as a few readings can be.
 fn at_once(total: impl Fn(usize) -> u64) -> [u64; 2] {
     let mut best = (u64::MAX, [0, 0]);
     for _ in 0..READINGS {
@@ -454,8 +456,8 @@ impl Changes {
         let total = |number| counters.read(state.cells_of(probe.position, &probe.what, number), probe.only);
         if let (ProbeAction::CountChoice(Choice::Branch { .. }), [after]) = (&probe.what, &mut *probe.tallies)
         {
-            // Threads that run meanwhile count the branch before what follows it. Read in the
-            // reverse order, there is not more of that because of them.
+            // Running threads count the branch before what follows it. The totals are read in the
+            // reverse order, so that such threads do not make the second one larger.
             let follows = after.read(total(1));
             let executed = probe.tally.read(total(0));
             after.reduce(follows.saturating_sub(executed));

@@ -1,13 +1,14 @@
 //! Functions that are changed when they are first entered.
 //!
-//! The entry of a *waiting* function leads to a stub that asks its watchers to make their probes,
-//! and then enters it again: by the jump to its current version, or, if that is the original, by
-//! its first instruction. The probes of a watcher that fires in the order of activation must be
-//! there before others are: for such a watcher, functions that have versions do not wait, and a
-//! function that gets other probes waits no longer ([`Enters::comes_first`]).
+//! The entry of a *waiting* function leads to a stub that asks the function's watchers to make
+//! their probes, and then enters the function again: by the jump to its current version, or, if
+//! that is the original, by its first instruction. Since probes fire in the order of activation,
+//! the probes of some watchers must exist before others. For such a watcher, functions that have
+//! versions do not wait, and a function that gets other probes no longer waits
+//! ([`Enters::comes_first`]).
 //!
 //! While a function is being changed, other threads that enter it wait. A thread holds no lock when
-//! it comes here, and the stub leaves no trace: the state is that of the call.
+//! it comes here, and the stub restores the state of the call.
 //!
 //! If the entry cannot be patched any more, in a forked child, the stub does what the instruction
 //! at the entry would have done, and continues after it.
@@ -25,11 +26,11 @@ use crate::code::CodeImage;
 
 /// A watcher that makes probes in functions when they are first entered.
 pub(crate) trait Enters: Send + Sync {
-    /// Whether its probes in a function must be made before others, of which there may be some
-    /// already.
+    /// Whether the watcher's probes in a function must be made before others, some of which may
+    /// exist already.
     fn comes_first(&self) -> bool;
 
-    /// A function is about to be entered. Nothing of it is executed before this returns.
+    /// Called when a function is about to be entered, which does not begin before this returns.
     fn entered(&self, image: &Arc<CodeImage>, function: u32);
 }
 
@@ -63,8 +64,8 @@ impl std::fmt::Debug for EntryWatches {
     }
 }
 
-/// The right to change functions that are being entered. A thread that has it gets it again:
-/// watchers may make probes in other functions, too.
+/// The right to change functions that are being entered. It is reentrant: watchers may make probes
+/// in other functions, too.
 #[derive(Default)]
 struct Turn {
     right: Mutex<()>,
@@ -110,24 +111,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// What became of a function whose watchers were to make their probes.
+/// The result of letting the watchers of a function make their probes.
 enum Released {
     /// None of them is making its probes.
     Done,
-    /// This thread is in the middle of that.
+    /// This thread is making probes of the function.
     InProgress,
-    /// As [`Released::Done`], but its entry leads to its stub and cannot be changed. Its first
-    /// bytes.
+    /// As [`Released::Done`], but the entry leads to its stub and cannot be changed. Contains the
+    /// original first bytes of the function.
     Stuck(Bytes),
 }
 
 impl CodeImage {
     /// Makes `who` wait for the functions of an image, except for those that `is_done` names.
-    /// Returns those that are left to be changed at once: if it comes first, those that were
+    /// Returns the functions that are to be changed at once: if `who` comes first, those that were
     /// probed.
     ///
     /// # Errors
-    /// Entries cannot be patched. It waits for none.
+    /// Entries cannot be patched. The watcher waits for none.
     pub(crate) fn wait_for_entries(
         self: &Arc<Self>,
         number: u64,
@@ -161,7 +162,7 @@ impl CodeImage {
         Ok(others)
     }
 
-    /// Ends that.
+    /// Ends the waiting of the watcher of this number.
     pub(crate) fn stop_waiting(self: &Arc<Self>, number: u64) {
         let changes = &mut *self.changes();
         let mut waiting = lock(&self.probed().entered.waiting);
@@ -172,18 +173,18 @@ impl CodeImage {
         }
     }
 
-    /// A function is about to get probes of others: the watchers that come first make theirs.
+    /// Called before a function gets other probes: lets the watchers that come first make theirs.
     pub(crate) fn before_probing(self: &Arc<Self>, index: u32) {
         let is_chosen = |who: &dyn Enters| who.comes_first();
         if let Released::InProgress = self.release(index, is_chosen) {
-            // By another watcher, which this thread is in. Those that came first when it was called
-            // have made theirs.
+            // Called by another watcher on this thread. The watchers that came first when it was
+            // called have made their probes.
             self.waiting_for(index, is_chosen).iter().for_each(|who| who.entered(self, index));
         }
     }
 
-    /// The chosen watchers that wait for a function, in the order in which they make their probes.
-    /// They do not wait for it any more.
+    /// Removes and returns the chosen watchers that wait for a function, in the order in which they
+    /// make their probes.
     fn waiting_for(&self, index: u32, is_chosen: impl Fn(&dyn Enters) -> bool) -> Vec<Arc<dyn Enters>> {
         let number = (index - self.indices().start) as usize;
         let of_function = |waiting: &mut Waiting| {
@@ -197,9 +198,9 @@ impl CodeImage {
         all
     }
 
-    /// For a call of a function: makes its watchers make their probes. Returns where the call
-    /// continues, and whether other calls may enter the function, too: not if the call is made by a
-    /// watcher of it.
+    /// For a call to a function: lets the function's watchers make their probes. Returns where the
+    /// call continues, and whether other calls may enter the function, too, which they may not if
+    /// the call is made by a watcher of the function.
     pub(in crate::code) fn admit(self: &Arc<Self>, index: u32) -> (Continue, bool) {
         let entry = self.at(self.function(index).entry);
         match self.release(index, |_| true) {
@@ -217,7 +218,7 @@ impl CodeImage {
         }
     }
 
-    /// Makes the chosen watchers of a function make their probes.
+    /// Lets the chosen watchers of a function make their probes.
     fn release(self: &Arc<Self>, index: u32, is_chosen: impl Fn(&dyn Enters) -> bool) -> Released {
         let Some(probed) = self.probed.get().filter(|probed| probed.entered.stubs.get().is_some()) else {
             return Released::Done;
@@ -256,8 +257,9 @@ impl CodeImage {
 }
 
 impl Changes {
-    /// Makes the entry of a function lead to its stub. One that is compiled when it is first called
-    /// needs none: the thread that does so comes to its watchers, which were recorded before.
+    /// Makes the entry of a function lead to its stub. A function that is compiled when it is first
+    /// called needs no stub: the thread that compiles it calls its watchers, which were recorded
+    /// before.
     fn divert(&mut self, image: &CodeImage, index: u32, stubs: usize) -> Result<(), MakeError> {
         let number = (index - image.indices().start) as usize;
         if image.lazy().is_some_and(|lazy| !lazy.is_compiled(number)) {

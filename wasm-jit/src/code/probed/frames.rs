@@ -2,7 +2,7 @@
 //! accessors.
 //!
 //! The locations of a calling function's values are found by compiling it again, once for each
-//! requested return address. At a site they were found when the probe was made.
+//! requested return address. At a site, they were found when the probe was made.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -21,13 +21,13 @@ use crate::types::RefType;
 pub(super) struct KnownLocations {
     /// By return address: the position of the call, and the values.
     calls: Mutex<HashMap<usize, (u32, Arc<Located>)>>,
-    /// By return address: where frames continue that become plain.
+    /// By return address: where frames that become plain continue.
     pub(super) plain: Mutex<HashMap<usize, Plain>>,
-    /// By position: the types of operands, the bottom one first; of references only.
+    /// By position: the types of operands, the bottom one first; only those of references.
     operands: Mutex<HashMap<u32, Arc<[Option<RefType>]>>>,
 }
 
-/// The values while each call of a function waits.
+/// The locations of values while a function waits for each of its calls.
 #[derive(Debug, Default)]
 struct Calls {
     positions: Positions,
@@ -73,7 +73,7 @@ impl CodeImage {
         Ok((position, located.ok_or_else(differs)?))
     }
 
-    /// The position of the call for which a frame waits, and its values meanwhile.
+    /// The position of the call for which a frame waits, and the frame's values during the call.
     ///
     /// # Errors
     /// As [`CodeImage::observe`].
@@ -109,15 +109,15 @@ impl CodeImage {
         Ok(call)
     }
 
-    /// The type of a reference among the operands in front of an instruction, or below the
-    /// arguments of a call, counted from the bottom of the stack.
+    /// The type of a reference among the operands before an instruction, or below the arguments of
+    /// a call, counted from the bottom of the stack.
     pub(crate) fn operand_type(&self, function: u32, position: u32, height: usize) -> Option<RefType> {
         let mut found = self.probed().found.operands.lock().unwrap_or_else(|e| e.into_inner());
         let types = found.entry(position).or_insert_with(|| self.operand_types(function, position).into());
         types.get(height).copied().flatten()
     }
 
-    /// The types of references among the operands in front of an instruction, the bottom one first.
+    /// The types of references among the operands before an instruction, the bottom one first.
     fn operand_types(&self, function: u32, position: u32) -> Vec<Option<RefType>> {
         let mut validator = Validator::new_with_features(FEATURES);
         for payload in Parser::new(0).parse_all(&self.bytes) {
@@ -143,8 +143,8 @@ impl CodeImage {
         Vec::new()
     }
 
-    /// The type, if it is one of references. The validator, which has read the declarations, has
-    /// its own numbers for types.
+    /// The type, if it is a reference type. The validator, which has read the declarations, has its
+    /// own numbers for types.
     fn reference_type(&self, validator: &Validator, ty: wp::ValType) -> Option<RefType> {
         let wp::ValType::Ref(ty) = ty else { return None };
         let ids = &self.module.type_ids;
@@ -162,7 +162,7 @@ impl CodeImage {
     }
 
     /// Makes sure that frames of a function can have accessors: gives it a version whose frames end
-    /// theirs, which it keeps from now on.
+    /// their accessors, and which it keeps from now on.
     ///
     /// # Errors
     /// There is no such version.
@@ -171,7 +171,7 @@ impl CodeImage {
         if function().is_some_and(|function| function.has_accessors.load(Ordering::Acquire)) {
             return Ok(());
         }
-        // Global probes that wait for its entry make their probes first.
+        // Global probes that wait for the function's entry make their probes first.
         self.before_probing(index);
         let ends = || {
             let versions = function().into_iter().flat_map(|function| &function.versions[..PLAIN]);
@@ -186,7 +186,7 @@ impl CodeImage {
             let position = self.body_range(index).start;
             let what = RequestedKind::Call { callee: Callee::Native(0), arguments: Vec::new() };
             let request = Request { position, what, only: None };
-            // Never switched on: a version comes with it.
+            // Never switched on; it only causes a version to be made.
             let made = self.make_probes_where(index, &[request], true)?;
             made.into_iter().flatten().for_each(|number| self.remove_probe(number));
         };

@@ -39,7 +39,7 @@ pub(crate) struct Ids(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     groups: Vec<(Group, Arc<Places>)>,
-    /// In the last group.
+    /// The number of ids of the last group that are in use.
     used: u32,
     by_position: HashMap<u32, ProbeId>,
 }
@@ -55,7 +55,7 @@ struct Places {
 /// The place of an id.
 #[derive(Debug)]
 struct Place {
-    /// The number of its probe.
+    /// The number of the probe at the place.
     probe: usize,
     function_name: CString,
     kind: ProbeKind,
@@ -125,7 +125,7 @@ fn text(name: &str) -> CString {
 }
 
 impl CodeImage {
-    /// The id of a place, by its position in the module, which is announced when it is new.
+    /// The id of a place, by its position in the module. A new id is announced.
     pub(crate) fn probe_id(self: &Arc<Self>, function: u32, position: u32) -> Result<ProbeId, NoId> {
         // Before the lock of the ids: a callback may hold this right and ask for other ids.
         let discovery = Discovery::begin().map_err(NoId::Ids)?;
@@ -149,7 +149,7 @@ impl CodeImage {
         let id = group.id(state.used);
         let arguments = [Value::constant(id.0.into()), Value::SITE, Value::CONTEXT];
         let arguments = arguments.into_iter().map(Argument::Known).collect();
-        // It is switched on with a function only.
+        // The probe is switched on only with a function.
         let what = RequestedKind::Call { callee: Callee::Native(0), arguments };
         let made =
             self.make_probes(function, &[Request { position, what, only: None }]).map_err(NoId::Make)?;
@@ -189,8 +189,7 @@ impl CodeImage {
         }
     }
 
-    /// The opcode of the instruction at a position; after a prefix, that of the prefix is in the
-    /// upper half.
+    /// The opcode of the instruction at a position; a prefix, if any, is in the upper half.
     fn opcode(&self, position: u32) -> u32 {
         let code = &self.bytes[position as usize..];
         let first = u32::from(code[0]);

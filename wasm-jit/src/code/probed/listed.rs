@@ -1,4 +1,4 @@
-//! Versions of functions, as listings show them, and debuggers and profilers name them.
+//! Versions of functions, for listings, debuggers and profilers.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::code::{CodeImage, ObserveError};
 pub(crate) struct Listed {
     /// The address at which it is executed.
     pub base: usize,
-    /// The function, and the stubs after it; sites as they stand now.
+    /// The code of the function, and of the stubs after it, with the sites in their present form.
     pub code: Vec<u8>,
     pub entry: u32,
     /// The end of the function, where stubs begin.
@@ -41,8 +41,8 @@ pub(crate) struct ListedSite {
 }
 
 impl CodeImage {
-    /// The version of a function that was made last, without plain ones; none if the function was
-    /// never probed.
+    /// The most recent version of a function that is not plain; none if the function was never
+    /// probed.
     ///
     /// # Errors
     /// As [`CodeImage::observe`].
@@ -76,8 +76,8 @@ impl CodeImage {
         code
     }
 
-    /// The functions that were compiled when they were first called; all versions with sites, of an
-    /// original its stubs only; all stubs of lists.
+    /// The functions that were compiled when they were first called; all versions with sites, but
+    /// only the stubs of originals; all stubs of lists.
     pub(in crate::code) fn versions(&self) -> impl Iterator<Item = VersionCode> {
         let versions = self.indices().flat_map(|function| {
             let probed = self.probed.get().and_then(|probed| probed.function(self, function));
@@ -119,7 +119,7 @@ impl Version {
         let byte = |at: usize| {
             let byte: *const u8 = std::ptr::with_exposed_provenance(at);
             // SAFETY: inside the version or a stub of it, which stay mapped with their image.
-            // Patches store meanwhile.
+            // They may be patched at the same time.
             unsafe { byte.read_volatile() }
         };
         let code: Vec<u8> = (self.base..self.at(self.stubs_end)).map(byte).collect();
@@ -157,10 +157,10 @@ fn with_sites(positions: Vec<Position>, sites: impl Iterator<Item = (u32, u32)>)
     // The last of them that is entered is the first of its instruction.
     let first: HashMap<u32, usize> =
         positions.iter().enumerate().rev().map(|(at, position)| (position.wasm, at)).collect();
-    // With the number of the position in front of which each comes.
+    // Each with the number of the position before which it comes.
     let mut placed: Vec<(usize, Position)> = sites
         .map(|(code, wasm)| {
-            // In front of the instruction, or in the code of a loop.
+            // Before the instruction, or in the code of a loop.
             let at = match first.get(&wasm).filter(|first| positions[**first].code >= code) {
                 Some(first) => *first,
                 None => positions.partition_point(|other| other.code <= code),

@@ -1,7 +1,7 @@
 //! Addresses in versions and their stubs: the version, the instruction and the transfer point that
 //! an address belongs to.
 //!
-//! Functions that say so are called by signal handlers: they use atomics only.
+//! Functions whose comments say "Atomics only" are called by signal handlers.
 
 use std::sync::atomic::Ordering;
 
@@ -12,8 +12,8 @@ use super::{Function, Version, is_plain};
 use crate::code::{CodeImage, ObserveError};
 
 impl CodeImage {
-    /// The version with sites in which the address is, or to which its stub belongs; and the block.
-    /// Atomics only.
+    /// The version with sites that contains the address, or to which its stub belongs; and the
+    /// block. Atomics only.
     pub(super) fn sited_at(&self, pc: usize) -> Option<(Block, &Version)> {
         self.probed.get()?.find(self, pc)
     }
@@ -38,20 +38,20 @@ impl CodeImage {
         if pages.contains(&pc) { pages.end } else { probed().unwrap_or(pc) }
     }
 
-    /// The address at which a thread continues that has executed a trap at a transfer point.
+    /// The address at which a thread continues after a trap at a transfer point.
     /// Atomics only.
     pub(crate) fn transfer(&self, pc: usize) -> Option<usize> {
         let (function, number, point) = self.transfer_point_at(pc)?;
         let current = function.current.load(Ordering::Acquire);
         if current == number {
-            // The trap was removed meanwhile.
+            // The trap has been removed since.
             return Some(pc);
         }
         Some(function.versions[current].get()?.point(point))
     }
 
-    /// The version whose handlers are for a frame of a function that waits in this code; none for
-    /// the original. Atomics only.
+    /// The version whose exception handlers apply to a frame of a function that waits in this code;
+    /// none for the original. Atomics only.
     pub(in crate::code) fn version_for_handler(&self, index: u32, pc: usize) -> Option<&Version> {
         let function = self.probed.get()?.function(self, index)?;
         let current = function.current.load(Ordering::Acquire);
@@ -118,7 +118,7 @@ impl CodeImage {
         let Some((_, version)) = sited else { return self.positions(function) };
         let mut positions = Positions::default();
         if let Some(runs) = &version.runs {
-            // The increment at the entry is no instruction's.
+            // The increment at the entry belongs to no instruction.
             let body = self.body_range(function).start;
             let own = runs.positions.iter().filter(|position| position.wasm != body);
             let entry = version.entry;
@@ -130,8 +130,9 @@ impl CodeImage {
         if is_same { Ok(positions.in_function(&again)) } else { Err(ObserveError::Differs { function }) }
     }
 
-    /// The position of the instruction that the address in a function is in, among
-    /// [those](CodeImage::positions_at) of the version that it is in; `None` if it is in none.
+    /// The position of the instruction that contains an address in a function, among the
+    /// [positions](CodeImage::positions_at) of the version that contains the address; `None` if
+    /// there is none.
     pub(crate) fn position_among(&self, pc: usize, positions: &[Position]) -> Option<u32> {
         if let Some(instruction) = self.stub_at(pc) {
             return Some(instruction);
@@ -142,7 +143,7 @@ impl CodeImage {
         after.checked_sub(1).map(|at| positions[at].wasm)
     }
 
-    /// The position of the instruction that the address in a function is in; `None` if it is in
+    /// The position of the instruction that contains an address in a function; `None` if there is
     /// none.
     ///
     /// # Errors

@@ -17,10 +17,11 @@ use super::{
 use crate::code::CodeImage;
 
 impl CodeImage {
-    /// Makes probes in a function, off. Returns the number of each, or why there is none.
+    /// Makes probes in a function, which are off. Returns the number of each, or the reason why
+    /// there is none.
     ///
     /// # Errors
-    /// None is made.
+    /// No probe is made.
     pub(crate) fn make_probes(
         self: &Arc<Self>,
         index: u32,
@@ -40,8 +41,8 @@ impl CodeImage {
         self.ensure_compiled(index)?;
         let (first, end) = (self.indices().start, self.indices().end - 1);
         let code = self.body_range(end).end - self.body_range(first).start;
-        // Site, run and choices: less than three counters for each byte, and one for the exit of
-        // the last function.
+        // Counters of sites, runs and choices: less than three for each byte, and one for the exit
+        // of the last function.
         self.counters.enable(24 * code as usize + 64).map_err(MakeError::Counters)?;
         let probed = self.probed();
         let changes = &mut *self.changes();
@@ -124,13 +125,13 @@ impl CodeImage {
         let mut numbers = made.iter().flatten().copied().peekable();
         if numbers.peek().is_some() {
             let probes = &mut changes.state(index).probes;
-            // What is filled at once has full nodes.
+            // A tree that is built at once has full nodes.
             if probes.is_empty() { *probes = numbers.collect() } else { probes.extend(numbers) }
         }
         Ok(made)
     }
 
-    /// Makes a version that has what these places need, unless the last one has it.
+    /// Makes a version that has what these places need, unless the last version has it.
     fn lay_out(
         self: &Arc<Self>,
         index: u32,
@@ -227,7 +228,7 @@ impl CodeImage {
         Ok(())
     }
 
-    /// Makes a version one of its function's, with the probes that are on.
+    /// Adds a version to those of its function, with the probes that are on.
     pub(super) fn install(
         self: &Arc<Self>,
         index: u32,
@@ -252,7 +253,7 @@ impl CodeImage {
         Ok(())
     }
 
-    /// Makes these places sites, unless they are.
+    /// Makes these places sites, unless they are sites already.
     pub(super) fn add_sites(
         &self,
         state: &mut FunctionState,
@@ -268,7 +269,7 @@ impl CodeImage {
             Site::new(cell)
         };
         if state.sites.is_empty() {
-            // What is filled at once has full nodes.
+            // A tree that is built at once has full nodes.
             state.sites = places.keys().map(|position| (*position, new(*position))).collect();
         }
         for (&position, &Needs { choice, .. }) in places {
@@ -287,9 +288,9 @@ impl CodeImage {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Needs {
     pub counter: bool,
-    /// A site, also in a version that counts.
+    /// A site, even in a counting version.
     pub site: bool,
-    /// A settled one.
+    /// A settled site.
     pub settled: bool,
     pub choice: Option<Choice>,
 }
@@ -304,7 +305,7 @@ impl Needs {
                 self.site |= is_exit;
             }
             ProbeAction::CountChoice(choice) => self.choice = Some(*choice),
-            // At the exit, the results are in their places, but the locals are not.
+            // At the exit, the results are in their locations, but the locals are not.
             ProbeAction::Call(_) | ProbeAction::CallBack(_) | ProbeAction::Record(_) => {
                 (self.site, self.settled) = (true, self.settled || !is_exit)
             }

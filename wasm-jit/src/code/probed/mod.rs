@@ -2,24 +2,24 @@
 //!
 //! # The algorithm
 //! 1. The first probe at a place that has no site compiles a *version* of the function with sites
-//!    in front of the instructions that were requested so far ([`version`]). Versions of a function
-//!    have the same frames (`wasm_jit_codegen::Sites`). There are at most [`VERSIONS`]: the last
-//!    one of a kind has sites everywhere. With `ProbeSites::All`, the first one has, too.
+//!    before the instructions that were requested so far ([`version`]). Versions of a function have
+//!    the same frames (`wasm_jit_codegen::Sites`). There are at most [`VERSIONS`]: the last one of
+//!    a kind has sites everywhere, and with `ProbeSites::All` also the first one.
 //! 2. The first activation in a function makes its last version the *current* one. A jump at the
 //!    original's entry leads its calls there. Each frame moves at its next transfer point (a loop's
 //!    label, or a call's return), where all other versions have a trap. The handler of SIGILL looks
 //!    up where the frame continues ([`CodeImage::transfer`]).
-//! 3. Switching a probe is one store of its site in each version: NOP, or JMP to the site's stub
-//!    ([`switch`]). The active probes of a site are a list, and so is their stub ([`stubs`]).
-//! 4. A frame of which a probe changes a value that the optimized code has in no place goes on in a
-//!    *plain* version ([`plain`]), until its function returns.
-//! 5. When the function has no probe left, its original becomes the current version again.
+//! 3. Switching a probe is one store to its site in each version: NOP, or JMP to the site's stub
+//!    ([`switch`]). The active probes of a site form a list, which its stub executes ([`stubs`]).
+//! 4. If a probe changes a value of a frame that has no location in the optimized code, the frame
+//!    continues in a *plain* version ([`plain`]), until its function returns.
+//! 5. When the function has no probes left, its original becomes the current version again.
 //!
-//! If a function has many counters, its versions count by themselves ([`counting`]), and have
-//! sites for other probes only.
+//! If a function has many counters, it gets counting versions ([`counting`]), which have sites for
+//! other probes only.
 //!
-//! An original has sites if the engine's settings say so; their stubs are made when its function is
-//! first probed ([`original`]).
+//! An original has sites if the engine's settings request them; their stubs are made when its
+//! function is first probed ([`original`]).
 //!
 //! # Write order of a change of version
 //! 1. The traps in the version that becomes current are removed.
@@ -28,18 +28,18 @@
 //! 4. The original's entry becomes a JMP, or PUSH again.
 //!
 //! In whatever order a thread sees these stores, it executes valid code with a valid frame. A trap
-//! is one byte, which no x86-64 processor executes, so each is one atomic store over an instruction
-//! of any length. A frame executes at most one for each change.
+//! is one byte that is an invalid instruction on all x86-64 processors, so setting it is one atomic
+//! store over an instruction of any length. A frame executes at most one trap for each change.
 //!
 //! # Locks
 //! All changes are made under a lock of the image ([`Changes`]), which no thread holds while it
-//! executes compiled code. So a probe's function may change probes, including its own: no store
-//! changes the stub in which it is.
+//! executes compiled code. A probe function may therefore change probes, including its own: no
+//! change modifies the stub that is being executed.
 //!
 //! # Memory
-//! Versions are freed with the image, the stubs of lists also before ([`reclaim`]). Their memory is
-//! bounded: for each function six times its code with sites and counters' stubs, or increments, and
-//! two plain versions; and for each image a limit for the stubs of lists.
+//! Versions are freed with the image, the stubs of lists possibly earlier ([`reclaim`]). Their
+//! memory is bounded: for each function six times its code with sites and counters' stubs, or
+//! increments, and two plain versions; and for each image a limit for the stubs of lists.
 
 mod blocks;
 pub(crate) mod buffers;
@@ -92,7 +92,8 @@ pub(crate) use version::Version;
 const VERSIONS: usize = PLAIN + 2;
 /// The plain version that does not count; the one that does follows it.
 const PLAIN: usize = 1 + 2 * VERSIONS_OF_A_KIND;
-/// The last one has sites everywhere; with `ProbeSites::All`, the first.
+/// The number of versions of a kind. The last one has sites everywhere; with `ProbeSites::All`, the
+/// first.
 const VERSIONS_OF_A_KIND: usize = 3;
 
 /// Whether this is the number of a plain version.
@@ -119,13 +120,13 @@ pub(crate) enum MakeError {
     StubMemory { limit: usize },
 }
 
-/// A function that was asked to be probed: read by signal handlers.
+/// A function for which probes were requested. Read by signal handlers.
 #[derive(Debug, Default)]
 struct Function {
     /// The original first.
     versions: [OnceLock<Box<Version>>; VERSIONS],
     current: AtomicUsize,
-    /// Whether its frames can have accessors: then it keeps its version.
+    /// Whether the function's frames can have accessors: then it keeps its version.
     has_accessors: AtomicBool,
 }
 
@@ -140,12 +141,12 @@ impl Function {
 #[derive(Debug, Default)]
 struct FunctionState {
     sites: BTreeMap<u32, Site>,
-    /// Its probes, by their numbers.
+    /// The numbers of the function's probes.
     probes: BTreeSet<usize>,
-    /// Number of probes that count how often control comes to their place.
+    /// Number of probes that count executions of their place.
     counters: usize,
     active: usize,
-    /// Whether versions that are made count by themselves.
+    /// Whether new versions are counting versions.
     is_counting: bool,
     /// Known since the first version that counts.
     runs: Option<RunCells>,
@@ -165,8 +166,9 @@ struct Entry {
     stands: Bytes,
     /// The original instruction.
     first: Bytes,
-    /// Whether it leads to the function's stub in [`enter`]. It stays like this when the function
-    /// gets another version, until all threads that wait for the function have been released.
+    /// Whether the entry leads to the function's stub in [`enter`]. It does so, even if the
+    /// function gets another version, until all threads that wait for the function have been
+    /// released.
     is_diverted: bool,
     /// Whether the waiting threads are making their probes.
     is_held: bool,
@@ -185,7 +187,7 @@ impl FunctionState {
     }
 }
 
-/// Probed functions, by their index: a toggle looks one up several times.
+/// Probed functions by their index. A toggle looks one up several times.
 #[derive(Debug, Default)]
 struct FunctionStates(Vec<Option<Box<FunctionState>>>);
 
@@ -222,10 +224,10 @@ struct ProbeState {
     function: u32,
     position: u32,
     what: ProbeAction,
-    /// The instances for which it is, if not for all.
+    /// The instances in which the probe fires, if not all.
     only: Option<Only>,
     active: bool,
-    /// Its first count.
+    /// The probe's first count.
     tally: Tally,
     /// The other counts of a choice.
     tallies: Box<[Tally]>,
@@ -240,14 +242,14 @@ struct Changes {
     functions: FunctionStates,
     probes: Vec<Option<ProbeState>>,
     free: Vec<usize>,
-    /// Lists that no site had when they were added, and whose stubs there still are.
+    /// Lists that no site had when they were added, and whose stubs still exist.
     idle: Vec<ListAt>,
     /// Lists that were freed.
     dropped: Vec<List>,
 }
 
-/// [`Changes`], locked. What they drop is dropped when the lock has been released: its destructors
-/// may change probes.
+/// [`Changes`], locked. Dropped lists are destroyed after the lock has been released, since their
+/// destructors may change probes.
 struct Locked<'a> {
     changes: MutexGuard<'a, Changes>,
     dropped: Vec<List>,
@@ -274,7 +276,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// The part of an image that is about probes.
+/// The part of an image that concerns probes.
 #[derive(Debug)]
 pub(crate) struct Probed {
     /// By number among the image's functions.
@@ -301,8 +303,8 @@ impl Probed {
         self.functions[(index - image.module.imported_functions) as usize].get().map(AsRef::as_ref)
     }
 
-    /// The version with sites in which the address is, or to which its stub belongs; and the block.
-    /// Atomics only.
+    /// The version with sites that contains the address, or to which its stub belongs; and the
+    /// block. Atomics only.
     fn find(&self, image: &CodeImage, pc: usize) -> Option<(Block, &Version)> {
         let block = self.blocks.find(pc).filter(|block| pc < block.end)?;
         let version = self.function(image, block.function)?.versions[block.version].get()?;
@@ -332,7 +334,7 @@ impl Changes {
         let not_mapped = Error::NotMapped { address };
         let (place, offset) = self.place(address).ok_or(not_mapped)?;
         // SAFETY: code of the image or of one of its arenas, which outlive these changes; both
-        // forms are right wherever threads are: the frames of all versions are alike, and a
+        // forms are correct wherever threads are: the frames of all versions are alike, and a
         // quadword holds all of the bytes.
         match unsafe { place.compare_exchange(WINDOW, offset, old, new) } {
             Err(Error::Mismatch { found, .. }) if found == *new => Ok(()),
@@ -340,7 +342,7 @@ impl Changes {
         }
     }
 
-    /// Sets the traps of a version, or takes them out.
+    /// Sets or removes the traps of a version.
     fn trap(&self, version: &Version, set: bool) -> Result<(), Error> {
         let trap = Bytes::new(&[TRANSFER_TRAP]).expect("a byte");
         for (point, byte) in version.points.iter().zip(&version.first_bytes) {
@@ -379,7 +381,7 @@ impl Changes {
         if entry.is_diverted { Ok(()) } else { self.enter_current(index, Some(function)) }
     }
 
-    /// Makes a function begin in its current version.
+    /// Makes calls to a function begin in its current version.
     fn enter_current(&mut self, index: u32, function: Option<&Function>) -> Result<(), Error> {
         let entry = self.state(index).entry.expect("known since the first version, or it waited");
         let current = function.map_or(0, |function| function.current.load(Ordering::Relaxed));
@@ -392,7 +394,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Gives a site the form that its probes ask for, in all versions.
+    /// Gives a site the form that its probes require, in all versions.
     fn apply(
         &mut self,
         image: &Arc<CodeImage>,
@@ -439,7 +441,7 @@ impl Changes {
         Ok(())
     }
 
-    /// A site does not have this form any more, or could not get it.
+    /// Records that a site no longer has this form, or could not get it.
     fn leave(&mut self, (function, position): (u32, u32), form: Form) {
         if let Form::List(number) = form {
             self.add_idle(ListAt { function, position, number });

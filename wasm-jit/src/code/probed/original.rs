@@ -1,6 +1,6 @@
 //! The original of a function, with the sites that it was compiled with.
 //!
-//! Their stubs are made when the function is first probed, as a block of their own. Offsets in an
+//! Their stubs are made, as a separate block, when the function is first probed. Offsets in an
 //! original are from the start of the image; those of its stubs are modulo 2^32, since the block
 //! may lie below the image.
 
@@ -17,7 +17,7 @@ impl CodeImage {
     /// Makes a function's original its first version, with stubs for its sites.
     ///
     /// # Errors
-    /// As [`MakeError`]; the function is unchanged then.
+    /// See [`MakeError`]. The function is then unchanged.
     pub(super) fn prepare_original(
         self: &Arc<Self>,
         index: u32,

@@ -1,21 +1,21 @@
-//! Plain versions of functions, in which frames continue whose values were changed in a way that
-//! the optimized code cannot take (`wasm_jit_codegen::Sites::Plain`).
+//! Plain versions of functions: frames continue in them after values were changed that have no
+//! location in the optimized code (`wasm_jit_codegen::Sites::Plain`).
 //!
 //! They are compiled when the first such value of the function is changed: one that counts, if the
-//! frame is in a version that counts, and one that does not. They have sites at all places, whose
-//! forms follow the probes like those of all other versions. They are never the current version: a
-//! frame that has become plain stays so until its function returns.
+//! frame is in a counting version, and one that does not. They have sites at all places, whose
+//! forms follow the probes as in all other versions. They are never the current version: a frame
+//! that has become plain stays plain until its function returns.
 //!
 //! # A frame becomes plain
 //! 1. It waits: for a generic probe, in whose stub it is, or for a call.
 //! 2. Its values are read, and stored where the plain version has them ([`Plain::located`]).
 //! 3. From the stub, it continues in the stub that the same list has in the plain version, after
-//!    the same probe: so the others of the list fire, and see the new values. From a call, it
-//!    returns to the same point of the plain version ([`Plain::return_address`]).
+//!    the same probe, so that the other probes of the list fire and see the new values. From a
+//!    call, it returns to the same point of the plain version ([`Plain::return_address`]).
 //!
-//! A frame in the middle of a run has counted the run, in any version. Both have the same
-//! rest of it. A frame that becomes plain before its function has versions that count does not
-//! count how later branches go, which only those do.
+//! A frame in the middle of a straight-line run has already counted the run, whichever version it
+//! was in, and the rest of the run is the same in the plain version. If the function has no
+//! counting versions yet, the outcomes of the frame's later branches are not counted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use super::version::Observations;
 use super::{Changes, MakeError, Needs, PLAIN, Version};
 use crate::code::{CodeImage, ObserveError};
 
-/// The state in which a frame continues that becomes plain.
+/// The state in which a frame that becomes plain continues.
 #[derive(Clone, Debug)]
 pub(crate) struct Plain {
     pub return_address: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Plain {
     pub frame_size: u32,
 }
 
-/// The return addresses of calls, and the locations of values meanwhile.
+/// The return addresses of calls, and the locations of values during the calls.
 #[derive(Debug, Default)]
 struct Returns {
     /// The instruction whose code is compiled.

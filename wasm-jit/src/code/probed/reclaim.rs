@@ -1,27 +1,27 @@
-//! Frees the stubs of lists, and with them what the probes of these lists refer to.
+//! Frees the stubs of lists, and the objects to which the probes of these lists refer.
 //!
-//! A list's stubs are kept when its probes are switched off, so that switching them on again makes
-//! nothing. They are freed, all versions' at once, when
+//! A list's stubs are kept when its probes are switched off, so that switching them on again
+//! generates nothing. The stubs of all versions are freed together, when
 //! 1. no site jumps to them: the site has another form;
-//! 2. no thread is in them, or will return to one
-//!    ([`Counters::code_in_use`](super::counters::Counters::code_in_use)); the frames that could be
-//!    are those of the stores that have an instance of the module;
+//! 2. no thread is in them or will return to one
+//!    ([`Counters::code_in_use`](super::counters::Counters::code_in_use)); only frames of stores
+//!    that have an instance of the module can be in a stub;
 //! 3. no forked child may be executing them;
-//! 4. memory is needed: a multiple of what was in use the last time is in use, and one of the
-//!    list's probes has been removed; or the limit is reached, and probes that are off get new
-//!    stubs when they are switched on.
+//! 4. memory is needed: either a multiple of the memory in use at the last time is in use, and one
+//!    of the list's probes has been removed; or the limit is reached, and all of the list's probes
+//!    are off (they get new stubs when they are switched on).
 //!
-//! Lists that sites have left are remembered as *idle* ([`Changes::add_idle`]). A pass looks at
-//! them only, so its time is proportional to their number, however many sites there are. At the
+//! Lists that sites have left are remembered as *idle* ([`Changes::add_idle`]). A pass examines
+//! only these, so its time is proportional to their number, not to the number of sites. At the
 //! limit, there is no pass without an idle list, and passes that free nothing, because threads are
-//! in the stubs, become rarer ([`StubMemory::may_reclaim`](super::stub_memory::StubMemory)): a
-//! refused probe takes constant time.
+//! in the stubs, become rarer ([`StubMemory::may_reclaim`](super::stub_memory::StubMemory)):
+//! refusing a probe takes constant time.
 //!
-//! The table of blocks keeps an entry for the freed block, without a length. Caches that are keyed
-//! by return addresses in the stub forget these. A backtrace has no address of a stub, but the
-//! instruction's position ([`WasmBacktrace`](crate::WasmBacktrace)). What the list owns (closures)
-//! is dropped when the lock of changes has been released, because its destructors may change
-//! probes.
+//! The table of blocks keeps an entry for the freed block, without a length. Return addresses in
+//! the stub are removed from caches that are keyed by them. A backtrace contains positions of
+//! instructions, not addresses in stubs ([`WasmBacktrace`](crate::WasmBacktrace)). What the list
+//! owns (closures) is dropped when the lock of changes has been released, because its destructors
+//! may change probes.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -36,9 +36,9 @@ use crate::code::CodeImage;
 /// The lists that may be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unneeded {
-    /// Those with a probe that has been removed.
+    /// The lists with a probe that has been removed.
     Removed,
-    /// All whose probes are off.
+    /// All lists whose probes are off.
     Off,
 }
 
@@ -51,7 +51,8 @@ pub(super) struct ListAt {
 }
 
 impl Changes {
-    /// A site has left a list, or never got it: its stubs may be freed when memory is needed.
+    /// Records that a site has left a list, or never got it: the list's stubs may be freed when
+    /// memory is needed.
     pub(super) fn add_idle(&mut self, at: ListAt) {
         if let Some(list) = self.site(at.function, at.position).find_list_mut(at.number)
             && !std::mem::replace(&mut list.is_idle, true)
@@ -61,7 +62,7 @@ impl Changes {
         }
     }
 
-    /// Frees the stubs of lists that are not needed and in which no thread is, but not those of the
+    /// Frees the stubs of lists that are not needed and in which no thread is, except those of the
     /// list `keep`. Returns whether any were freed.
     pub(super) fn reclaim(&mut self, image: &Arc<CodeImage>, unneeded: Unneeded, keep: ListAt) -> bool {
         let lists = self.unneeded_lists(unneeded, keep);
@@ -79,7 +80,7 @@ impl Changes {
             if stubs.is_empty() { Some(Vec::new()) } else { unsafe { image.counters.code_in_use(&stubs) } }
         });
         let mut is_used = vec![false; lists.len()];
-        // Whoever forked before it answered has been seen here.
+        // A thread that forked before it answered is seen here.
         let may_free = !text::is_shared_with_parent() && !text::may_have_children();
         match used.filter(|_| may_free) {
             Some(used) => list_of.iter().zip(used).for_each(|(list, used)| is_used[*list] |= used),
@@ -102,7 +103,7 @@ impl Changes {
         !freed.is_empty()
     }
 
-    /// Takes the lists that no site has and that are not needed from those that are idle.
+    /// Removes from the idle lists those that no site has and that are not needed.
     fn unneeded_lists(&mut self, unneeded: Unneeded, keep: ListAt) -> Vec<ListAt> {
         let mut idle = std::mem::take(&mut self.idle);
         let Self { functions, probes, .. } = self;
@@ -117,7 +118,7 @@ impl Changes {
             }
             let site = functions.site_mut(at.function, at.position).expect("a site is never removed");
             let is_at_site = site.form == Form::List(at.number);
-            // Its number may have been given to another list since.
+            // The number may have been given to another list since.
             let Some(list) = site.find_list_mut(at.number).filter(|list| list.is_idle) else { return false };
             if is_at_site || list.is_pinned {
                 list.is_idle = false;

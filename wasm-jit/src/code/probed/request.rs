@@ -37,7 +37,7 @@ pub(crate) enum RequestedKind {
         arguments: Vec<Argument>,
         /// As in the [`CallBack`].
         callees: Box<[(usize, CalledBy)]>,
-        /// Of the values, if operands of other types are refused.
+        /// The types of the values, if operands of other types are refused.
         types: Option<Box<[Ty]>>,
     },
     Generic {
@@ -67,11 +67,11 @@ pub(crate) enum Argument {
 pub(crate) enum Use {
     /// Itself, to a parameter of its type.
     Value,
-    /// A lane of a vector, as an integer of 64 bits.
+    /// A lane of a vector, as a 64-bit integer.
     Lane(Lane),
-    /// An address, the sum of it and this offset.
+    /// An address: the sum of the value and this offset.
     Address(u64),
-    /// An integer of 64 bits; it is a reference.
+    /// A reference, as a 64-bit integer.
     Reference,
 }
 
@@ -93,17 +93,17 @@ impl RequestedKind {
         })
     }
 
-    /// Whether its stub needs the state at its place.
+    /// Whether the probe's stub needs the state at its place.
     pub(super) fn needs_state(&self) -> bool {
         !matches!(self, Self::Nothing | Self::Count | Self::CountChoice)
     }
 
-    /// Whether it sees the frame.
+    /// Whether the probe has access to the frame.
     pub(super) fn is_generic(&self) -> bool {
         matches!(self, Self::Generic { .. })
     }
 
-    /// The action of a probe whose values were found, in order; of a generic probe, all values of
+    /// The action of a probe whose values were found, in order; for a generic probe, all values of
     /// the place.
     ///
     /// # Errors
@@ -187,17 +187,17 @@ impl RequestedKind {
 pub(crate) enum NoProbe {
     /// No instruction begins there.
     NoInstruction,
-    /// No control comes there.
+    /// The instruction is unreachable.
     Unreachable,
-    /// The instruction does not choose.
+    /// The instruction makes no choice that can be counted.
     NoChoice,
-    /// A value cannot be had.
+    /// A value is not available.
     NoValue(Wanted, NoValue),
     /// The operand for this argument has another type than the parameter, or is a reference.
     Type(usize),
-    /// The operand for this argument must be a reference, and is none.
+    /// The operand for this argument must be a reference, and is not.
     NotReference(usize),
-    /// The value for this argument must be a vector, and is none.
+    /// The value for this argument must be a vector, and is not.
     NotVector(usize),
     /// The value for this argument is a vector, which the function cannot take.
     Vector(usize),

@@ -1,7 +1,7 @@
 //! The memory of the stubs of lists: its limit, and blocks that were freed.
 //!
-//! Blocks never change their place, because signal handlers read the table of them. A freed one is
-//! used again by a stub that fits into it.
+//! Blocks never move, because signal handlers read the table of blocks. A freed block is reused by
+//! a stub that fits into it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,9 +11,9 @@ use crate::code::CodeImage;
 
 /// Bytes in use below which nothing is freed.
 const MINIMUM: usize = 512 << 10;
-/// The part of the limit that each place adds: enough for one probe of any kind.
+/// Bytes that each place adds to the limit: enough for one probe of any kind.
 const BYTES_OF_PLACE: usize = 512;
-/// Attempts to free stubs that may free nothing before further ones become rarer.
+/// The number of attempts that may free nothing before further attempts become rarer.
 const SOON_FAILURES: u32 = 8;
 const MAX_DOUBLINGS: u32 = 20;
 
@@ -27,11 +27,11 @@ pub(super) struct StubMemory {
     free: BTreeMap<usize, Vec<usize>>,
     /// Sizes of blocks that have a shorter stub now.
     sizes: HashMap<usize, usize>,
-    /// Bytes in use at which stubs are freed that nobody needs, if more than [`MINIMUM`].
+    /// Bytes in use at which unneeded stubs are freed, if more than [`MINIMUM`].
     reclaim_at: usize,
     /// Places that have or had probes which call functions.
     places: usize,
-    /// How many stubs that do not fit are refused without another attempt to free some.
+    /// The number of stubs that do not fit and are refused without another attempt to free some.
     skipped: u32,
     /// Attempts that have freed nothing since the last one that has freed something.
     failures: u32,
@@ -57,7 +57,7 @@ impl StubMemory {
         (16 << 20) + 32 * image.code_length() + BYTES_OF_PLACE * self.places
     }
 
-    /// There is one more place with probes that call functions.
+    /// Counts one more place with probes that call functions.
     pub(super) fn add_place(&mut self) {
         self.places += 1;
     }
@@ -71,15 +71,16 @@ impl StubMemory {
         self.in_use() >= self.reclaim_at.max(MINIMUM)
     }
 
-    /// Whether stubs should be freed for one that does not fit. After some attempts that have freed
-    /// nothing, there are none for ever longer: each may wait for threads that do not answer.
+    /// Whether stubs should be freed for one that does not fit. After several attempts that freed
+    /// nothing, the intervals between attempts grow, since each may wait for threads that do not
+    /// respond.
     pub(super) fn may_reclaim(&mut self) -> bool {
         let is_next = self.skipped == 0;
         self.skipped = self.skipped.saturating_sub(1);
         is_next
     }
 
-    /// Whether an attempt to free stubs for one that does not fit has freed some.
+    /// Records whether an attempt to free stubs for one that does not fit has freed any.
     pub(super) fn tried(&mut self, has_freed: bool) {
         #[cfg(test)]
         {
@@ -90,17 +91,17 @@ impl StubMemory {
         self.skipped = (1 << doublings) - 1;
     }
 
-    /// Stubs were freed, as far as possible.
+    /// Records that stubs were freed as far as possible.
     pub(super) fn reclaimed(&mut self) {
         self.reclaim_at = 2 * self.in_use();
     }
 
-    /// There is one more list whose stubs may be freed.
+    /// Records that there is one more list whose stubs may be freed.
     pub(super) fn list_is_idle(&mut self) {
         self.skipped = 0;
     }
 
-    /// A freed block for `length` bytes, at most half of which are left.
+    /// A freed block for `length` bytes, of which at most half remain unused.
     pub(super) fn reuse(&mut self, length: usize) -> Option<usize> {
         let needed = size_of(length);
         let (&size, starts) = self.free.range_mut(needed..=2 * needed).next()?;

@@ -1,13 +1,13 @@
 //! The probes of a site: their list, and the stubs that execute it.
 //!
-//! The probes of a site that are on form a list, in the order in which they were activated. While
-//! none of them calls a function, the site needs no stub but those of its version: for a counter,
-//! or for nothing. Otherwise each version gets a stub that executes the list.
+//! The active probes of a site form a list, in the order of their activation. While none of them
+//! calls a function, the site needs only the stubs of its version: for a counter, or for no action.
+//! Otherwise each version gets a stub that executes the list.
 //!
 //! **Stubs never change.** A site gets another list by another stub, to which one store redirects
-//! the site's jump; a thread that has jumped to a stub executes the list that the stub has. Stubs
-//! are kept by their list: toggling the same probes again generates nothing. Their memory is
-//! limited ([`StubMemory`]), and that of lists which are not needed any more is freed
+//! the site's jump; a thread that has jumped to a stub executes that stub's list. Stubs are kept
+//! with their list: toggling the same probes again generates nothing. Their memory is limited
+//! ([`StubMemory`]), and that of lists that are no longer needed is freed
 //! ([`reclaim`](super::reclaim)).
 
 use std::any::Any;
@@ -44,15 +44,16 @@ pub(crate) struct Call {
 /// A record that a probe appends to a buffer.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Record {
-    /// What its stub calls when there is no room, with the address of the buffers.
+    /// The routine that the stub calls, with the address of the buffers, when there is no room.
     pub make_room: usize,
     pub buffers: Arc<RecordBuffers>,
     pub values: Box<[Value]>,
-    /// The instances in which it does, if not in all.
+    /// The instances in which it appends records, if not in all.
     pub only: Option<Only>,
 }
 
-/// A generic probe: what its stub calls, with the address of this, and what that needs to know.
+/// A generic probe: the routine that its stub calls with the address of this, and the data that the
+/// routine needs.
 #[derive(Debug)]
 pub(crate) struct Generic {
     pub fire: usize,
@@ -69,7 +70,7 @@ pub(crate) struct Generic {
     pub results: usize,
 }
 
-/// Each probe has its own.
+/// Compares identities: each probe has its own.
 impl PartialEq for Generic {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
@@ -89,7 +90,7 @@ impl Hash for Generic {
 pub(crate) enum ProbeAction {
     Nothing,
     Count,
-    /// Counts how an instruction chooses, which only counting versions do.
+    /// Counts the choices of an instruction, which only counting versions do.
     CountChoice(Choice),
     Call(Arc<Call>),
     CallBack(Arc<CallBack>),
@@ -98,7 +99,7 @@ pub(crate) enum ProbeAction {
 }
 
 impl ProbeAction {
-    /// Number of its counts.
+    /// Number of the probe's counts.
     pub(super) fn counts(&self) -> usize {
         match self {
             Self::Count => 1,
@@ -107,7 +108,7 @@ impl ProbeAction {
         }
     }
 
-    /// Whether only the stub of a list does it.
+    /// Whether the action requires the stub of a list.
     fn needs_list(&self) -> bool {
         match self {
             Self::Nothing | Self::Count | Self::CountChoice(_) => false,
@@ -131,7 +132,7 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// The form of a site without lists that does what both do.
+    /// The form, of those without lists, that performs the actions of both.
     pub(super) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Count, _) | (_, Self::Count) => Self::Count,
@@ -141,13 +142,14 @@ impl Form {
     }
 }
 
-/// A list of probes, without those that do nothing. The counter is in it at most once.
+/// A list of probes, without those that do nothing. It contains the counter at most once.
 #[derive(Debug)]
 pub(super) struct List {
     items: Arc<[ProbeAction]>,
     /// By version: the address of the stub, or 0.
     pub stubs: [usize; VERSIONS],
-    /// A site may lead to its stubs, although its form is another one: it could not be patched.
+    /// Whether a site may lead to the stubs although it should have another form, because it could
+    /// not be patched.
     pub is_pinned: bool,
     /// Whether it is among the idle lists ([`reclaim`](super::reclaim)).
     pub is_idle: bool,
@@ -158,7 +160,7 @@ impl List {
         &self.items
     }
 
-    /// The rest of it in a version whose site has no values; in one that counts, nothing.
+    /// The remaining form in a version whose site has no values; in a counting version, no action.
     pub(super) fn without_calls(&self) -> Form {
         if self.items.contains(&ProbeAction::Count) { Form::Count } else { Form::Off }
     }
@@ -176,8 +178,8 @@ pub(super) struct Site {
     more: Option<Box<RareParts>>,
 }
 
-/// Rarely used parts of sites, which are stored apart: a module has many sites, and switching them
-/// is mostly loading them from memory.
+/// Rarely used parts of sites, which are stored separately: a module has many sites, and the time
+/// of switching them is mostly that of loading them from memory.
 #[derive(Debug, Default)]
 pub(super) struct RareParts {
     /// The state at the site; known once there is a probe that calls a function.
@@ -192,12 +194,12 @@ pub(super) struct RareParts {
     /// function.
     pub plain: Option<Arc<Located>>,
     lists: Vec<Option<List>>,
-    /// Numbers of lists that were taken out.
+    /// Numbers of lists that were removed.
     free: Vec<u32>,
     numbers: HashMap<Arc<[ProbeAction]>, u32>,
 }
 
-/// A list of numbers, which takes no further memory for a single one.
+/// A list of numbers, which needs no allocation for a single one.
 #[derive(Debug, Default)]
 pub(super) enum Active {
     #[default]
@@ -272,7 +274,7 @@ impl Site {
         self.more.as_mut()?.lists.get_mut(number as usize)?.as_mut()
     }
 
-    /// The site may lead to the stubs of a form for ever.
+    /// Records that the site may lead to the stubs of a form for ever.
     pub(super) fn pin(&mut self, form: Form) {
         if let Form::List(number) = form {
             self.more_mut().list_mut(number).is_pinned = true;
@@ -339,7 +341,7 @@ impl RareParts {
         self.lists[number as usize].as_mut().expect("a list that is in use")
     }
 
-    /// Takes a list out, which no site has any more. Another one may get its number.
+    /// Removes a list that no site has any more. Its number may be reused.
     pub(super) fn take_list(&mut self, number: u32) -> Option<List> {
         let list = self.lists[number as usize].take()?;
         self.numbers.remove(&list.items);

@@ -1,7 +1,8 @@
 //! Switching probes on and off, and reading their counts.
 //!
-//! Probes of one place share its counters, which count while one of them is on, or always. The
-//! count of a probe is their difference while the probe was on ([`counting`](super::counting)).
+//! Probes of one place share its counters, which count while one of the probes is on, or always.
+//! The count of a probe is the increase of the counters while the probe was on
+//! ([`counting`](super::counting)).
 
 use std::sync::Arc;
 
@@ -21,8 +22,8 @@ impl CodeImage {
         self.activate(&mut self.changes(), number)
     }
 
-    /// Switches on a probe that calls a function, with this function from now on. Returns whether
-    /// it was off.
+    /// Switches on a probe that calls a function, and makes it call this function from now on.
+    /// Returns whether the probe was off.
     ///
     /// # Errors
     /// It stays as it is.

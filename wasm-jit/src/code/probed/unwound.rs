@@ -22,7 +22,7 @@ pub(crate) enum Cause<E = usize> {
     Trap(Trap),
     /// An exception: its address, or what a frame sees of it.
     Exception(E),
-    /// A libcall or a function of the host has failed.
+    /// A libcall or a host function has failed.
     Failure,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct FrameToUnwind<'a> {
     pub fp: usize,
     /// An address in the instruction at which the frame is.
     pub pc: usize,
-    /// Whether that is a call of a function or of a routine.
+    /// Whether the instruction is waiting for a call to a function or a routine.
     pub is_call: bool,
     pub cause: Cause<Thrown<'a>>,
 }
@@ -59,7 +59,7 @@ impl Watchers {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Adds one; returns its number.
+    /// Adds a watcher; returns its number.
     pub(crate) fn add(&self, watcher: impl Fn(FrameToUnwind<'_>) + Send + Sync + 'static) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl Watchers {
         }
     }
 
-    /// Calls all of them, without the lock.
+    /// Calls all watchers, without holding the lock.
     pub(crate) fn report(&self, left: FrameToUnwind<'_>) {
         let watchers: Vec<Watcher> = self.lock().iter().map(|(_, watcher)| watcher.clone()).collect();
         watchers.iter().for_each(|watcher| watcher(left));

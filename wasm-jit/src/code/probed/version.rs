@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! entry   prologue
-//! body    code; in front of chosen instructions a site: NOP of five bytes, or JMP to its stub
+//! body    code, with a site before chosen instructions: NOP of five bytes, or JMP to its stub
 //! end     stubs, each of which jumps back to the end of its site
 //! ```
 //!
-//! The code that a function was compiled to at first, its *original*, counts as a version without
-//! sites, or with those of the engine's settings. There, a jump of the program may be a site, whose
-//! stub executes it; and several instructions may share a site, and its stub. Their shared counter
+//! The first code of a function, its *original*, is treated as a version without sites, or with
+//! those of the engine's settings. In an original, a jump of the program may be a site, whose stub
+//! executes the jump; and several instructions may share a site and its stub. Their shared counter
 //! counts whenever one of them is to be counted.
 
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ pub(super) struct Observations {
     pub runs: Vec<Run>,
     /// Code of instructions outside of the main sequence.
     pub more: Vec<Position>,
-    /// The instructions that do the load of the previous one.
+    /// The instructions whose code performs the load of the previous one.
     pub pending: Vec<u32>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Observations {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ValueAtSite {
     pub value: Value,
-    /// The type, of an operand.
+    /// The type, if the value is an operand.
     pub operand: Option<Ty>,
 }
 
@@ -120,7 +120,7 @@ pub(super) struct SitePlace {
     /// The offset of the instruction in the module.
     pub position: u32,
     pub code: u32,
-    /// Whether a stub finds all values there.
+    /// Whether all values have a location at the site, so that a stub finds them.
     pub(super) settled: bool,
     /// The offset of its stub, and the offset of the jump back in there.
     pub(super) stub: u32,
@@ -137,14 +137,14 @@ impl SitePlace {
 }
 
 /// Whether a stub finds all values at a site of a function. At the entry and the exit, there are no
-/// operands and no loads to be done, so nothing needs to be settled.
+/// operands and no pending loads, so nothing needs to be settled.
 pub(super) fn is_settled(image: &CodeImage, function: u32, sites: &Sites, position: u32) -> bool {
     let Range { start, end } = image.body_range(function);
     position == start || position == end || sites.settles(position)
 }
 
-/// The stubs of counters, for all sites of a version: places, whose stubs are offsets in the code
-/// that they were appended to, each with the rel32 of its jump back.
+/// The stubs of counters, for all sites of a version: places, whose stubs are given as offsets in
+/// the code to which they were appended, each with the rel32 of its jump back.
 pub(super) struct CounterStubs(Vec<(SitePlace, CounterStub, Option<SiteJump>)>);
 
 impl CounterStubs {
@@ -212,18 +212,18 @@ pub(super) fn jump(from: usize, to: usize) -> Bytes {
 }
 
 impl Version {
-    /// What it was compiled with.
+    /// The instrumentation with which the version was compiled.
     pub(super) fn instrumentation(&self) -> Instrumentation<'_> {
         Instrumentation { sites: &self.sites, counting: self.runs.as_ref().map(|runs| &runs.counting) }
     }
 
-    /// Whether its code counts how often control comes to a place.
+    /// Whether the version's code counts executions of a place.
     pub(super) fn counts(&self, position: u32) -> bool {
         self.runs.as_ref().is_some_and(|runs| runs.counts(position))
     }
 
-    /// The bytes of a site of this version in one of its forms. `others` is what those
-    /// instructions need of it that share it.
+    /// The bytes of a site of this version in one of its forms. `others` is the form that the other
+    /// instructions at a shared site need.
     pub(super) fn bytes(&self, place: &SitePlace, form: Form, site: &Site, others: Form) -> Bytes {
         let at = self.at(place.code);
         let bytes = |form| match form {
@@ -239,7 +239,7 @@ impl Version {
         }
     }
 
-    /// The rest of a form if the version has no stub of its list, or counts by itself.
+    /// The remaining form if the version has no stub of the list, or is a counting version.
     fn without_calls(&self, place: &SitePlace, form: Form, site: &Site) -> Form {
         match form {
             Form::List(list) => self.without_calls(place, site.list(list).without_calls(), site),
@@ -265,7 +265,7 @@ impl Version {
     }
 }
 
-/// A version of a function, which never moves or changes but for patches.
+/// A version of a function, which never moves or changes except by patches.
 #[derive(Debug)]
 pub(crate) struct Version {
     /// 0 is the original.
@@ -328,7 +328,7 @@ impl Version {
 
     /// Compiles a function with sites, which are off, and appends the code to an arena. Nothing
     /// leads to it yet. Unless it is a plain version, its frames must be like those of the
-    /// original. Returns the places that `seen` requests too.
+    /// original. Also returns the places that `seen` requests.
     pub(super) fn with_sites(
         image: &Arc<CodeImage>,
         (function, number): (u32, usize),
@@ -427,7 +427,7 @@ impl Version {
         Some(self.places[after.checked_sub(1)?].position)
     }
 
-    /// The site in front of the instruction at a position.
+    /// The site before the instruction at a position.
     pub(super) fn place(&self, position: u32) -> Option<&SitePlace> {
         let number = self.places.binary_search_by_key(&position, |place| place.position).ok()?;
         Some(&self.places[number])
