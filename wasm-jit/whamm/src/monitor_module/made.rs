@@ -339,7 +339,7 @@ impl Probes {
         Counting::settle(&mut lock(&self.shared.made).counting, instance, store);
     }
 
-    /// Ends the program: from now on, a rule that fails ends the call.
+    /// Called when the program has ended: from now on, a rule that fails ends the call.
     ///
     /// # Errors
     /// [`MonitorError::Failed`]: a rule has failed before.

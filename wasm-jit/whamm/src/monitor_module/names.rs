@@ -13,7 +13,7 @@ const MAX_DEPTH: usize = 32;
 /// The event of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event {
-    /// Before or after any instruction whose name matches one of these.
+    /// An instruction whose name matches one of these.
     Opcode(Vec<WildMatch>),
     Entry,
     Exit,

@@ -98,7 +98,7 @@ impl NumberType {
 }
 
 impl fmt::Display for NativeValue {
-    /// Writes the type as in a rule.
+    /// Writes the name as in a rule.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
             ValueName::Position(position) => write!(f, "arg{position}"),
