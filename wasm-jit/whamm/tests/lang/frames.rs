@@ -1,4 +1,4 @@
-//! Variables of frames: one for each call, whatever ends it.
+//! Variables of frames: one for each call, however the call ends.
 
 use super::engine::check_program;
 
