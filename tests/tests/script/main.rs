@@ -491,7 +491,7 @@ fn scripts_of_the_manual_that_ask_for_arguments() {
     assert_eq!((failures.run.stderr.as_str(), failures.notes()), ("", vec![]));
     let failures = failures.by_function("failures");
     assert!(failures.contains_key("narrow") && !failures.contains_key("absolute"), "{failures:?}");
-    // A signed number cannot be the first argument of the script.
+    // The script asks for an unsigned argument: functions with a signed one do not match.
     assert_eq!(rows("latency_by_argument.mm"), <[Value; 0]>::default());
     let found = scripted(
         &fs::read_to_string(repo_root().join("profiler/script/scripts/latency_by_argument.mm")).unwrap(),
