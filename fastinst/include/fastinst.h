@@ -732,7 +732,7 @@ int wordpatch_release_text(const void *address, size_t length);
  * The caller guarantees that
  * 1. an instruction starts at `address`, in memory that stays mapped during the call and is written
  *    only by this library;
- * 2. the program is correct with the call of that target, and without it;
+ * 2. the program is correct with a call to that target, and without it;
  * 3. no code branches into the middle of the instruction.
  *
  * Errors: FASTINST_ERROR_ARGUMENT (`address` is null), FASTINST_ERROR_NOT_TEXT,

@@ -325,8 +325,8 @@ impl Report {
     /// Asserts properties of every report: the fields of version 2, valid types, ordered intervals
     /// and quantiles.
     ///
+    /// # Panics
     /// If a property does not hold.
-    /// If one does not hold.
     pub fn check(&self) {
         let number = |value: &Value, key: &str| {
             value[key]
@@ -530,7 +530,7 @@ impl Drop for Competitors {
 /// that runs all its functions the given number of times.
 ///
 /// # Panics
-/// If it cannot be compiled or loaded.
+/// If the library cannot be compiled or loaded.
 #[must_use]
 pub fn load_plugin() -> extern "C" fn(u32) -> u32 {
     let library = compile("fixtures/plugin_a.c", &["-O1", "-shared", "-fPIC"], Compiler::Gcc);

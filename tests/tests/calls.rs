@@ -151,7 +151,7 @@ impl Executor {
     }
 
     /// Executes the function [`COUNTED`] times with the current code, and returns the number of
-    /// calls of each callee.
+    /// calls to each callee.
     fn count(&self) -> [u64; 2] {
         serialize_all_cores().unwrap();
         self.counted.store(COUNTED, Ordering::Release);

@@ -254,7 +254,7 @@ fn modules_of_most_crates_are_in_no_circle_at_all() {
 fn modules_of_different_folders_are_in_no_circle() {
     let mut excepted = BTreeSet::new();
     for (source, files) in crates() {
-        // The module of a folder may be a file in it, or next to it.
+        // The module of a directory may be a file in it, or next to it.
         let is_folder = |module: &Module| {
             let folder = module.iter().fold(source.clone(), |folder, part| folder.join(part));
             files.contains(&folder.join("mod.rs"))

@@ -1,5 +1,5 @@
 /* Features that the header cannot express: 128-bit values, references of other kinds, memories and
-   tables of 64 bits, shared memories. Types tell of them, and are accepted where they came from. */
+   tables of 64 bits, shared memories. Types describe these features, and are accepted where they came from. */
 
 #include "programs.h"
 

@@ -58,9 +58,9 @@ impl Probe {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Off,
-    /// It writes events.
+    /// On: the probe writes events.
     On,
-    /// It writes events with values.
+    /// On: the probe writes events with values.
     OnWithValues,
 }
 

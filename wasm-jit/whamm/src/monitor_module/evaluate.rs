@@ -25,7 +25,7 @@ use super::numbers::{binary, unary};
 /// Maximum number of instructions that one evaluation executes.
 const STEPS: u32 = 500;
 
-/// Maximum depth of calls of the monitor's own functions.
+/// Maximum depth of calls to the monitor's own functions.
 const DEPTH: u32 = 16;
 
 /// Maximum number of ways to continue that are evaluated.

@@ -382,7 +382,7 @@ impl Shared {
         let mut made = lock(&self.made);
         let mut of_groups = made.add(new);
         if !made.is_on {
-            // They were switched off meanwhile. An error leaves them on.
+            // They were switched off in the meantime. An error leaves them on.
             let _ = made.switch(false);
             return switched;
         }

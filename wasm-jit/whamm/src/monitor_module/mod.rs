@@ -88,7 +88,7 @@
 //! | `localN` | of the local | a parameter or local of the program's function |
 //! | `frame` | i64 | identifies the call among those that the thread has at the time |
 //! | `pc` | integer | the offset of the instruction in the function's body, in bytes; at the exit, its length |
-//! | `opidx` | integer | the number of instructions in front of it |
+//! | `opidx` | integer | the number of instructions before it in the function |
 //! | `fid` | integer | the index of the function |
 //! | `groupN` | integer | N: the number of the [group](#groups-of-probes) that the rule's probes
 //! belong to |

@@ -137,7 +137,7 @@ mod tests {
         }
     }
 
-    /// By the ranges of the types.
+    /// The ranges of the types determine this.
     #[test]
     fn a_type_holds_another_if_its_range_does() {
         let range = |ty: NumberType| match ty {

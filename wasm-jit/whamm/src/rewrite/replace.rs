@@ -114,7 +114,7 @@ impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
             replacements().flat_map(|rule| &rule.alternatives).copied().collect();
         alternatives.sort_unstable();
         alternatives.dedup();
-        // What says which function is called is no argument.
+        // The operand that selects the callee is not an argument.
         let callee = match operator {
             Operator::CallIndirect { .. } | Operator::CallRef { .. } => 1,
             _ => 0,

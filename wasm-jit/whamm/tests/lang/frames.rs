@@ -2,7 +2,7 @@
 
 use super::engine::check_program;
 
-/// The depth of each call of a function, kept in its frame, and how the calls end.
+/// The depth of each call to a function, kept in its frame, and how the calls end.
 const DEPTHS: &str = "var depth: u32; report var wrong: u32; report var ended: u32; report var calls: u32;
     frame var mine: u32;
     wasm:func:entry { if (mine != 0) { wrong++; } mine = fid * 1000 + (local0_is()); calls++; }

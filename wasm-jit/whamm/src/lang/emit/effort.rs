@@ -35,7 +35,7 @@ pub(super) struct Effort {
 /// The effort of a function without its callees.
 #[derive(Default)]
 struct Own {
-    /// Its callees, each as often as it is called.
+    /// The function's callees, each as often as it is called.
     callees: Vec<usize>,
     has_loop: bool,
     may_fail: bool,
