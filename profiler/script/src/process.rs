@@ -9,8 +9,7 @@
 //! | `_exit`, `_Exit`, `quick_exit` | report, before the program's call continues |
 //! | exec | report, because nothing survives it; the new image runs the script from its start |
 //! | fork | the parent's locks are held across it; the child starts again, with its own threads |
-//! | vfork, posix_spawn | nothing: the child runs in the parent's memory until it calls exec, and its
-//! calls are those of the thread that made it |
+//! | vfork, posix_spawn | nothing: the child runs in the parent's memory until it calls exec, and its calls are those of the thread that made it |
 //! | a fatal signal | nothing: there is no report |
 
 use std::cell::UnsafeCell;

@@ -43,10 +43,8 @@
 //! | --- | --- |
 //! | [`lang`] | the compiler: scripts to monitor modules; problems point into the script |
 //! | [`monitor_module`] | monitor modules, from scripts or from any other compiler: the names of their exports, and how they are attached |
-//! | [`rewrite`] | instruments a program by rewriting it, so that it runs with its monitor in any
-//! engine |
-//! | [`native`] | scripts for native programs: evaluates rules; the caller observes functions and
-//! their calls |
+//! | [`rewrite`] | instruments a program by rewriting it, so that it runs with its monitor in any engine |
+//! | [`native`] | scripts for native programs: evaluates rules; the caller observes functions and their calls |
 //!
 //! # Cost
 //! A monitor's function is called from compiled code, without the host in between, with the values

@@ -6,8 +6,7 @@
 //! | `wasm:opcode:NAME:MODE` | `immN`, `opname`, `category_name`, `category_id` |
 //! | `wasm:opcode:NAME:before`, `alt` and `block_alt` | `argN` from the top of the stack |
 //! | `wasm:opcode:NAME:alt`, `wasm:opcode:BLOCK:block_alt` | `resN`, variables: the results of what is replaced, from the top of the stack |
-//! | loads, stores, atomic operations, including those on vectors | `addr`, `effective_addr`,
-//! `offset`, `align`, `memory`, `data_size`, `is_write` |
+//! | loads, stores, atomic operations, including those on vectors | `addr`, `effective_addr`, `offset`, `align`, `memory`, `data_size`, `is_write` |
 //! | `br`, `br_if`, `br_table`, `br_on_null`, `br_on_non_null`, `if` | `taken` |
 //! | `br_table` | `num_targets`, `default_target`, `target` |
 //! | divisions and remainders of integers | `trap` |

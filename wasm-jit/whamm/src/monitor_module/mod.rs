@@ -48,10 +48,8 @@
 //! | --- | --- |
 //! | `wasm:opcode:` | before the instruction, or as the mode says |
 //! | `wasm:func:entry` | when a call begins |
-//! | `wasm:func:exit` | when a call returns with its results, but not when it ends by a tail call,
-//! trap or exception |
-//! | `wasm:func:known` | never; the predicate, for each function of the program, including imported
-//! ones (an extension) |
+//! | `wasm:func:exit` | when a call returns with its results, but not when it ends by a tail call, trap or exception |
+//! | `wasm:func:known` | never; the predicate, for each function of the program, including imported ones (an extension) |
 //! | `wasm:block:start` | before the first instruction of a basic block |
 //! | `wasm:block:end` | before the last instruction of a basic block |
 //! | `wasm:begin` | once, when the monitor is attached |
@@ -66,7 +64,7 @@
 //!
 //! * `after` the instruction: when control reaches the point between it and the next one,
 //! * `semantic_after` it: wherever control continues, including the targets of branches and the end
-//! of the call; for a block, where control continues after its end,
+//!   of the call; for a block, where control continues after its end,
 //! * at the `entry` of a block: before its first instruction,
 //! * at the `exit` of a block: where control continues after its end.
 //!
@@ -90,8 +88,7 @@
 //! | `pc` | integer | the offset of the instruction in the function's body, in bytes; at the exit, its length |
 //! | `opidx` | integer | the number of instructions before it in the function |
 //! | `fid` | integer | the index of the function |
-//! | `groupN` | integer | N: the number of the [group](#groups-of-probes) that the rule's probes
-//! belong to |
+//! | `groupN` | integer | N: the number of the [group](#groups-of-probes) that the rule's probes belong to |
 //! | `probe` | integer | the number of the probe, for [`wasm_jit:probe`](#probes-that-are-switched-off) |
 //! | `at_func_end` | integer | 1 at the last `end` of the function |
 //! | `immN` | of the constant, or integer | an immediate of the instruction, in the order of the binary format; of a `br_table`, a target |
@@ -101,8 +98,7 @@
 //! | `fname`, `opname` | string | the name of the function in the name section, or an empty one, and that of an import; of the instruction |
 //! | `target_fn_name`, `target_imp_module`, `target_fn_type` | string | of a `call` or `return_call`: the name of the function, as imported if it is; the module of the import; `import` or `local` |
 //! | `guard_MODE` | integer | see above |
-//! | `callee` | integer | always 0; before indirect calls: declares that the rule calls the
-//! function [`callee`](#callees-and-the-time) |
+//! | `callee` | integer | always 0; before indirect calls: declares that the rule calls the function [`callee`](#callees-and-the-time) |
 //! | `$NAME(..)` | of the result | the result of another exported function at match time |
 //!
 //! An integer is an i32 or an i64. A string is two i32, address and length, in the memory that the
@@ -128,16 +124,16 @@
 //! From the same module, a monitor may import the functions
 //!
 //! * `callee`, whose result is an i32: before an indirect call (`call_indirect`, `call_ref`, and
-//! their tail calls), in a rule with the value `callee`, the index of the function that is about to
-//! be called; -1 if there is none, and -2 if the program has no index for it,
+//!   their tail calls), in a rule with the value `callee`, the index of the function that is about
+//!   to be called; -1 if there is none, and -2 if the program has no index for it,
 //! * `now`, whose result is an i64: the time in nanoseconds since any fixed start,
 //! * `failed`, with three parameters of the type i32: reports that a rule of a
-//! [script](crate::lang::Script) has failed, with a number for the reason, and the address and
-//! length of the rule's name in the memory that the monitor exports, or zeros. In a monitor that is
-//! [attached](MonitorModule::attach), all probes are switched off, and the function returns;
-//! otherwise the call to the monitor's function ends,
+//!   [script](crate::lang::Script) has failed, with a number for the reason, and the address and
+//!   length of the rule's name in the memory that the monitor exports, or zeros. In a monitor that
+//!   is [attached](MonitorModule::attach), all probes are switched off, and the function returns;
+//!   otherwise the call to the monitor's function ends,
 //! * `pause`, with a group and a time as parameters, an i32 and an i64: switches the group's probes
-//! off, and on again at this time.
+//!   off, and on again at this time.
 //!
 //! # Match time
 //! When a monitor is attached, each place of the program where the event occurs is a match if it

@@ -23,11 +23,11 @@
 //!
 //! # Differences
 //! * There is no report if the program ends by a trap or an exception, or calls `proc_exit` through
-//! a table, unless the host calls `whamm:report`. Rules and variables are as in place until then.
+//!   a table, unless the host calls `whamm:report`. Rules and variables are as in place until then.
 //! * A rule's function that traps ends the program.
 //! * WASI reads the printed bytes from the memory that the module exports. If that is the
-//! program's, it grows by a page when the report is printed; a program that exports no memory
-//! exports the monitor's.
+//!   program's, it grows by a page when the report is printed; a program that exports no memory
+//!   exports the monitor's.
 //! * DWARF and other custom sections are dropped, except the name section.
 //!
 //! # Not supported
