@@ -1,17 +1,17 @@
 /*
- * fastinst.h: probes that are switched on and off in running code, for C and C++.
+ * fastinst.h: probes that are toggled in running code, for C and C++.
  *
  * A probe is a point in the program that calls a user's function while it is on. While it is off,
  * it is a NOP or a register load. Probes are the entries and exits of the functions that were
- * compiled with -finstrument-functions (gcc or clang). Switching a probe rewrites a few bytes of
- * the running code with one atomic store; no thread is stopped, and any number of threads may
- * execute the place meanwhile.
+ * compiled with -finstrument-functions (gcc or clang). Toggling a probe rewrites a few bytes of the
+ * running code with one atomic store; no thread is stopped, and any number of threads may execute
+ * the code at the same time.
  *
  * Link with -lfastinst, or preload libfastinst.so and look up the functions with dlsym. By default,
  * the library profiles the program; with FASTINST_OPTIONS=tool=none, it leaves the probes to the
  * program.
  *
- * Example: count the calls of a function.
+ * Example: count the calls to a function.
  *
  *     #include <stdio.h>
  *     #include <string.h>
@@ -51,7 +51,7 @@
  *
  *     fastinst_     probes with numbers, their discovery, activation
  *     wordpatch_    patches of any instruction, one or many, synchronous or asynchronous
- *     callpatch_    calls that are switched on and off, and retargeted
+ *     callpatch_    calls that are toggled and retargeted
  *
  * Conventions
  *
@@ -73,17 +73,17 @@
  *   callers are stubs without unwind tables, and code that holds locks.
  * - Times are in ticks of the time-stamp counter (RDTSC); a nanosecond has about 2 to 4 ticks.
  *
- * Visibility: another thread sees a change of code a little later, in practice within 1,000 ticks.
- * Until then it may still run the old code. wordpatch_serialize_all_cores ends that time for all
- * threads.
+ * Visibility: other threads see a change of code a little later, in practice within 1,000 ticks.
+ * Until then they may still run the old code. After wordpatch_serialize_all_cores, all threads run
+ * the new code.
  *
- * Loading: the library stays in the process until it ends, also after dlclose. It defines functions
- * of the C library, which a program that is linked with it calls in their place: sigaction and
- * signal, to hide the profiler's handlers of fatal signals from the program; execve, execv, execvp,
- * execvpe, execl, execlp, execle, fexecve, _exit, _Exit and quick_exit, before which the profiler
- * writes its report. Each calls the C library's. With tool=none they do nothing else. A program
- * that loads the library by dlopen continues to call those of the C library: it has probes, but
- * cannot be profiled, and a line on standard error says so.
+ * Loading: the library stays in the process until it ends, even after dlclose. It replaces
+ * functions of the C library in programs that are linked with it: sigaction and signal, to hide the
+ * profiler's handlers of fatal signals from the program; execve, execv, execvp, execvpe, execl,
+ * execlp, execle, fexecve, _exit, _Exit and quick_exit, before which the profiler writes its
+ * report. Each calls the C library's function; with tool=none, it does nothing else. A program that
+ * loads the library by dlopen still calls the C library's functions: it has probes, but cannot be
+ * profiled, and a line on standard error says so.
  *
  * Processes: a child made by fork() gets its own copy of the code, in the state of the parent's
  * code; neither process changes the code of the other. In a child that was made by a raw system
@@ -106,11 +106,11 @@ extern "C" {
  * The version of this header: 1,000,000 * major + 1,000 * minor + patch.
  *
  * Before version 1.0, every minor version may change functions and structures. From then on, only a
- * major version does: the numbers of errors and constants, the order and the size of structures
- * stay. Structures that the library fills have no member for their size: they never grow, and what
- * they lack comes with a new function and a new structure. New errors may be added at any time. A
- * program that was compiled with the header of one version and runs with the library of another one
- * compares their major and minor numbers:
+ * major version does: error numbers, constants, and the layout and size of structures stay the
+ * same. Structures that the library fills have no member for their size: they never grow; additions
+ * come as new functions with new structures. New errors may be added at any time. A program that
+ * was compiled with the header of one version and runs with the library of another one compares
+ * their major and minor numbers:
  *
  *     if (fastinst_version() / 1000 != FASTINST_VERSION / 1000) ...
  */
@@ -128,8 +128,8 @@ typedef enum {
     FASTINST_ERROR_NO_PROBE = -2,
     /* The probe has an id, but its function is not known before its site has been executed once. */
     FASTINST_ERROR_UNDISCOVERED = -3,
-    /* The library that holds the probe was unloaded. If it is loaded again at the same address, the
-       id is valid again. */
+    /* The library that contains the probe was unloaded. If it is loaded again at the same address,
+       the id is valid again. */
     FASTINST_ERROR_UNLOADED = -4,
     /* The address does not contain the expected bytes: another tool may have patched this code, or
        there is a debugger's breakpoint. */
@@ -145,24 +145,24 @@ typedef enum {
     FASTINST_ERROR_LAYOUT = -8,
     /* The target, or free memory for generated code, is out of reach of a 32-bit displacement. */
     FASTINST_ERROR_OUT_OF_REACH = -9,
-    /* There is no call that can be switched at the address. */
+    /* There is no call that can be toggled at the address. */
     FASTINST_ERROR_NOT_A_CALL = -10,
     /* The instruction crosses a fetch window and cannot be executed out of line, such as a system
        call. */
     FASTINST_ERROR_IMMOVABLE = -11,
     /* A discovery callback has called fastinst_register_callback. */
     FASTINST_ERROR_IN_CALLBACK = -12,
-    /* The system has refused a mapping, a protection, membarrier, a signal handler or a thread, or
-       /proc cannot be read, or a table is full. */
+    /* The system refuses a mapping, a change of protection, membarrier, a signal handler or a
+       thread, or /proc cannot be read, or a table of the library is full. */
     FASTINST_ERROR_SYSTEM = -13,
     /* A thread has SIGTRAP blocked. */
     FASTINST_ERROR_SIGTRAP_BLOCKED = -14,
     /* In a child process whose code is still shared with its parent: call wordpatch_unshare. */
     FASTINST_ERROR_SHARED_WITH_PARENT = -15,
-    /* In a child process: the parent has started the patch or the finisher. */
+    /* In a child process: the parent started the patch or the finisher. */
     FASTINST_ERROR_FORKED = -16,
-    /* The module that held the probe is gone, such as code that was compiled at run time and freed.
-       The id is not reused before all others have been used. */
+    /* The module that contained the probe is gone, for example code that was compiled at run time
+       and freed. The id is not reused before all others have been used. */
     FASTINST_ERROR_RETIRED = -17
 } fastinst_error;
 
@@ -191,16 +191,16 @@ typedef uint32_t fastinst_probe_type;
 enum {
     /* The function is entered. */
     FASTINST_ENTRY = 0,
-    /* The function returns; in C++ compiled by gcc also: an exception leaves it. A function has an
-       exit probe for each place where it is left. */
+    /* The function returns; in C++ code compiled by gcc, also when an exception leaves it. A
+       function has an exit probe for each place where it is left. */
     FASTINST_EXIT = 1,
     FASTINST_FIRST_OF_PROVIDERS = 256
 };
 
 /*
- * The description of a probe. The strings are valid as long as the process. Those of a probe whose
- * number is FASTINST_FIRST_OF_GROUPS or above are valid until the callback returns, or, from
- * fastinst_metadata, until the module is gone.
+ * The description of a probe. The strings are valid as long as the process, except for probes whose
+ * number is FASTINST_FIRST_OF_GROUPS or above: strings passed to a callback are then valid until
+ * the callback returns, and those from fastinst_metadata until the module is gone.
  */
 typedef struct {
     fastinst_probe_id probe_id;
@@ -209,8 +209,7 @@ typedef struct {
        has none. */
     const char *function_name;
     /* The address of the function. An inlined function has probes at many places, all with this
-       address, which may be in another object: an inline function of C++ can be defined in a
-       library. */
+       address, which may be in another object: a C++ inline function can be defined in a library. */
     const void *function_address;
     /* The address of the instruction that is rewritten. */
     const void *site_address;
@@ -222,10 +221,10 @@ typedef struct {
     /* The name of the provider: "cyg_profile" for functions that were compiled with
        -finstrument-functions. */
     const char *provider;
-    /* 1 for code that is compiled from a module at run time. Then the following numbers are those of
-       the function in the module, of the offset of the instruction from the start of the function,
-       and of its opcode, as the provider represents it; the opcode is UINT32_MAX at an entry or
-       exit. 0 otherwise, and all of them are 0. */
+    /* 1 for code that is compiled from a module at run time: then the following members are the
+       index of the function in the module, the offset of the instruction from the start of the
+       function, and its opcode, as the provider represents them; the opcode is UINT32_MAX at an
+       entry or exit. Otherwise 0, and these members are 0, too. */
     uint32_t has_module_place;
     uint32_t function_index;
     uint32_t offset;
@@ -238,9 +237,9 @@ typedef struct {
  *
  * It runs wherever instrumented functions run, including in signal handlers and in several threads
  * at the same time. It must not be instrumented itself, nor call a function whose active probes
- * call it. It may call async-signal-safe functions, so it may activate and deactivate probes,
- * including the one that has called it. It must stay callable for as long as any thread may execute
- * the site.
+ * call it. It may call async-signal-safe functions, and thus activate and deactivate probes,
+ * including the one that called it. It must stay callable for as long as any thread may execute the
+ * site.
  */
 typedef void (*fastinst_probe_fn)(fastinst_probe_id id);
 
@@ -263,9 +262,9 @@ typedef void (*fastinst_discovery_callback)(const fastinst_probe_metadata *probe
  * Registers `callback` to be called once for each probe: for the probes that are already known, on
  * this thread, before the function returns; for those that are discovered later (in libraries
  * loaded by dlopen, or by the first execution of their sites), on a thread of the library, which
- * blocks all signals except SIGTRAP. Calls of callbacks never overlap.
+ * blocks all signals except SIGTRAP. Calls to callbacks never overlap.
  *
- * Takes some microseconds and the time of the callbacks; blocks while another thread discovers
+ * Takes a few microseconds and the time of the callbacks; blocks while another thread discovers
  * probes. Does not disturb other threads. Not async-signal-safe.
  *
  * The caller guarantees that `callback` may be called with `user_data` on any thread until the
@@ -298,11 +297,11 @@ int fastinst_register_callback(fastinst_discovery_callback callback, void *user_
  */
 int fastinst_activate(fastinst_probe_id id, fastinst_probe_fn fn);
 
-/* As fastinst_activate, for a function with the additional arguments. */
+/* As fastinst_activate, for a function with two additional arguments. */
 int fastinst_activate_with_caller(fastinst_probe_id id, fastinst_caller_probe_fn fn);
 
 /*
- * Makes the probe call nothing from now on; success also if it is already off. One atomic store;
+ * Makes the probe call nothing from now on; succeeds even if it is already off. One atomic store;
  * otherwise as fastinst_activate. Threads that are just calling the probe function may still enter
  * it.
  *
@@ -310,7 +309,7 @@ int fastinst_activate_with_caller(fastinst_probe_id id, fastinst_caller_probe_fn
  */
 int fastinst_deactivate(fastinst_probe_id id);
 
-/* A probe and the function that it shall call. */
+/* A probe and the function that it is to call. */
 typedef struct {
     fastinst_probe_id id;
     fastinst_probe_fn fn;
@@ -332,7 +331,7 @@ int fastinst_deactivate_all(const fastinst_probe_id *ids, size_t count, int *res
  */
 size_t fastinst_probe_count(void);
 
-/* The number of times that activation and deactivation of probes have changed code. Async-signal-safe. */
+/* The number of times that activating or deactivating a probe has changed code. Async-signal-safe. */
 uint64_t fastinst_toggle_count(void);
 
 /*
@@ -345,8 +344,8 @@ uint64_t fastinst_toggle_count(void);
 int fastinst_metadata(fastinst_probe_id id, fastinst_probe_metadata *metadata);
 
 /*
- * The calls that could not be made probes, and the reasons: one line for each object and reason.
- * Blocks while another thread discovers probes. Not async-signal-safe.
+ * The calls that could not be turned into probes, with the reasons: one line for each object and
+ * reason. Blocks while another thread discovers probes. Not async-signal-safe.
  */
 size_t fastinst_notes(char *buffer, size_t size);
 
@@ -357,7 +356,7 @@ size_t fastinst_notes(char *buffer, size_t size);
  * the caller has mapped and filled; such pages should be mapped read-execute once filled (mmap,
  * write, mprotect). Adjacent anonymous pages are one mapping, even if they were mapped separately:
  * if they are unmapped separately, leave a page of another kind between them. The first patch
- * inside a mapping atomically replaces it by a copy in a memory file with the same bytes (about a
+ * inside a mapping atomically replaces it by a copy with the same bytes in a memory file (about a
  * millisecond for 4 MB).
  *
  * A fetch window is a naturally aligned block of bytes in which instruction fetch never sees a part
@@ -366,7 +365,7 @@ size_t fastinst_notes(char *buffer, size_t size);
  * calibration, which tmax-probe measures and writes, it is the value in the file: 8, 16, 32 or 64
  * bytes. wordpatch_fetch_model_in_force reports the values that patches rely on and their source.
  *
- * A wait ensures that all processors see the stored bytes. It is one call of membarrier (1,000 to
+ * A wait ensures that all processors see the stored bytes. It is one call to membarrier (1,000 to
  * 40,000 ticks; each running thread loses a few hundred), or lasts T_max ticks if the calibration
  * contains the processor's T_max: the longest time for which it executes stale code.
  */
@@ -378,11 +377,12 @@ size_t fastinst_notes(char *buffer, size_t size);
  *
  * If the complete instruction (up to its eighth byte) lies in one fetch window, regardless of the
  * bytes that are given or differ, this is one atomic store, plus a lock for looking up the address.
- * Otherwise the function blocks for one or two waits; if bytes change on both sides of the
- * boundary, the instruction is an INT3 meanwhile: a thread that executes it takes a trap of about
- * 6,000 ticks and continues in a copy of the old instruction; it does not wait. For this purpose
- * the library handles SIGTRAP; other traps are forwarded to the previous handler. If several
- * threads patch one instruction at the same time, one of them succeeds. Not async-signal-safe.
+ * Otherwise the function blocks for one or two waits. If bytes change on both sides of the
+ * boundary, the instruction is an INT3 during this time: a thread that executes it takes a trap of
+ * about 6,000 ticks and continues in a copy of the old instruction; it does not wait. For this
+ * purpose the library handles SIGTRAP; other traps are forwarded to the previous handler. If
+ * several threads patch one instruction at the same time, one of them succeeds. Not
+ * async-signal-safe.
  *
  * The caller guarantees that
  * 1. an instruction starts at `address`, in memory that stays mapped during the call and is written
@@ -395,7 +395,7 @@ size_t fastinst_notes(char *buffer, size_t size);
  * Errors: FASTINST_ERROR_ARGUMENT (null, or `length` not 1 to 8), FASTINST_ERROR_NOT_TEXT,
  * FASTINST_ERROR_FOREIGN_BYTES (the bytes there are not `expected`), FASTINST_ERROR_LAYOUT (old and
  * new bytes are not instructions of the same length), FASTINST_ERROR_CONTENDED,
- * FASTINST_ERROR_IMMOVABLE, FASTINST_ERROR_OUT_OF_REACH (no memory near by for the copy),
+ * FASTINST_ERROR_IMMOVABLE, FASTINST_ERROR_OUT_OF_REACH (no memory nearby for the copy),
  * FASTINST_ERROR_SHARED_WITH_PARENT, FASTINST_ERROR_SYSTEM.
  */
 int wordpatch_patch(void *address, const uint8_t *expected, const uint8_t *replacement, size_t length);
@@ -419,11 +419,11 @@ typedef struct {
 int wordpatch_patch_all(const wordpatch_patch_request *patches, size_t count, int *results);
 
 /*
- * Starts a patch as by wordpatch_patch, and returns after its first store. If that is the only
+ * Starts a patch as wordpatch_patch does, and returns after its first store. If that is the only
  * store, the patch is complete. Otherwise it is outstanding until wordpatch_finish_patch has
  * returned 1; threads that execute the instruction may take traps until then. Any number of patches
- * may be outstanding, started by any threads. The memory may be unmapped meanwhile, unless text
- * access is by mprotect or a debugger has set a breakpoint in the page.
+ * may be outstanding, started by any threads. The memory may be unmapped before the patch is
+ * finished, unless text access is by mprotect or a debugger has set a breakpoint in the page.
  *
  * The conditions (until the patch is finished) and the errors are those of wordpatch_patch.
  */
@@ -433,7 +433,7 @@ int wordpatch_start_patch(void *address, const uint8_t *expected, const uint8_t 
  * Advances the outstanding patch at `address`, regardless of the thread that has started it.
  * Returns 1 if the patch is complete, or no patch is outstanding there; 0 if it is not complete
  * yet, or another thread is advancing it: call again. Never waits for another thread, except for
- * one call of membarrier if T_max is not known. Not async-signal-safe.
+ * one call to membarrier if T_max is not known. Not async-signal-safe.
  *
  * Not for patches of a batch whose handle has not been released: advance these by
  * wordpatch_try_finish, which keeps their errors for wordpatch_finish_all.
@@ -445,23 +445,24 @@ int wordpatch_start_patch(void *address, const uint8_t *expected, const uint8_t 
  */
 int wordpatch_finish_patch(void *address);
 
-/* A batch of patches that was started: a handle. */
+/* A handle of a started batch of patches. */
 typedef struct wordpatch_outstanding wordpatch_outstanding;
 
 /* The progress of a batch. */
 typedef enum {
-    /* Instructions that change on both sides of a window's boundary are locked by INT3, and the old
-       ones are in force. The others are patched; no other patch can acquire them before the wait is
-       over. */
+    /* Instructions that change on both sides of a window's boundary are locked by INT3, and still
+       act as the old ones. The others are patched; no other patch can acquire them before the wait
+       is over. */
     WORDPATCH_FIRST_WAIT = 0,
-    /* Still locked, and the old ones in force; the bytes after the boundary are written. */
+    /* Those instructions are still locked and act as the old ones; the bytes after the boundary are
+       written. */
     WORDPATCH_SECOND_WAIT = 1,
     /* The batch is complete. */
     WORDPATCH_FINISHED = 2
 } wordpatch_state;
 
 /*
- * Starts patches as by wordpatch_patch_all, and returns after the first store of each. Stores a
+ * Starts patches as wordpatch_patch_all does, and returns after the first store of each. Stores a
  * handle of the batch in `batch`, even if patches have failed: wordpatch_finish_all reports the
  * errors. Release the handle by wordpatch_finish_all or wordpatch_detach. The array and its bytes
  * are not needed any more when the function returns.
@@ -480,7 +481,7 @@ int wordpatch_outstanding_state(const wordpatch_outstanding *batch);
 
 /*
  * Advances a batch if its wait is over, and returns the resulting wordpatch_state. Does not block
- * if T_max is known; otherwise blocks for one call of membarrier. Not async-signal-safe.
+ * if T_max is known; otherwise blocks for one call to membarrier. Not async-signal-safe.
  *
  * Errors: FASTINST_ERROR_ARGUMENT (null), FASTINST_ERROR_FORKED (the batch is the parent's). Errors
  * of single patches are reported by wordpatch_finish_all.
@@ -489,8 +490,8 @@ int wordpatch_try_finish(const wordpatch_outstanding *batch);
 
 /*
  * Advances a batch until it is finished, for at most `nanoseconds` and one wait, and returns the
- * resulting wordpatch_state. UINT64_MAX means no limit. Yields the processor meanwhile. Otherwise
- * as wordpatch_try_finish.
+ * resulting wordpatch_state. UINT64_MAX means no limit. Yields the processor while it waits.
+ * Otherwise as wordpatch_try_finish.
  */
 int wordpatch_wait(const wordpatch_outstanding *batch, uint64_t nanoseconds);
 
@@ -500,8 +501,8 @@ int wordpatch_wait(const wordpatch_outstanding *batch, uint64_t nanoseconds);
  * there are patches.
  *
  * Errors of a patch: those of wordpatch_patch; FASTINST_ERROR_NOT_TEXT (its memory was unmapped
- * meanwhile); FASTINST_ERROR_FORKED (in a child of the process that has started it; the child has
- * the old instruction). FASTINST_ERROR_ARGUMENT: `batch` is null; or, for each patch,
+ * before it was finished); FASTINST_ERROR_FORKED (in a child of the process that started it; the
+ * child has the old instruction). FASTINST_ERROR_ARGUMENT: `batch` is null; or, for each patch,
  * wordpatch_finish_patch was used on the batch and has reported an error of it.
  */
 int wordpatch_finish_all(wordpatch_outstanding *batch, int *results);
@@ -512,13 +513,13 @@ int wordpatch_finish_all(wordpatch_outstanding *batch, int *results);
  */
 void wordpatch_detach(wordpatch_outstanding *batch);
 
-/* A thread that finishes batches in the background: a handle. */
+/* A handle of a finisher: a thread that finishes batches in the background. */
 typedef struct wordpatch_finisher wordpatch_finisher;
 
 /*
  * Starts a finisher and stores its handle in `finisher`. Its thread blocks all signals except
- * SIGTRAP, sleeps while it has nothing to do, and makes one wait for all batches that it has at a
- * time.
+ * SIGTRAP, sleeps while it has nothing to do, and makes a single wait for all batches that it has
+ * at a time.
  *
  * Errors: FASTINST_ERROR_ARGUMENT (null), FASTINST_ERROR_SYSTEM (no thread).
  */
@@ -526,8 +527,8 @@ int wordpatch_start_finisher(wordpatch_finisher **finisher);
 
 /*
  * Hands over a batch to a finisher. The handle of the batch still belongs to the caller, for
- * waiting and for the results, and may be released immediately. There is no effect on a batch that
- * is already finished or handed over. Does not block. Not async-signal-safe.
+ * waiting and for the results, and may be released immediately. Has no effect on a batch that is
+ * already finished or handed over. Does not block. Not async-signal-safe.
  *
  * Errors: FASTINST_ERROR_ARGUMENT (null), FASTINST_ERROR_FORKED (in a child of the process that
  * started the finisher, where its thread does not run).
@@ -535,8 +536,8 @@ int wordpatch_start_finisher(wordpatch_finisher **finisher);
 int wordpatch_take_over(wordpatch_finisher *finisher, const wordpatch_outstanding *batch);
 
 /*
- * Lets a finisher finish its batches, ends its thread and releases the handle. Blocks meanwhile. In
- * a forked child only the handle is released. Null is ignored.
+ * Lets a finisher finish its batches, ends its thread and releases the handle. Blocks until that is
+ * done. In a forked child only the handle is released. Null is ignored.
  */
 void wordpatch_stop_finisher(wordpatch_finisher *finisher);
 
@@ -575,7 +576,7 @@ typedef struct {
 } wordpatch_fetch_model;
 
 /*
- * Stores the fetch model in force in `model`. The first call of a process, like its first patch,
+ * Stores the fetch model in force in `model`. The first call in a process, like its first patch,
  * reads the calibration file, if there is one; later calls are one load and async-signal-safe.
  *
  * Errors: FASTINST_ERROR_ARGUMENT (null).
@@ -590,7 +591,7 @@ int wordpatch_fetch_model_in_force(wordpatch_fetch_model *model);
  *
  * The caller guarantees that on every processor that runs this process, a store inside an aligned
  * block of `window` bytes is atomic for instruction fetch, and that no processor executes stale
- * code for more than `t_max` ticks. If that is wrong, threads execute mixtures of instructions.
+ * code for more than `t_max` ticks. Otherwise threads execute mixtures of instructions.
  *
  * Errors: FASTINST_ERROR_ARGUMENT (not such a window or policy).
  */
@@ -610,7 +611,7 @@ size_t wordpatch_calibration_warning(char *buffer, size_t size);
 
 /*
  * Returns when no thread of this process can execute code that was replaced before the call. One
- * call of membarrier: 1,000 to 40,000 ticks; each running thread loses a few hundred.
+ * call to membarrier: 1,000 to 40,000 ticks; each running thread loses a few hundred.
  * Async-signal-safe.
  *
  * Errors: FASTINST_ERROR_SYSTEM (membarrier is refused: a seccomp filter, or a kernel before 4.16).
@@ -639,15 +640,15 @@ int wordpatch_check_sigtrap_unblocked(int *thread);
 
 /*
  * Gives a child process its own copy of the code, so that patches of parent and child no longer
- * affect each other. Success with no effect if nothing is shared: in a child of fork() the library
+ * affect each other. Succeeds without effect if nothing is shared: in a child of fork() the library
  * has already done it, except in a large profiled program, where it does so within a few
- * milliseconds. Blocks for a copy of the patched mappings (wordpatch_copied_bytes; about 4 MB per
- * millisecond). Not async-signal-safe.
+ * milliseconds. Blocks while the patched mappings are copied (wordpatch_copied_bytes; about 4 MB
+ * per millisecond). Not async-signal-safe.
  *
  * Instructions that the parent was patching are the old ones in the child. The child cannot finish
- * a patch that the parent has started: FASTINST_ERROR_FORKED. A child that was forked before the
+ * a patch that the parent started: FASTINST_ERROR_FORKED. A child that was forked before the
  * parent's first patch across a fetch window has no SIGTRAP handler: it must call this function
- * before the parent makes that patch, or else is killed when it executes the parent's INT3.
+ * before the parent makes that patch, or it is killed when it executes the parent's INT3.
  *
  * The caller guarantees that no other thread of the child patches or unmaps code during the call.
  *
@@ -667,12 +668,13 @@ typedef enum {
     /* Through a second, writable mapping of the same pages, which are mapped shared where they are
        executed: a debugger cannot set breakpoints there. */
     WORDPATCH_ALIAS = 0,
-    /* By making the page writable and executable during each store: two system calls, so that
-       async-signal-safe functions also enter the kernel. For systems that refuse memory files. */
+    /* By making the page writable and executable during each store, by two system calls:
+       async-signal-safe functions also enter the kernel then. For systems that refuse memory
+       files. */
     WORDPATCH_MPROTECT = 1,
     /* Through a second, writable mapping of the same pages, which are mapped privately where they
-       are executed: a debugger can set breakpoints. A store to a page in which it has done so costs
-       two system calls more. The default. */
+       are executed: a debugger can set breakpoints. A store to a page in which it has done so makes
+       two additional system calls. The default. */
     WORDPATCH_PRIVATE = 2
 } wordpatch_access;
 
@@ -689,7 +691,7 @@ int wordpatch_text_access(void);
 /*
  * Drops the library's data about the mappings that overlap the `length` bytes at `address`, after
  * the code there was unmapped or replaced; patches of the code that is mapped there now start with
- * new data. Patches usually detect this by themselves; this function makes certain. Not
+ * new data. Patches usually detect such changes by themselves; this function makes sure. Not
  * async-signal-safe. Errors: FASTINST_ERROR_ARGUMENT (null, no bytes, or beyond the end of the
  * address space).
  */
@@ -704,7 +706,7 @@ int wordpatch_release_text(const void *address, size_t length);
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
 /*
- * A call that can be switched is one of
+ * A call that can be toggled is one of
  *
  *     e8 rel32       call rel32              ff 15 disp32   call *disp32(%rip)
  *     e9 rel32       jmp rel32               ff 25 disp32   jmp *disp32(%rip)       (tail calls)
@@ -730,7 +732,7 @@ int wordpatch_release_text(const void *address, size_t length);
  * The caller guarantees that
  * 1. an instruction starts at `address`, in memory that stays mapped during the call and is written
  *    only by this library;
- * 2. the program is correct with the call of that target, and without it;
+ * 2. the program is correct with a call to that target, and without it;
  * 3. no code branches into the middle of the instruction.
  *
  * Errors: FASTINST_ERROR_ARGUMENT (`address` is null), FASTINST_ERROR_NOT_TEXT,
@@ -742,12 +744,12 @@ int callpatch_activate_call(void *address, uint32_t offset);
 
 /*
  * Deactivates the call at `address`: it is skipped, and no register changes. One atomic store and a
- * lock; success also for a call that is already off. Otherwise as callpatch_activate_call, with the
- * same conditions and errors; a NOP that was never a call is FASTINST_ERROR_NOT_A_CALL.
+ * lock; succeeds even if the call is already off. Otherwise as callpatch_activate_call, with the
+ * same conditions and errors; FASTINST_ERROR_NOT_A_CALL for a NOP that was never a call.
  */
 int callpatch_deactivate_call(void *address);
 
-/* A call that was decoded and verified: a handle. */
+/* A handle of a call that was decoded and verified. */
 typedef struct callpatch_site callpatch_site;
 
 /* The registers that a call may change while it is off. */
@@ -768,19 +770,19 @@ typedef enum {
  * off.
  *
  * Errors: FASTINST_ERROR_ARGUMENT (null, or unknown `clobbers`), FASTINST_ERROR_NOT_TEXT,
- * FASTINST_ERROR_NOT_A_CALL, FASTINST_ERROR_OUT_OF_REACH (no memory near by for the RET that the
+ * FASTINST_ERROR_NOT_A_CALL, FASTINST_ERROR_OUT_OF_REACH (no memory nearby for the RET that the
  * call is directed to while it is off), FASTINST_ERROR_SYSTEM.
  */
 int callpatch_decode(void *address, callpatch_clobbers clobbers, callpatch_site **site);
 
 /*
- * Decodes the NOP 0f 1f 44 00 00 at `address` as a call of `target` that is off. Otherwise as
+ * Decodes the NOP 0f 1f 44 00 00 at `address` as a call to `target` that is off. Otherwise as
  * callpatch_decode. FASTINST_ERROR_NOT_A_CALL also if the NOP crosses a fetch window.
  */
 int callpatch_decode_nop(void *address, const void *target, callpatch_site **site);
 
 /*
- * Activate or deactivate the call of `site`; success also if it is already in that state. One
+ * Activate or deactivate the call of `site`; succeed even if it is already in that state. One
  * atomic store. Async-signal-safe: they do not block, lock, allocate or enter the kernel, except
  * with text access by mprotect, and in a page where a debugger has set a breakpoint.
  *

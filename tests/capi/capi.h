@@ -1,4 +1,4 @@
-/* Shared by the programs of this folder: the C interface, linked or looked up, and checks. Nothing
+/* Shared by the programs in this directory: the C interface, linked or looked up, and checks. Nothing
    here is instrumented. */
 
 #ifndef CAPI_H

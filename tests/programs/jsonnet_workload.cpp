@@ -3,9 +3,9 @@
 //
 // usage: jsonnet_workload [ROUNDS]      (default 1)
 //
-// Every round evaluates all snippets below; all but the first are wrong, each in another way. The
-// first round prints what came back, later rounds must get the same. The output depends on ROUNDS
-// alone.
+// Every round evaluates all snippets below; all but the first are wrong, each in a different way.
+// The first round prints what came back, later rounds must get the same. The output depends on
+// ROUNDS alone.
 
 #include <cstdio>
 #include <cstdlib>

@@ -27,8 +27,8 @@ use serde_json::Value;
 #[doc = include_str!("../../docs/rust-api.md")]
 mod rust_api {}
 
-/// Time after which a fixture counts as hung. All of them end within three seconds on an
-/// idle machine.
+/// Time after which a fixture counts as hung. On an idle machine, all of them end within three
+/// seconds.
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Whether tests run in their long form: with `LONG_TESTS=1` in the environment.
@@ -37,19 +37,19 @@ pub fn is_long() -> bool {
     std::env::var_os("LONG_TESTS").is_some()
 }
 
-/// The root folder of the workspace.
+/// The root directory of the workspace.
 #[must_use]
 pub fn repo_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is in the workspace").to_path_buf()
 }
 
-/// Cargo's target folder.
+/// Cargo's target directory.
 #[must_use]
 pub fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo_root().join("target"), PathBuf::from)
 }
 
-/// The folder of `libfastinst.so` and `fastinst`.
+/// The directory of `libfastinst.so` and `fastinst`.
 #[must_use]
 pub fn target_release_dir() -> PathBuf {
     target_dir().join("release")
@@ -67,17 +67,17 @@ pub fn ensure_preload() -> &'static Path {
 /// Builds the product once per process, and returns the path of `wasm-jit`.
 ///
 /// # Panics
-/// Those of [`ensure_preload`].
+/// As [`ensure_preload`].
 pub fn ensure_wasm_jit() -> &'static Path {
     static COMMAND: OnceLock<PathBuf> = OnceLock::new();
     COMMAND.get_or_init(|| ensure_built().join("wasm-jit"))
 }
 
 /// Builds all programs, libraries and examples once per process, except those of wordpatch, and
-/// returns their folder.
+/// returns their directory.
 ///
 /// # Panics
-/// Those of [`ensure_preload`].
+/// As [`ensure_preload`].
 pub fn ensure_built() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -90,14 +90,14 @@ pub fn ensure_built() -> &'static Path {
     })
 }
 
-/// What `readelf` prints of the dynamic section of a library.
+/// The output of `readelf` for the dynamic section of a library.
 pub fn dynamic_tags(library: &Path) -> String {
     let output = Command::new("readelf").arg("-dW").arg(library).output().expect("readelf is there");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The version of the workspace in the form that the C headers give it.
+/// The version of the workspace in the form used by the C headers.
 pub fn version_number() -> u32 {
     let parts = env!("CARGO_PKG_VERSION").split('.').map(|part| part.parse::<u32>().expect("a number"));
     parts.fold(0, |number, part| 1_000 * number + part)
@@ -123,7 +123,7 @@ impl Compiler {
     }
 }
 
-/// Flags of every fixture; [`compile`] adds the caller's.
+/// The flags of every fixture; [`compile`] adds those of its caller.
 const FIXTURE_FLAGS: [&str; 6] =
     ["-finstrument-functions", "-pthread", "-g1", "-D_GNU_SOURCE", "-Wall", "-Wextra"];
 
@@ -131,7 +131,7 @@ const FIXTURE_FLAGS: [&str; 6] =
 /// binary in `target/fixtures/`.
 ///
 /// The binary's name contains a hash of the compiler, the flags, the source and the headers in its
-/// folder; an existing binary is not rebuilt.
+/// directory; an existing binary is not rebuilt.
 ///
 /// # Panics
 /// If the compiler refuses the source or reports a warning: fixtures have none.
@@ -186,13 +186,13 @@ fn headers_of(source: &Path) -> BTreeSet<PathBuf> {
 /// The result of a program that has ended.
 #[derive(Debug)]
 pub struct Run {
-    /// Its process id.
+    /// The process id of the program.
     pub pid: u32,
-    /// Its standard output.
+    /// The program's standard output.
     pub stdout: Vec<u8>,
-    /// Its standard error.
+    /// The program's standard error.
     pub stderr: String,
-    /// Its exit status.
+    /// The program's exit status.
     pub status: ExitStatus,
 }
 
@@ -206,7 +206,7 @@ impl Run {
     /// exit status.
     ///
     /// # Panics
-    /// If it did not; `what` names the run in the message, with the position of the first
+    /// If they differ; `what` names the run in the message, with the position of the first
     /// difference.
     pub fn assert_same(&self, other: &Run, what: &str) {
         assert_eq!(self.status, other.status, "{what}: ended differently; stderr:\n{}", self.stderr);
@@ -232,16 +232,16 @@ impl Run {
 /// Runs a command with empty input until it ends, for at most [`TIME_LIMIT`].
 ///
 /// # Panics
-/// If it cannot be started or does not end in time: it is killed with its process group, and the
-/// message contains its output and the states of its threads.
+/// If the command cannot be started or does not end in time: it is killed with its process group,
+/// and the message contains its output and the states of its threads.
 pub fn run(command: &mut Command) -> Run {
     run_within(command, TIME_LIMIT)
 }
 
-/// [`run`] with another limit.
+/// As [`run`], with another time limit.
 ///
 /// # Panics
-/// Those of [`run`].
+/// As [`run`].
 pub fn run_within(command: &mut Command, limit: Duration) -> Run {
     // Files rather than pipes: a grandchild that keeps them open cannot delay us.
     let (mut stdout, mut stderr) = (temporary_file(), temporary_file());
@@ -300,9 +300,9 @@ fn threads_of(pid: u32) -> String {
 /// One report file in the JSON format, version 2.
 #[derive(Debug)]
 pub struct Report {
-    /// The file's name without its folder.
+    /// The name of the file, without its directory.
     pub file_name: String,
-    /// Its contents.
+    /// The contents of the file.
     pub json: Value,
 }
 
@@ -310,7 +310,7 @@ impl Report {
     /// Reads and checks a report.
     ///
     /// # Panics
-    /// If it is missing or malformed.
+    /// If the file is missing or malformed.
     #[must_use]
     pub fn read(path: &Path) -> Report {
         let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -326,7 +326,7 @@ impl Report {
     /// and quantiles.
     ///
     /// # Panics
-    /// If one does not hold.
+    /// If a property does not hold.
     pub fn check(&self) {
         let number = |value: &Value, key: &str| {
             value[key]
@@ -379,13 +379,13 @@ impl Report {
         }
     }
 
-    /// The entries of its function table.
+    /// The entries of the report's function table.
     pub fn functions(&self) -> impl Iterator<Item = &Value> {
         self.json["functions"].as_array().unwrap_or_else(|| panic!("{}: no functions", self.file_name)).iter()
     }
 
-    /// The entry of a function, by its demangled name without parameters. If several have this name
-    /// (the same static function in two objects), the one with the most samples.
+    /// The entry of a function, by its demangled name without parameters. If several functions have
+    /// this name (the same static function in two objects), the one with the most samples.
     #[must_use]
     pub fn function(&self, name: &str) -> Option<&Value> {
         self.functions()
@@ -393,14 +393,14 @@ impl Report {
             .max_by_key(|function| function["samples"].as_u64())
     }
 
-    /// Number of samples of a function; 0 if it is not in the report.
+    /// The number of samples of a function; 0 if it is not in the report.
     #[must_use]
     pub fn samples(&self, name: &str) -> u64 {
         self.function(name).and_then(|function| function["samples"].as_u64()).unwrap_or(0)
     }
 
-    /// A quantile (`min`, `p50` ...) or the mean of a function's latency, in ns: the value of an
-    /// estimate.
+    /// A quantile (`min`, `p50` ...) or the mean of a function's latency, in ns; for an estimate,
+    /// its value.
     ///
     /// # Panics
     /// If the report has no latency of this function.
@@ -432,11 +432,11 @@ pub struct Profiled {
 }
 
 impl Profiled {
-    /// The report of the process that was started: it has that process's id. Its file has the plain
-    /// name unless a child, which does not know its parent's report, was faster.
+    /// The report of the process that was started, by its process id. Its file has the plain name
+    /// unless a child, which does not know its parent's report, was faster.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no such report.
     #[must_use]
     pub fn report(&self) -> &Report {
         self.reports.iter().find(|report| report.json["pid"] == self.run.pid).unwrap_or_else(|| {
@@ -472,7 +472,7 @@ pub fn preloaded(binary: &Path, args: &[&str], options: &str) -> Command {
 /// all its children. `options` are further options, or empty.
 ///
 /// # Panics
-/// If it hangs, or writes a malformed report.
+/// If the program hangs, or a report is malformed.
 #[must_use]
 pub fn profiled(binary: &Path, args: &[&str], options: &str) -> Profiled {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
@@ -482,10 +482,10 @@ pub fn profiled(binary: &Path, args: &[&str], options: &str) -> Profiled {
     Profiled { run, reports: reports_in(folder.path()) }
 }
 
-/// All reports in a folder, by file name.
+/// All reports in a directory, by file name.
 ///
 /// # Panics
-/// If one is malformed.
+/// If a report is malformed.
 #[must_use]
 pub fn reports_in(folder: &Path) -> Vec<Report> {
     let entries = fs::read_dir(folder)
@@ -499,15 +499,15 @@ pub fn reports_in(folder: &Path) -> Vec<Report> {
     reports
 }
 
-/// Processes that use as much processor time as they get, until they are dropped.
+/// Processes that use as much processor time as they can get, until they are dropped.
 #[derive(Debug)]
 pub struct Competitors(Vec<Child>);
 
 impl Competitors {
-    /// Starts this many, after what tests need was built.
+    /// Starts this many processes, after everything that tests need was built.
     ///
     /// # Panics
-    /// If that fails, or a process cannot be started.
+    /// If a build fails, or a process cannot be started.
     #[must_use]
     pub fn start(number: usize) -> Self {
         ensure_built();
@@ -526,11 +526,11 @@ impl Drop for Competitors {
     }
 }
 
-/// Loads the library `fixtures/plugin_a.c` into this process, for good, and returns its function
-/// that runs everything the given number of times.
+/// Loads the library `fixtures/plugin_a.c` into this process, permanently, and returns its function
+/// that runs all its functions the given number of times.
 ///
 /// # Panics
-/// If it cannot be compiled or loaded.
+/// If the library cannot be compiled or loaded.
 #[must_use]
 pub fn load_plugin() -> extern "C" fn(u32) -> u32 {
     let library = compile("fixtures/plugin_a.c", &["-O1", "-shared", "-fPIC"], Compiler::Gcc);

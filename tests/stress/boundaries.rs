@@ -40,19 +40,19 @@ const EXECUTORS: usize = 3;
 /// Operands that differ in every byte, so that every mixture is neither of them.
 const OPERANDS: [u32; 2] = [0x1111_1111, 0xeeee_eeee];
 
-/// Exchanges of one site before the next one's turn, with two executors and with three. One in
-/// [`PATCHES`] of them is a complete [`patch`].
+/// The number of exchanges of one site before the next one's turn, with two executors and with
+/// three. One in [`PATCHES`] of them is a complete [`patch`].
 const EXCHANGES: [usize; 2] = [2_000, 200_000];
 const PATCHES: usize = 50;
 
 /// Turns before new text is made, with another number of executors.
 const TURNS: usize = 4;
 
-/// Maximum number of texts: each is two mappings, of which a process may have a limited number.
-/// Then they are reused in turn.
+/// The maximum number of texts: each is two mappings, the number of which is limited per process.
+/// After that, texts are reused in turn.
 const TEXTS: usize = 10_000;
 
-/// Executions between two checks of whose turn it is.
+/// The number of executions between two checks of whose turn it is.
 const EXECUTIONS: u64 = 2_000;
 
 /// Distance between two sites.
@@ -205,7 +205,7 @@ fn exchange_times(worker: &Worker<'_>, window: FetchWindow, site: usize, times: 
     worker.toggled(times as u64);
 }
 
-/// Executes the site whose turn it is, if that many executors take part.
+/// Executes the site whose turn it is, if this executor takes part in the turn.
 fn execute(run: &Run, number: usize, turn: &Turn, processors: &[usize]) {
     let worker = run.worker(format!("boundaries' executor {number}"));
     // The first two are on the patcher's processor and the next one; the kernel places the third.

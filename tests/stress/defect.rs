@@ -1,4 +1,4 @@
-//! Defects that are injected on request: a scenario that does not find them tests nothing.
+//! Defects that are injected on request: a scenario that does not detect them tests nothing.
 
 use std::hint::spin_loop;
 
@@ -44,7 +44,7 @@ pub(crate) fn inject(run: &Run, sites: &[usize]) {
                 std::thread::park();
             }
         }
-        // Those of `wasm.rs`.
+        // Injected by `wasm.rs`.
         Defect::Switch | Defect::Leak => {}
     }
 }
@@ -55,7 +55,7 @@ fn write_by_bytes(site: usize, bytes: &[u8; LENGTH]) {
     let Ok(place) = (unsafe { TextRef::resolve(site, LENGTH) }) else { return };
     let Some(view) = place.writable_view() else { return };
     for (i, byte) in bytes.iter().enumerate() {
-        // SAFETY: inside the writable view of the site.
+        // SAFETY: inside the writable alias of the site.
         unsafe { view.add(i).write_volatile(*byte) };
     }
 }

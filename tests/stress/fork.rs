@@ -15,13 +15,13 @@ use crate::unload::{data_over_patched_text, is_untouched};
 
 const SITES: usize = 20;
 
-/// Number of executions of each site by a child before it has its own text.
+/// The number of executions of each site by a child before it has its own text.
 const TIMES: usize = 50;
 
 /// Seconds after which the kernel kills a child.
 const LIMIT: libc::c_uint = 25;
 
-/// Exit code of a child that found nothing.
+/// The exit code of a child that found no defect.
 const FINE: i32 = 0;
 const ENDS: [(i32, Kind, &str); 5] = [
     (11, Kind::Torn, "executed a mixture"),

@@ -111,7 +111,7 @@ fn make() -> usize {
     })
 }
 
-/// Gives each site a new value, one by one or in one batch.
+/// Gives each site a new value, individually or in one batch.
 fn move_all(worker: &mut Worker<'_>, sites: &[usize], opcodes: Opcodes, batch: bool) {
     let mut values = vec![Value::FIRST; sites.len()];
     while worker.continues() {
@@ -155,7 +155,7 @@ fn decode(sites: &[usize]) -> Vec<CallSite> {
     sites.iter().map(decode).collect()
 }
 
-/// Switches each call off and on, several times in a round.
+/// Toggles each call, several times in a round.
 fn toggle_all(worker: &Worker<'_>, sites: &[usize]) {
     const TIMES: u64 = 64;
     let sites = decode(sites);
@@ -167,7 +167,7 @@ fn toggle_all(worker: &Worker<'_>, sites: &[usize]) {
     }
 }
 
-/// Switches a call off and on.
+/// Switches a call off and on again.
 fn toggle_twice(worker: &Worker<'_>, site: &CallSite) {
     for toggled in [site.deactivate(), site.activate()] {
         worker.check(matches!(toggled, Ok(Toggle::Changed)), Kind::Lost, || {

@@ -88,7 +88,7 @@ struct Call {
 const CALLED: u32 = 0x5a5a_5a5a;
 
 impl Call {
-    /// Executes it, and checks whether the callee was called or skipped.
+    /// Executes the site, and returns whether the callee was called or skipped.
     fn execute(&self) -> bool {
         let eax: u32;
         // SAFETY: the site is a call of a function that changes only EAX, or a NOP, followed by a
@@ -98,10 +98,10 @@ impl Call {
     }
 }
 
-/// A call at each split.
+/// Makes a call at each split.
 fn make_calls() -> Vec<Call> {
     const COUNT: usize = 10;
-    // At a distance where all four bytes of the displacement differ from those of the NOP.
+    // At a distance for which all four bytes of the displacement differ from those of the NOP.
     const CALLEE: usize = 0x01_0101;
     let length = CALLEE + 16;
     let mut calls = Vec::new();

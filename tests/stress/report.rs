@@ -14,7 +14,7 @@ pub(crate) struct Counts {
     pub(crate) lost: u64,
     pub(crate) hung: u64,
     pub(crate) other: u64,
-    /// One line each, up to a limit.
+    /// The violations, one line each, up to a limit.
     pub(crate) violations: Vec<String>,
 }
 

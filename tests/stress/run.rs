@@ -1,4 +1,4 @@
-//! One run of a scenario: its progress, the counts of its threads, its findings.
+//! One run of a scenario: its progress, the counts of its threads, and its findings.
 //!
 //! A participating thread is a [`Worker`]. It calls [`Worker::continues`] in each iteration of its
 //! loop, which the watchdog (`watchdog.rs`) also takes as a sign of life.
@@ -46,7 +46,7 @@ pub(crate) struct Run {
     start: Instant,
     part: AtomicUsize,
     is_over: AtomicBool,
-    /// Each on its own cache lines.
+    /// The states of the threads, each on separate cache lines.
     workers: Mutex<Vec<Arc<CachePadded<Life>>>>,
     found: [AtomicU64; 4],
     lines: Mutex<Vec<String>>,

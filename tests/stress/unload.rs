@@ -2,9 +2,9 @@
 //! replaced, and a library that is closed and reopened. In-flight patches report it, the new
 //! mapping is not written, and the next patch finds the new text.
 //!
-//! The writable view of unmapped text remains as an empty mapping, of which a process may have a
-//! limited number. So the text is unmapped at most [`CYCLES`] times; then the last one is patched
-//! for the rest of the run.
+//! The writable alias of unmapped text remains as an empty mapping, the number of which is limited
+//! per process. The text is therefore unmapped at most [`CYCLES`] times; then the last one is
+//! patched for the rest of the run.
 
 use std::ffi::CString;
 use std::ops::Range;

@@ -1,13 +1,14 @@
-//! Probes in WebAssembly: four threads run the same functions, each in a store of its own, while a
-//! fifth switches probes at all instructions and entries as fast as it can. Some of them count;
-//! others append records, or call closures, with values or with the frame, native functions, or a
-//! function of WebAssembly in one of the stores, all of which count. A sixth loads modules, runs
-//! them with all probes on, and drops them. Engines differ in the places for probes that functions
-//! have from the start, and in whether functions with many counters count by themselves.
+//! Probes in WebAssembly: four threads run the same functions, each in a separate store, while a
+//! fifth toggles probes at all instructions and entries as fast as it can. Some of the probes
+//! count; others append records, or call closures (with values or with the frame), native
+//! functions, or a WebAssembly function in one of the stores, all of which count. A sixth thread
+//! loads modules, runs them with all probes on, and drops them. The engines differ in the places
+//! for probes that functions have from the start, and in whether functions with many counters count
+//! by themselves.
 //!
-//! After [`ROUND`] switches the fifth thread pauses. With all probes on, each executor makes some
-//! calls, and every count must grow by what a module counts that counts by itself; with all probes
-//! off, none may grow. Then the module is dropped, and the next round loads another one: the
+//! After [`ROUND`] toggles the fifth thread pauses. With all probes on, each executor makes several
+//! calls, and every count must grow by the amount that a self-counting module reports; with all
+//! probes off, none may grow. Then the module is dropped, and the next round loads another one: the
 //! memory of the process and the number of its mappings must not grow from round to round.
 
 #[path = "../../wasm-jit/tests/frame_maps/programs.rs"]
@@ -32,16 +33,16 @@ use crate::options::Defect;
 use crate::run::{Kind, Run, Worker};
 
 const EXECUTORS: usize = 4;
-/// Switches of a round.
+/// The number of toggles in a round.
 const ROUND: usize = 5_000;
-/// Calls of each executor while counts are compared.
+/// The number of calls by each executor while counts are compared.
 const CALLS: u64 = 3;
-/// Random programs, besides those of the files.
+/// The number of random programs, in addition to those in files.
 const RANDOM: usize = 3;
 
-/// Pages of the memory in which functions of WebAssembly count.
+/// The number of pages of the memory in which WebAssembly functions count.
 const PAGES: u32 = 16;
-/// Counts in the quadword of a number. Stubs may execute it themselves.
+/// Counts in the quadword with this number. Stubs may execute the function themselves.
 const MONITOR: &str = r#"(module
     (import "host" "counts" (memory 16 16 shared))
     (func (export "count") (param i32) (local i32)
@@ -72,15 +73,15 @@ pub(crate) fn run(run: &Run) {
     });
 }
 
-/// What a call of `main` gives: the result, or the trap, and a checksum of the memory.
+/// The outcome of a call to `main`: the result, or the trap, and a checksum of the memory.
 type Outcome = (Result<i64, String>, u32);
 
-/// A program, and what each call of it does.
+/// A program, and the effects of each call to it.
 struct Program {
     bytes: Vec<u8>,
     outcome: Outcome,
     places: Vec<rewrite::Counted>,
-    /// How often each place is executed.
+    /// The number of executions of each place.
     counts: Vec<u64>,
 }
 
@@ -104,12 +105,12 @@ impl Program {
         Module::from_binary(engine, &self.bytes).expect("it was compiled before")
     }
 
-    /// How many instructions a call executes.
+    /// The number of instructions that a call executes.
     fn executed(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Probes at these places, as far as control can come there, each with the number of its place.
+    /// Probes at these places, if they are reachable, each with the number of its place.
     fn probes(
         &self,
         module: &Module,
@@ -135,7 +136,7 @@ impl Program {
     }
 }
 
-/// What the functions of a module's probes have counted, by the numbers of their places.
+/// The counts of the functions of a module's probes, by the numbers of their places.
 struct Counts {
     by_functions: Arc<[AtomicU64]>,
     recorder: Recorder,
@@ -199,7 +200,7 @@ extern "C" fn count_at(address: u64) {
     unsafe { (*count).fetch_add(1, Ordering::Relaxed) };
 }
 
-/// A probe that counts, by itself or by its function.
+/// A probe that counts, directly or through its function.
 struct Counter {
     probe: Probe,
     number: usize,
@@ -207,7 +208,7 @@ struct Counter {
 }
 
 impl Counter {
-    /// All records have been flushed.
+    /// The count, after all records have been flushed.
     fn count(&self) -> u64 {
         match self.probe.spec().kind {
             ProbeKind::Count => self.probe.count(),
@@ -220,7 +221,7 @@ impl Counter {
         }
     }
 
-    /// In how many of the stores it counts.
+    /// The number of stores in which the probe counts.
     fn stores(&self, all: u64) -> u64 {
         if matches!(self.probe.spec().kind, ProbeKind::Wasm { .. }) { 1 } else { all }
     }
@@ -251,7 +252,7 @@ impl Running {
         (result, crc32fast::hash(memory.data(&self.store)))
     }
 
-    /// A call by an executor, which must give what it should.
+    /// Executes a call, which must have the expected outcome.
     fn execute(&mut self, worker: &Worker<'_>, program: &Program) {
         let outcome = self.call();
         worker.check(outcome == program.outcome, Kind::Torn, || {
@@ -390,7 +391,7 @@ fn round(switcher: &mut Worker<'_>, executors: &mut [Worker<'_>], engine: &Engin
     }
 }
 
-/// Switches probes, makes and drops some; at the end, all are on.
+/// Toggles probes, and creates and drops some; at the end, all are on.
 fn switch_at_random(
     worker: &mut Worker<'_>,
     module: &Module,
@@ -428,16 +429,16 @@ fn switch_at_random(
     worker.toggled(are_on.iter().filter(|is_on| !**is_on).count() as u64);
 }
 
-/// What this process has of the system.
+/// The resources that this process uses.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
-    /// Kilobytes of memory.
+    /// The memory in kilobytes.
     memory: u64,
     mappings: usize,
 }
 
 impl Usage {
-    /// By how much it may grow.
+    /// The permitted growth.
     const ROOM: Self = Self { memory: 16 << 10, mappings: 60 };
 
     fn now() -> Self {

@@ -109,7 +109,7 @@ fn check_calls(variant: &str, competitors: usize, bound: f64) {
     });
 }
 
-/// The program has a processor for a third of the time.
+/// The program gets a processor for a third of the time.
 #[test]
 fn calls_are_within_25_percent_while_others_have_the_processors() {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -121,7 +121,7 @@ fn calls_are_within_10_percent_at_a_call_every_1_us() {
     check_calls("1us", 0, 0.10);
 }
 
-/// The delay by the probes that count is a noticeable part of the time between two calls, and not
+/// The delay caused by counting probes is a noticeable part of the time between two calls, and not
 /// known exactly: the stated error covers it.
 #[test]
 fn calls_every_some_tens_of_nanoseconds_are_within_the_stated_error() {
@@ -138,8 +138,8 @@ fn calls_are_within_10_percent_of_two_functions_with_different_rates() {
     check_calls("alternating", 0, 0.10);
 }
 
-/// Like the times of calls that have returned, those of calls in which the program ends do not
-/// include preemption. Their probes fire only at their start.
+/// Times of calls in which the program ends do not include preemption, like those of calls that
+/// have returned. Their probes fire only at their start.
 #[test]
 fn a_call_in_which_the_program_ends_is_not_charged_for_preemption() {
     let binary = compile("fixtures/ends_inside.c", &["-O2"], Gcc);
@@ -165,7 +165,7 @@ fn a_call_in_which_the_program_ends_is_not_charged_for_preemption() {
     });
 }
 
-/// A handler that interrupts a probe is not observed. The report knows how many calls that were.
+/// A handler that interrupts a probe is not observed. The report states the number of such calls.
 #[test]
 fn calls_in_handlers_that_interrupt_probes_are_not_counted_as_exact() {
     let binary = compile("fixtures/handler.c", &["-O2"], Gcc);

@@ -2,18 +2,18 @@
 //! Each program counts its own calls (`fixtures/adversarial.c`) and runs several times.
 //!
 //! Assertions on all runs together:
-//! - figures that the report states as exact are exact;
-//! - of the pairs of a row and a run with an estimate, the 95 % intervals contain the truth in at
-//!   least 93 %. To avoid failures by chance, the number of permitted misses is such that, if the
-//!   coverage were 93 % and the pairs independent, it would be exceeded in one of 10,000 runs of
-//!   the test. Pairs of one run are not quite independent; intervals of 95 % leave room for that;
+//! - among the pairs of a row and a run with an estimate, the 95 % confidence intervals contain the
+//!   truth in at least 93 %. To avoid failures by chance, the number of permitted misses is such
+//!   that, if the coverage were 93 % and the pairs independent, it would be exceeded in one of
+//!   10,000 runs of the test. Pairs of one run are not quite independent; the difference between 95
+//!   % and 93 % leaves room for that;
 //! - at least a tenth of these pairs have an interval with both bounds, because "at least one call"
 //!   is never wrong;
 //! - no number of calls and no total is off by more than 2 with a stated error below 50 %;
 //! - no total exceeds the time of all threads.
 //!
-//! The machine may be shared: if anything is wrong, all is measured once more, and what is wrong
-//! then fails the test.
+//! The machine may be shared: if anything is wrong, everything is measured once more, and anything
+//! that is wrong then fails the test.
 
 use std::fmt::Write as _;
 use std::num::NonZero;
@@ -25,8 +25,8 @@ use tests::{Competitors, Profiled, compile, is_long, profiled};
 /// The programs run for a second or two, on a machine that may be busy.
 const BUDGET: &str = "budget=5%";
 
-/// Each program, the number of its runs in the long form, and the number of other processes, for
-/// each processor, that compete for it.
+/// Each program, the number of its runs in the long form, and the number of other processes per
+/// processor that compete for it.
 const PROGRAMS: [(&str, u32, usize); 13] = [
     ("cluster", 4, 0),
     ("periodic", 6, 0),
@@ -77,8 +77,8 @@ impl Estimate {
     }
 
     /// Whether the value is off by more than 2 although the stated error is below 50 %, and by more
-    /// than chance explains: three standard errors, where the stated error is two. Those that are
-    /// off by less count as intervals that miss.
+    /// than chance explains: three standard errors, where the stated error is two. Smaller errors
+    /// count as intervals that miss.
     fn is_confidently_wrong(self, (least, most): (f64, f64)) -> bool {
         let Some(high) = self.high else { return false };
         let error = (high - self.low) / 2.0;
@@ -88,12 +88,12 @@ impl Estimate {
     }
 }
 
-/// Pairs of a row and a run, and those whose interval misses the truth.
+/// The number of pairs of a row and a run, and of those whose interval misses the truth.
 #[derive(Default)]
 struct Pairs {
     pairs: u32,
     missed: u32,
-    /// Without an upper bound.
+    /// The number of intervals without an upper bound.
     open: u32,
 }
 
@@ -194,7 +194,7 @@ impl Verdict {
         }
     }
 
-    /// What is wrong; empty if nothing is.
+    /// A description of all faults; empty if there are none.
     fn faults(mut self) -> String {
         for (what, pairs) in [("calls", &self.calls), ("totals", &self.totals)] {
             let (missed, allowed) = (pairs.missed, pairs.allowed());

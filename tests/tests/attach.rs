@@ -1,6 +1,6 @@
 //! Scripts that come and go while a program runs, by `fastinst attach`, or by a signal with
-//! `fastinst run --toggle`. What they count is compared with what the program was told to do
-//! meanwhile.
+//! `fastinst run --toggle`. Their counts are compared with what the program was told to do in the
+//! meantime.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,7 +23,7 @@ const CALLS: &str = "native:func:entry { report var calls: u64; calls++; }";
 const PAIRS: &str = "native:func:entry / fname != \"main\" / { report var calls: u64; calls++; }
     native:func:exit / duration >= 0 / { report var paired: u64; paired++; }";
 
-/// The code of which is longer than what is compared.
+/// Builds whose code is longer than the part that is compared.
 const BUILDS: [(Compiler, &[&str]); 3] = [(Gcc, &["-O2"]), (Clang, &["-O2"]), (Gcc, &["-O0", "-no-pie"])];
 
 fn fastinst() -> PathBuf {
@@ -67,7 +67,7 @@ impl Program {
         writeln!(self.input, "{command}").expect("it reads");
     }
 
-    /// Its answer to a command.
+    /// The program's answer to a command.
     fn tell(&mut self, command: &str) -> String {
         self.say(command);
         let mut line = String::new();
@@ -83,7 +83,7 @@ impl Program {
         Attached::to(self.pid(), script, self.folder.path(), &[])
     }
 
-    /// The exit status, and what it has printed to standard error.
+    /// The exit status, and the program's standard error.
     fn end(mut self, command: &str) -> (ExitStatus, String) {
         self.say(command);
         let mut errors = String::new();
@@ -96,7 +96,7 @@ impl Program {
 struct Attached {
     child: Child,
     errors: BufReader<std::process::ChildStderr>,
-    /// Its first line on standard error.
+    /// The client's first line on standard error.
     first: String,
 }
 
@@ -119,7 +119,7 @@ impl Attached {
         assert!(self.first.contains(": observing "), "{}", self.first);
     }
 
-    /// Waits for its end: the exit code, the report if there is one, and what it says in the end.
+    /// Waits for the client's end: the exit code, the report if there is one, and the last lines.
     fn finish(mut self) -> (Option<i32>, Value, String) {
         let (mut output, mut errors) = (String::new(), String::new());
         self.child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
@@ -133,7 +133,7 @@ impl Attached {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
     }
 
-    /// Ends it as Ctrl-C does; returns its report.
+    /// Ends the client as Ctrl-C does; returns its report.
     #[track_caller]
     fn interrupt(self) -> Value {
         self.assert_attached();
@@ -161,7 +161,7 @@ fn notes(report: &Value) -> Vec<&str> {
     report["notes"].as_array().unwrap().iter().filter_map(Value::as_str).collect()
 }
 
-/// Waits until something is so.
+/// Waits until the condition holds.
 #[track_caller]
 fn eventually(mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -220,7 +220,7 @@ fn a_script_of_the_start_and_one_that_is_attached_have_variables_of_their_own() 
     assert_eq!(count(&report, "calls", "leaf"), 111);
 }
 
-/// Executors are in the code all the time, and rings are full.
+/// Executors run the code all the time, and rings are full.
 #[test]
 fn scripts_come_and_go_while_threads_call() {
     let mut program = Program::usual();
@@ -232,7 +232,7 @@ fn scripts_come_and_go_while_threads_call() {
         attached.assert_attached();
         let report = attached.interrupt();
         let (leaf, outer) = (count(&report, "calls", "leaf"), count(&report, "calls", "outer"));
-        // Each thread is in at most one call of `outer` at either end.
+        // Each thread is in at most one call to `outer` at either end.
         assert!(leaf.abs_diff(10 * outer) <= 3 * 10, "{leaf} {outer}");
         if round % 2 == 1 {
             let paired = count(&report, "paired", "leaf");
@@ -271,7 +271,7 @@ fn the_report_comes_after_the_time_that_was_asked_for() {
     assert_eq!((code, count(&report, "calls", "leaf"), errors.as_str()), (Some(0), 0, ""));
 }
 
-/// Longer than a client may take for its request.
+/// Longer than the time limit for a client's request.
 #[test]
 fn a_client_may_wait_for_long() {
     let mut program = Program::usual();
@@ -375,14 +375,14 @@ fn mistakes_are_named() {
     refused(Attached::to(program.pid(), CALLS, program.folder.path(), &missing), 2, "/no/such/folder");
 }
 
-/// Whoever may connect may also send anything.
+/// A process that may connect may also send anything.
 #[test]
 fn the_socket_survives_what_is_not_a_client() {
     let mut program = Program::usual();
     let connect = || UnixStream::connect(format!("/tmp/.fastinst-{}", program.pid())).expect("it listens");
     let answer = |sent: &[u8]| {
         let mut stream = connect();
-        // It may refuse before everything is sent.
+        // The program may refuse before everything is sent.
         let _ = stream.write_all(sent);
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
@@ -417,7 +417,7 @@ fn the_socket_survives_what_is_not_a_client() {
     assert_eq!(program.end("exit 0").1, "");
 }
 
-/// As daemons do.
+/// Daemons do this.
 #[test]
 fn a_program_may_close_all_descriptors() {
     let mut program = Program::usual();
@@ -440,7 +440,7 @@ fn a_program_may_close_all_descriptors() {
     assert_eq!((status.code(), errors.as_str()), (Some(5), ""));
 }
 
-/// Probes of rules that act on the first event only are off after it, while others stay on.
+/// Probes of rules that act on the first event only are off afterwards, while others stay on.
 #[test]
 fn probes_of_rules_of_once_are_switched_off() {
     let mut program = Program::start(&compile("fixtures/attached.c", &["-O2"], Gcc), &["--control"]);
@@ -465,7 +465,7 @@ fn probes_of_rules_of_once_are_switched_off() {
     assert_eq!(program.end("exit 0").0.code(), Some(0));
 }
 
-/// A depth is that of all functions that rules match, also of those with nothing more to do.
+/// The depth counts all functions that rules match, including those whose rules have finished.
 #[test]
 fn depths_do_not_change_when_a_rule_of_once_is_done() {
     let mut program = Program::start(&compile("fixtures/attached.c", &["-O2"], Gcc), &["--control"]);
@@ -475,7 +475,7 @@ fn depths_do_not_change_when_a_rule_of_once_is_done() {
     );
     attached.assert_attached();
     program.tell("calls 10");
-    // All events so far have been given to the rules when another script's report is there.
+    // All events so far have been passed to the rules when the report of another script arrives.
     drop(program.attach(CALLS).interrupt());
     program.tell("calls 20");
     let report = attached.interrupt();
@@ -509,7 +509,7 @@ fn scripts_with_arguments_are_attached() {
     assert_eq!(program.end("exit 0").0.code(), Some(0));
 }
 
-/// The fixture with a script that SIGUSR2 switches, which writes its report to a file.
+/// The fixture with a script that SIGUSR2 toggles, which writes its report to a file.
 struct Switched {
     program: Program,
     errors: BufReader<std::process::ChildStderr>,
@@ -544,7 +544,8 @@ impl Switched {
         line
     }
 
-    /// Sends the signal to a process of the program, and waits until it has had this effect.
+    /// Sends the signal to a process of the program, and waits until it has had the expected
+    /// effect.
     #[track_caller]
     fn switch(&mut self, process: u32, expected: &str) {
         kill(Pid::from_raw(process.cast_signed()), Signal::SIGUSR2).unwrap();
@@ -595,7 +596,7 @@ fn a_signal_switches_the_script_of_the_start() {
 }
 
 /// A call that was open when the script was switched off, and ends when it is on again, has no
-/// beginning.
+/// entry.
 #[test]
 fn calls_do_not_outlast_the_time_for_which_a_script_is_on() {
     let mut switched = Switched::start(PAIRS, "");
@@ -623,7 +624,7 @@ fn a_forked_child_is_switched_by_itself() {
     switched.switch(child, "is switched on");
     assert_eq!(switched.program.tell("code"), "same", "the parent is off");
     let of_child = format!("report.{child}.json");
-    // The child calls it about once in a millisecond.
+    // The child calls it about once per millisecond.
     eventually(|| {
         switched.switch(child, "is switched off");
         let report = switched.report(&of_child);
@@ -639,7 +640,7 @@ fn a_forked_child_is_switched_by_itself() {
     switched.end();
 }
 
-/// The program's handler is called, and a message says that the script is not switched.
+/// The program's handler is called, and a message says that the script is not toggled.
 #[test]
 fn a_program_keeps_its_own_handler() {
     let mut switched = Switched::start(CALLS, "");
@@ -653,7 +654,7 @@ fn a_program_keeps_its_own_handler() {
     switched.end();
 }
 
-/// As below nohup, for other signals: they stay ignored.
+/// As under nohup, but for another signal: it stays ignored.
 #[test]
 fn a_signal_that_is_ignored_stays_ignored() {
     let mut switched = Switched::start(CALLS, "trap '' USR2;");

@@ -1,7 +1,7 @@
 //! The C interface as C programs use it: linked with `-lfastinst`, and only preloaded.
 //!
-//! The programs are in `capi/`; each toggles its own probes, calls or instructions and counts for
-//! itself what is executed. They exit with 0, or with 1 and one line that describes the failure.
+//! The programs are in `capi/`; each toggles its own probes, calls or instructions and counts what
+//! is executed. They exit with 0, or with 1 and one line that describes the failure.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -101,8 +101,8 @@ fn start(binary: &Path, args: &[&str], access: Access, options: &str, calibratio
 }
 
 /// Runs a program in each build, without the profiler, and asserts that it succeeds without
-/// diagnostics: in the long form with both kinds of access, otherwise with one or the other by
-/// turns. Returns its output, which is the same each time.
+/// diagnostics: in the long form with both kinds of access, otherwise alternating between them.
+/// Returns its output, which is the same each time.
 #[track_caller]
 fn check(source: &str, args: &[&str], builds: &[Build]) -> String {
     check_with(source, args, builds, "tool=none", None)
@@ -265,7 +265,7 @@ fn a_page_that_is_mapped_again_with_other_code() {
 fn patches_and_calls_work_under_the_profiler_too() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let options = format!("output={}", folder.path().join("%p.json").display());
-    // The macro helpers are not instrumented, the rest is.
+    // The macro helpers are not instrumented; all other functions are.
     for source in ["patch.c", "calls.c", "sites.c"] {
         check_with(source, &[], USUAL, &options, None);
     }
@@ -302,7 +302,7 @@ fn the_header_compiles_alone_and_without_a_warning() {
     }
 }
 
-/// Compiles a C program given as text, as its documentation says, and returns its output.
+/// Compiles a C program given as text, as its documentation instructs, and returns its output.
 fn print_of_example(source: &str, name: &str) -> String {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let (file, binary) = (folder.path().join(format!("{name}.c")), folder.path().join(name));

@@ -104,12 +104,12 @@ struct Executor {
     function: AtomicUsize,
     /// Executions still to be counted; the executor counts down.
     counted: AtomicU64,
-    /// Calls of each callee in these executions.
+    /// The number of calls to each callee in these executions.
     result: [AtomicU64; 2],
     runs: AtomicU64,
 }
 
-/// Stops the executor, also when an assertion fails.
+/// Stops the executor, even if an assertion fails.
 struct Stop<'a>(&'a Executor);
 
 impl Drop for Stop<'_> {
@@ -151,7 +151,7 @@ impl Executor {
     }
 
     /// Executes the function [`COUNTED`] times with the current code, and returns the number of
-    /// calls of each callee.
+    /// calls to each callee.
     fn count(&self) -> [u64; 2] {
         serialize_all_cores().unwrap();
         self.counted.store(COUNTED, Ordering::Release);
@@ -176,7 +176,7 @@ unsafe fn force(window: FetchWindow) {
     unsafe { FetchModel::force(window, None, WaitPolicy::Membarrier) };
 }
 
-/// Calls `function` `times` times in this thread, and returns the number of calls of each callee.
+/// Calls `function` `times` times in this thread, and returns the number of calls to each callee.
 fn count_here(function: usize, times: u64) -> [u64; 2] {
     serialize_all_cores().unwrap();
     // SAFETY: the test's functions take and return nothing.

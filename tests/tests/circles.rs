@@ -1,10 +1,10 @@
-//! Modules do not import each other in circles: between folders in no crate but the excepted ones,
-//! so that a folder can be understood, moved and tested without those above it; and in most crates
-//! not within a folder either.
+//! Modules do not import each other in cycles: between directories in no crate except those listed,
+//! so that a directory can be understood, moved and tested without those above it; and in most
+//! crates not within a directory either.
 //!
-//! Read from the source: paths that begin with `crate` or `super`; re-exports are followed. Tests
-//! are not looked at. A module's children are its own parts: what a module takes from them is no
-//! import.
+//! Imports are read from the source: paths that begin with `crate` or `super`; re-exports are
+//! followed. Tests are ignored. A module's children are parts of it: what it takes from them is not
+//! an import.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,10 +16,10 @@ use tests::repo_root;
 /// A module, by its path in the crate.
 type Module = Vec<String>;
 
-/// Circles that remain, by their folder: the reason is in ARCHITECTURE.md.
+/// Cycles that remain, by directory: ARCHITECTURE.md has the reason.
 const EXCEPTIONS: [&str; 1] = ["wordpatch"];
 
-/// Crates with circles between modules of the same folder.
+/// Crates with cycles between modules of the same directory.
 const WITHIN_A_FOLDER: [&str; 10] = [
     "fastinst",
     "profiler",
@@ -33,7 +33,7 @@ const WITHIN_A_FOLDER: [&str; 10] = [
     "wordpatch/model",
 ];
 
-/// The files of each crate, by folder.
+/// The files of each crate, by directory.
 fn crates() -> BTreeMap<PathBuf, Vec<PathBuf>> {
     let listed = Command::new("git").args(["ls-files", "*.rs"]).current_dir(repo_root()).output();
     let listed = String::from_utf8(listed.expect("git can be started").stdout).expect("UTF-8 paths");
@@ -43,7 +43,7 @@ fn crates() -> BTreeMap<PathBuf, Vec<PathBuf>> {
             folder.ends_with("src") && repo_root().join(folder).with_file_name("Cargo.toml").exists()
         };
         let Some(source) = file.ancestors().find(is_source) else { continue };
-        // A file that was deleted and not committed is still listed.
+        // A file that was deleted but not committed is still listed.
         if repo_root().join(file).exists() {
             crates.entry(source.to_owned()).or_default().push(file.to_owned());
         }
@@ -51,7 +51,7 @@ fn crates() -> BTreeMap<PathBuf, Vec<PathBuf>> {
     crates
 }
 
-/// The module that a file is.
+/// The module that a file contains.
 fn module_of(file: &Path, source: &Path) -> Module {
     let relative = file.strip_prefix(source).expect("in the folder").with_extension("");
     let mut module: Module = relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
@@ -61,7 +61,7 @@ fn module_of(file: &Path, source: &Path) -> Module {
     module
 }
 
-/// All paths in a text that begin with `crate` or `super`, groups in braces expanded.
+/// All paths in a text that begin with `crate` or `super`, with groups in braces expanded.
 fn paths(text: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for start in ["crate::", "super::"] {
@@ -75,7 +75,7 @@ fn paths(text: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Reads a path, and adds it; of a group, each of its paths. Returns what follows.
+/// Reads a path, or each path of a group, and adds it. Returns the rest of the text.
 fn expand<'t>(mut text: &'t str, mut path: Vec<String>, found: &mut Vec<Vec<String>>) -> &'t str {
     loop {
         text = text.trim_start();
@@ -115,7 +115,7 @@ fn code(file: &Path) -> String {
     lines.join("\n")
 }
 
-/// What a path in a module stands for, from the crate's root.
+/// The path from the crate's root for a path in a module.
 fn absolute(path: Vec<String>, module: &Module) -> Module {
     let mut absolute = if path[0] == "crate" { Vec::new() } else { module.clone() };
     for part in path {
@@ -128,7 +128,8 @@ fn absolute(path: Vec<String>, module: &Module) -> Module {
     absolute
 }
 
-/// The modules of a crate, and the items that they re-export: where each really is.
+/// The modules of a crate, and the items that they re-export, with the places where these are
+/// defined.
 struct Modules {
     all: BTreeSet<Module>,
     reexports: BTreeMap<Module, Module>,
@@ -157,7 +158,7 @@ impl Modules {
         Self { all: code.keys().cloned().collect(), reexports }
     }
 
-    /// The module in which an item is defined; the root for one of another crate.
+    /// The module in which an item is defined; the root for items of other crates.
     fn of(&self, mut item: Module) -> Module {
         // Each step leads to another module, in which the item may be re-exported again.
         for _ in 0..10 {
@@ -169,7 +170,7 @@ impl Modules {
             };
             item = target.iter().chain(&item[prefix.len()..]).cloned().collect();
         }
-        // Its last parts are items.
+        // The last parts of the path are items.
         while !item.is_empty() && !self.all.contains(&item) {
             item.pop();
         }
@@ -209,8 +210,8 @@ fn reached<'g>(from: &Module, imports: &'g BTreeMap<Module, BTreeSet<Module>>) -
     reached
 }
 
-/// Pairs of modules of different folders that reach each other. A module that is a folder is in
-/// itself; all others are in the folder above.
+/// Pairs of modules of different directories that reach each other. A module with its own directory
+/// belongs to that directory; all others belong to the directory above.
 fn circles(imports: &BTreeMap<Module, BTreeSet<Module>>, is_folder: impl Fn(&Module) -> bool) -> Vec<String> {
     let folder = |module: &Module| {
         let depth = if is_folder(module) { module.len() } else { module.len() - 1 };
@@ -253,7 +254,7 @@ fn modules_of_most_crates_are_in_no_circle_at_all() {
 fn modules_of_different_folders_are_in_no_circle() {
     let mut excepted = BTreeSet::new();
     for (source, files) in crates() {
-        // The module of a folder may be a file in it, or next to it.
+        // The module of a directory may be a file in it, or next to it.
         let is_folder = |module: &Module| {
             let folder = module.iter().fold(source.clone(), |folder, part| folder.join(part));
             files.contains(&folder.join("mod.rs"))

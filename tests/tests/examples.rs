@@ -70,7 +70,7 @@ fn check(example: &Path, command: &mut Command) {
     assert_eq!(String::from_utf8_lossy(&ran.stdout), promised(&source), "{what}");
 }
 
-/// Compiles C without warnings with either compiler, as the example's comment says.
+/// Compiles C without warnings with either compiler, as the example's comment instructs.
 fn compile(compiler: &str, source: &Path, flags: &[&str], binary: &Path) {
     let include = repo_root().join("fastinst/include");
     let output = Command::new(compiler)
@@ -167,8 +167,8 @@ fn readmes_show_the_examples() {
     }
 }
 
-/// The first program of a README is that of the crate's front page, which its documentation tests
-/// run.
+/// The first program of a README is the one on the crate's front page, which its documentation
+/// tests run.
 #[test]
 fn readmes_show_the_programs_of_front_pages() {
     for name in ["wasm-jit/hooks", "wasm-jit/debug", "wasm-jit/monitors"] {
@@ -187,7 +187,7 @@ fn readmes_show_the_programs_of_front_pages() {
     }
 }
 
-/// The program in the guide is an example, too.
+/// The program in the guide is also an example.
 #[test]
 fn the_guide_to_wasm_jit_shows_an_example() {
     let guide = fs::read_to_string(repo_root().join("docs/wasm-jit.md")).expect("the guide is there");
@@ -197,7 +197,7 @@ fn the_guide_to_wasm_jit_shows_an_example() {
     assert_eq!(body(&fs::read_to_string(example).expect("an example can be read")), program.trim());
 }
 
-/// The documents: files in these folders that end in `.md`.
+/// The documents: the files in these directories that end in `.md`.
 fn documents() -> Vec<PathBuf> {
     const FOLDERS: [&str; 32] = [
         "",
@@ -250,7 +250,7 @@ fn anchor(heading: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
 }
 
-/// Lines outside of fenced and indented blocks.
+/// Lines outside fenced and indented blocks.
 fn prose(document: &str) -> Vec<&str> {
     let mut is_fenced = false;
     let is_prose = |line: &&str| {
@@ -280,7 +280,7 @@ fn broken_link(document: &Path, text: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Every relative link leads to a file, and one with a section to a heading.
+/// Every relative link refers to a file, and every link to a section refers to a heading.
 #[test]
 fn links_of_the_documents_lead_somewhere() {
     for document in documents() {

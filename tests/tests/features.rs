@@ -1,4 +1,4 @@
-//! Code that is compiled for tests only is not in the library that users load.
+//! Code that is compiled for tests only is not in the library for users.
 
 use std::fs;
 

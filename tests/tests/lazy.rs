@@ -1,9 +1,9 @@
-//! Discovery of functions when they are first executed, as the profiler uses it.
+//! Discovery of functions when they are first executed, as used by the profiler.
 
 use tests::Compiler::{Clang, Gcc};
 use tests::{bare, compile, is_long, profiled, run};
 
-/// Three of more than two thousand functions are called.
+/// Three functions out of more than two thousand are called.
 #[test]
 fn only_functions_that_are_executed_have_probes() {
     let all = [
@@ -61,8 +61,8 @@ fn calls_are_counted_exactly_while_the_probes_are_made() {
     }
 }
 
-/// The calls of a function are counted even if its sites must be executed to determine it: those
-/// between the first one and the announcement of the probe, too.
+/// The calls to a function are counted even if its sites must be executed to determine it,
+/// including those between the first one and the announcement of the probe.
 #[test]
 fn entries_of_a_site_are_counted_while_its_function_is_being_determined() {
     /// As in the fixture.

@@ -1,5 +1,5 @@
-//! A function that is inlined at many places of which few are executed: the others cost nothing,
-//! and a place that is executed for the first time in the middle of the run counts.
+//! A function is inlined at many places, few of which are executed: the others cost nothing, and a
+//! place that is executed for the first time in the middle of the run counts.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -26,8 +26,8 @@ fn sites_that_were_not_executed_are_not_toggled() {
     let (probes, toggles, samples) = (figure("probes"), figure("toggles"), report.samples("small"));
     assert!(probes > 2000, "{probes} probes: an entry and an exit for each site");
     assert!(samples > 200, "{samples} calls were timed");
-    // Each probe is switched on once. After that, some ten toggles for each window of 40 calls;
-    // with all sites, thousands.
+    // Each probe is switched on once. After that, there are about ten toggles for each window of 40
+    // calls; with all sites, there would be thousands.
     assert!(toggles < probes + 5 * samples, "{toggles} toggles of {probes} probes for {samples} timed calls");
 }
 
@@ -40,7 +40,7 @@ fn sites_that_are_first_executed_late_count() {
             let estimate =
                 profiled.report().function("small").expect("it was called")["calls"]["value"].clone();
             let estimate = estimate.as_f64().expect("a number");
-            // Without the sites of the second half, there would be half of them.
+            // Without the sites of the second half, the estimate would be half as large.
             let is_right = (0.7..1.4).contains(&(estimate / calls));
             (!is_right).then(|| format!("{estimate} calls estimated, {calls} made"))
         })

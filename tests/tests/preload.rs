@@ -49,7 +49,7 @@ enum Expect {
     Report,
     /// With a report, or with a line on stderr with the reason why there is none.
     ReportOrLine,
-    /// Without report and line: the user did not ask for one.
+    /// Neither a report nor a line: the user did not ask for one.
     Nothing,
 }
 
@@ -373,8 +373,7 @@ fn recursion_wide_mutual_and_very_deep() {
         Expect::Report,
         &["fibonacci", "is_even", "is_odd", "leaf_after_dive"],
     ) {
-        // The calls that are observed return after thousands of calls inside them, whose exits are
-        // not awaited.
+        // The observed calls return after thousands of nested calls, whose exits are not awaited.
         let dive = profiled.report().function("dive").expect("a row");
         assert!(dive["calls"]["low"].as_u64() >= Some(1), "{dive}");
         assert_short(&profiled, &["leaf_after_dive"]);
@@ -708,8 +707,8 @@ fn only_the_process_started_by_the_user_reports_that_there_is_nothing_to_report(
     let lines: Vec<_> = alone.own_lines().collect();
     let [line] = lines[..] else { panic!("{lines:?}") };
     assert!(line.contains("nothing to report") && line.contains("-finstrument-functions"), "{line}");
-    // In place of the first process, as a child that is waited for, as one that is not; a child of
-    // a child.
+    // In place of the first process, as a child that is waited for, as one that is not, and as a
+    // child of a child.
     for line in
         ["exec sed -n 1p /dev/null", "sed -n 1p /dev/null; :", "(:) & :", "sh -c 'sed -n 1p /dev/null; :'; :"]
     {
@@ -816,9 +815,9 @@ fn a_library_loaded_repeatedly_leaks_nothing() {
     let plugin = plugin.to_str().expect("a path in UTF-8");
     let profiled =
         check_build("dlopen_cycles.c", &[plugin], (Gcc, &["-O2"]), Expect::Report, &["plugin_a_leaf"]);
-    // Four functions, entry and exit, and the same ids each time that the library is at the same
-    // address: for 60 loads it is at a few, because the profiler maps the files of sampled objects
-    // in between.
+    // Four functions, each with entry and exit, and the same ids whenever the library is at the
+    // same address: 60 loads use only a few addresses, because the profiler maps the files of
+    // sampled objects in between.
     assert!(profiled.report().json["probes"].as_u64() <= Some(32), "{}", profiled.report().json["probes"]);
 }
 
@@ -856,7 +855,7 @@ fn gdb_attaches_in_the_middle_and_detaches_again() {
     assert!(reports.iter().any(|report| report.samples("stopped_work") > 0), "{output}{}", run.stderr);
 }
 
-/// The report says what memory profiling takes: measured against what the kernel counts, with and
+/// The memory that the report states for profiling is compared with the kernel's figures, with and
 /// without the library.
 #[test]
 fn the_memory_that_a_report_states_is_what_the_process_has_more() {

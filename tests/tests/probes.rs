@@ -1,4 +1,4 @@
-//! `fastinst` as a Rust program uses it, on a library that is loaded into the test.
+//! Uses `fastinst` as a Rust program does, on a library that is loaded into the test.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,7 @@
-//! Three real programs of different kinds, 10 runs each with the preload (with `LONG_TESTS=1`,
-//! 100): their output and exit status must be those without it, which two runs show to be
-//! reproducible. `scripts/third-party.sh` builds them, which takes a minute or two the first time.
+//! Three real programs of different kinds run 10 times each with the preload (with `LONG_TESTS=1`,
+//! 100 times): their output and exit status must be the same as without it, which two runs show to
+//! be reproducible. `scripts/third-party.sh` builds them, which takes a minute or two the first
+//! time.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use tests::{bare, is_long, profiled, repo_root, run, run_within};
 
-/// How often each program runs with the preload.
+/// The number of runs of each program with the preload.
 fn runs() -> usize {
     if is_long() { 100 } else { 10 }
 }
@@ -20,9 +21,10 @@ fn build(name: &str) -> PathBuf {
     PathBuf::from(String::from_utf8(built.stdout).expect("a UTF-8 path").trim_end())
 }
 
-/// Runs a program [some times](runs) with the preload, and twice without. `sampled`: functions that
-/// must have samples in every report that has lost none, and in most of all. On a busy machine, the
-/// service thread may have to wait for a processor while the program makes thousands of samples.
+/// Runs a program [several times](runs) with the preload, and twice without. `sampled`: functions
+/// that must have samples in every report that has lost none, and in most of all reports. On a busy
+/// machine, the service thread may have to wait for a processor while the program makes thousands
+/// of samples.
 fn check_runs(name: &str, args: &[&str], sampled: &[&str]) {
     let binary = build(name);
     let first = run(&mut bare(&binary, args));

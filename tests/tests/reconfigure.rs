@@ -18,7 +18,7 @@ const RUN: &str = "plugin_run";
 const INNER: &str = "plugin_a_inner";
 const LEAF: &str = "plugin_a_leaf";
 
-/// The code of all probes of a function: it tells whether they are on.
+/// The code of all probes of a function, which shows whether they are on.
 fn code_of(name: &str) -> Vec<[u8; 5]> {
     let ids = (0..fastinst::probe_count() as u32).map(ProbeId);
     let probes = ids.filter_map(fastinst::lasting_metadata);
@@ -56,7 +56,8 @@ fn row<'a>(report: &'a Report, name: &str) -> Option<&'a FunctionReport> {
     report.functions.iter().find(|function| function.name == name)
 }
 
-/// The calls of the three functions, all of them exact; `None` for a function without a row.
+/// The numbers of calls to the three functions, all of them exact; `None` for a function without a
+/// row.
 fn calls(report: &Report) -> [Option<u64>; 3] {
     [RUN, INNER, LEAF].map(|name| {
         let function = row(report, name)?;
@@ -115,7 +116,7 @@ fn settings_are_changed_while_the_program_runs() {
     assert_eq!(report.settings, format!("budget=1%:counts=exact:skip={LEAF}"));
     assert_eq!(session::settings(), Some(exact(skip(LEAF))));
 
-    // A function that had no probes of the profiler.
+    // A function that had no profiler probes.
     reconfigure(exact(Filter::default())).expect("in force");
     assert!(are_on(LEAF) && are_on(INNER));
     run(10);
@@ -127,7 +128,7 @@ fn settings_are_changed_while_the_program_runs() {
     let note = &report.notes[0];
     assert!(note.contains("to counts=exact; the figures of 1 functions"), "{note}");
 
-    // One that has been measured keeps its figures, and a child inherits the selection.
+    // A function that has been measured keeps its figures, and a child inherits the selection.
     let before = inner.clone();
     reconfigure(exact(skip(INNER))).expect("in force");
     assert!(are_off(INNER) && are_on(LEAF));
@@ -156,7 +157,7 @@ fn settings_are_changed_while_the_program_runs() {
     let leaf = row(&report, LEAF).expect("it was called").calls;
     assert!(leaf.low >= 40.0 && leaf.high != Some(leaf.low), "{leaf:?}");
 
-    // Exact again: what is estimated stays so, every further call is counted.
+    // Exact again: estimates remain estimates, and every further call is counted.
     reconfigure(exact(Filter::default())).expect("in force");
     assert!(are_on(LEAF) && are_on(INNER) && are_on(RUN));
     let before = row(&report_in(&file), LEAF).expect("it was called").calls;
@@ -165,7 +166,7 @@ fn settings_are_changed_while_the_program_runs() {
     assert_eq!(after.value - before.value, 20_000.0);
     assert!(after.low >= before.low + 20_000.0, "{before:?} {after:?}");
 
-    // So it is without a budget.
+    // The same holds without a budget.
     reconfigure(Settings { budget: Budget::Unlimited, ..Settings::default() }).expect("in force");
     run(10_000);
     let report = report_in(&file);

@@ -1,14 +1,15 @@
-//! Times of functions that are called millions of times, from samples of stacks, compared with
-//! those that the program measures itself.
+//! Times of functions that are called millions of times, from stack samples, compared with the
+//! times that the program measures itself.
 //!
-//! The program may do what the profiler cannot see: it is descheduled between two readings of its
-//! clock, and has batches that are a little longer than the calls in them. So a time may be off by
-//! [`SLACK`]; and since 1 interval in 20 does not hold the truth, a measurement is repeated.
+//! The program does things that the profiler cannot see: it is descheduled between two readings of
+//! its clock, and its batches take a little longer than the calls in them. A time may therefore be
+//! off by [`SLACK`]; and since 1 interval in 20 does not contain the truth, a measurement is
+//! repeated.
 
 use tests::Compiler::{self, Clang, Gcc};
 use tests::{Competitors, compile, profiled};
 
-/// Loops, calls that are in no function of the list, and readings of clocks, as a part of the time
+/// The share of loops, of calls to functions outside the list, and of clock readings, in the time
 /// of all threads.
 const SLACK: f64 = 0.04;
 
@@ -41,8 +42,7 @@ fn measure(binary: &std::path::Path) -> Result<(), String> {
         let function = report.function(name).unwrap_or_else(|| panic!("no {name} in the report"));
         for (key, truth) in [("total_ns", total), ("self_ns", own)] {
             let truth: f64 = truth.parse().expect("a number");
-            // Of a function that calls nothing but is called from a loop, all of the time is its
-            // own.
+            // A function that calls nothing, but is called in a loop, has self time only.
             let Some((value, low, high)) = estimate(&function[key]) else {
                 return Err(format!("{name}: {key} has no upper limit: {}", function[key]));
             };
@@ -95,8 +95,8 @@ fn times_of_millions_of_calls_while_others_have_the_processors() {
     check(Gcc, "-O2", 2);
 }
 
-/// A function is called hundreds of thousands of times, and waits in some of its calls: for how
-/// long, the kernel knows. Two other threads wait all the time.
+/// A function is called hundreds of thousands of times, and waits in some of its calls; the kernel
+/// knows for how long. Two other threads wait all the time.
 fn measure_waits(binary: &std::path::Path) -> Result<(), String> {
     let profiled = profiled(binary, &["1.2"], "budget=2%");
     assert!(profiled.run.status.success(), "{}\n{}", profiled.run.status, profiled.run.stderr);
@@ -122,7 +122,7 @@ fn measure_waits(binary: &std::path::Path) -> Result<(), String> {
                 "{name} took {value:.0} ({low:.0} to {high:.0}), not {least:.0} to {most:.0}"
             ));
         }
-        // All that the threads have waited may not be in any function.
+        // Waiting time of the threads need not be inside a function.
         if high - low > 0.8 * 1.2e9 {
             return Err(format!("{name} is hardly known: {low:.0} to {high:.0}"));
         }

@@ -1,4 +1,4 @@
-//! The short form of the stress program: every scenario for a moment; and every injected defect is
+//! The short form of the stress program: every scenario runs briefly, and every injected defect is
 //! found.
 
 use std::process::Command;
@@ -43,8 +43,8 @@ fn boundaries() {
     check("boundaries");
 }
 
-/// With a window that may be larger than this processor's, single stores may tear: then no other
-/// violation may occur, and none if the processor does not tear.
+/// If the window may be larger than this processor's, single stores may tear: then no other
+/// violation may occur, and none at all if the processor does not tear.
 #[test]
 fn boundaries_of_a_window_that_may_be_too_large() {
     let arguments = ["--scenario", "boundaries", "--window", "64", "--t-max", "0", "--seconds", "1"];
@@ -104,7 +104,7 @@ fn unload_of_text_that_is_mapped_shared() {
     check_with(&["--scenario", "unload", "--text", "alias"]);
 }
 
-/// Except the scenario in which text is unmapped while its patches are outstanding: see
+/// All scenarios except the one in which text is unmapped while its patches are outstanding: see
 /// `TextAccess::Private`.
 #[test]
 fn a_debugger_that_copies_pages_all_the_time() {
@@ -132,7 +132,8 @@ fn injected_defects_are_found() {
         ("wasm", "switch", &["lost: "]),
         ("wasm", "leak", &["other: switcher: memory grows"]),
     ] {
-        // Memory grows after some rounds only. A busy machine makes fewer in the same time.
+        // Memory grows only after several rounds, of which a busy machine makes fewer in the same
+        // time.
         let times = if defect == "leak" { ["4", "16", "64"] } else { ["0.4", "2", "10"] };
         let run = |seconds: &str| {
             let program = ["--scenario", scenario, "--defect", defect];

@@ -1,8 +1,8 @@
 //! The invariants of ARCHITECTURE.md that can be checked in the source, for every tracked file.
 //!
-//! Each rule is a function of one file, and is tested on an injected violation. Comments and string
-//! literals do not count, nor does the code of unit tests. Exceptions are listed with their reason;
-//! one that is no longer needed fails as well.
+//! Each rule is a function of one file, and is tested on an injected violation. Comments, string
+//! literals and the code of unit tests do not count. Exceptions are listed with their reason; one
+//! that is no longer needed fails as well.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -53,10 +53,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// A folder or file of a crate, and the ones that it may import with `crate::`.
+/// A directory or file of a crate, and the ones that it may import with `crate::`.
 type Imports = (&'static str, &'static [&'static str]);
 
-/// By the source folder of a crate. The crate's root may import all.
+/// The imports by source directory of a crate. The crate's root may import all.
 const MODULES: &[(&str, &[Imports])] = &[
     (
         "wasm-jit/codegen/src/",
@@ -157,7 +157,7 @@ impl File {
         self.path.ends_with(".rs")
     }
 
-    /// The crate's folder, for Rust code that is part of the product.
+    /// The crate's directory, for Rust code that is part of the product.
     fn layer(&self) -> Option<&'static str> {
         let inside =
             |folder: &&str| self.path.strip_prefix(*folder).is_some_and(|rest| rest.starts_with("/src/"));
@@ -172,7 +172,7 @@ impl File {
         MODULES.iter().any(|module| self.path.contains(module))
     }
 
-    /// Its lines without comments, literals and unit tests, with their numbers.
+    /// The lines without comments, literals and unit tests, with their numbers.
     fn code(&self) -> Vec<(usize, String)> {
         let text = without_comments_and_strings(&self.text);
         let lines = text.lines().enumerate().take_while(|(_, line)| line.trim() != "#[cfg(test)]");

@@ -1,7 +1,7 @@
 //! The C interface `wasm.h` of wasm-jit (`libwasm_jit`), as C programs use it.
 //!
 //! The header and the examples are those of the WebAssembly C API, which `scripts/wasm-c-api.sh`
-//! fetches: each example checks what it gets, and exits with 0. The programs in `wasm_c_api/` are
+//! fetches: each example checks its results, and exits with 0. The programs in `wasm_c_api/` are
 //! ours, for what the examples do not cover; they print nothing unless something is wrong. Their
 //! modules are next to them in text format.
 
@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use tests::{Run, dynamic_tags, ensure_built, repo_root, run, version_number};
 
-/// The folder with `include/wasm.h` and `example/`.
+/// The directory with `include/wasm.h` and `example/`.
 fn c_api() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -24,7 +24,7 @@ fn c_api() -> &'static Path {
     })
 }
 
-/// The folder with `libwasm_jit.so` and `libwasm_jit.a`.
+/// The directory with `libwasm_jit.so` and `libwasm_jit.a`.
 fn library() -> PathBuf {
     ensure_built().canonicalize().expect("the library was built")
 }
@@ -55,7 +55,7 @@ fn build(source: &Path, compiler: &[&str], link: Link, folder: &Path) -> PathBuf
     binary
 }
 
-/// Folder of what is compiled, for as long as a test runs.
+/// A directory for compiled files, which exists while a test runs.
 fn temporary() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary folder can be made")
 }
@@ -73,17 +73,17 @@ fn output_of(ran: &Run, what: &str) -> String {
     stdout
 }
 
-/// Builds and runs an example; returns what it has printed.
+/// Builds and runs an example; returns its output.
 fn example(name: &str, flags: &[&str], link: Link) -> String {
     let (folder, source) = (temporary(), c_api().join("example").join(format!("{name}.c")));
     // They were not written for all warnings.
     let compiler = [&["gcc", "-O1", "-w"], flags].concat();
     let binary = build(&source, &compiler, link, folder.path());
-    // It reads its module from the current folder.
+    // The example reads its module from the current directory.
     output_of(&run(Command::new(binary).current_dir(c_api().join("example"))), name)
 }
 
-/// Every example, with lines that it must print besides its own checks.
+/// Every example, with lines that it must print in addition to its own checks.
 const EXAMPLES: [(&str, &[&str]); 13] = [
     ("callback", &["> 7", "> 42", "> 49"]),
     ("finalize", &["Live count 0", "Finalizing #0...", "Finalizing #100000..."]),
@@ -139,9 +139,9 @@ fn the_library_can_be_linked_statically() {
     assert!(example("hello", &[], Link::Static).ends_with("Done.\n"));
 }
 
-/// Finds what is used after it was freed, freed twice, or never freed, of what C code and the
-/// library exchange; and what the library itself leaks. (Valgrind does not know the system call by
-/// which the engine maps its code twice.)
+/// Detects objects exchanged by C code and the library that are used after they were freed, freed
+/// twice, or never freed; and leaks of the library itself. (Valgrind does not know the system call
+/// by which the engine maps its code twice.)
 const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 #[test]
@@ -172,7 +172,7 @@ fn source(name: &str) -> PathBuf {
     repo_root().join("tests/wasm_c_api").join(name)
 }
 
-/// Compiles the modules of the programs into a folder.
+/// Compiles the modules of the programs into a directory.
 fn modules(folder: &Path) {
     for entry in fs::read_dir(source("")).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -187,7 +187,7 @@ fn modules(folder: &Path) {
     fs::write(folder.join("too_large.wasm"), too_large).expect("a module can be written");
 }
 
-/// A module with a function whose code would exceed the limit, since it passes a thousand values to
+/// A module with a function whose code would exceed the limit, since it passes a thousand values in
 /// each of many calls.
 fn too_large() -> String {
     let types = "i32 ".repeat(1000);
@@ -201,7 +201,7 @@ fn too_large() -> String {
     )
 }
 
-/// Runs a program, built with these compilers; prints nothing.
+/// Builds and runs a program with each of these compilers; it must print nothing.
 fn check(compilers: &[&[&str]]) {
     let folder = temporary();
     modules(folder.path());
@@ -209,7 +209,7 @@ fn check(compilers: &[&[&str]]) {
         for name in PROGRAMS {
             let binary = build(&source(&format!("{name}.c")), compiler, Link::Shared, folder.path());
             let what = format!("{name}, {compiler:?}");
-            // The C library overwrites what is freed.
+            // The C library overwrites freed memory.
             let mut command = Command::new(binary);
             command.arg(folder.path()).env("MALLOC_PERTURB_", "165");
             assert_eq!(output_of(&run(&mut command), &what), "", "{what}");
@@ -227,8 +227,7 @@ fn our_programs_have_no_errors_of_memory() {
     check(&[&[&["gcc", "-O1"][..], &SANITIZERS].concat()]);
 }
 
-/// The functions that headers declare, according to the compiler; those defined there are not among
-/// them.
+/// The functions that headers declare, according to the compiler, without those that they define.
 fn declared(include: &str) -> BTreeSet<String> {
     let folder = temporary();
     let (source, list) = (folder.path().join("header.c"), folder.path().join("list"));

@@ -11,7 +11,7 @@ static wasm_engine_t *engine_with(wasm_config_t *config) {
     return engine;
 }
 
-/* A module of which one function cannot be compiled, and is not called. */
+/* A module with a function that cannot be compiled and is not called. */
 static void lazy(const char *folder) {
     for (int lazy = 0; lazy < 2; ++lazy) {
         wasm_config_t *config = wasm_config_new();
@@ -109,7 +109,7 @@ static void end(struct endless *endless) {
     wasm_engine_delete(endless->engine);
 }
 
-/* A call of an export ends with a trap that says this, or if null, with none. */
+/* A call to an export ends by a trap with this text in its message; if null, without a trap. */
 static void ends(struct endless *endless, int which, const char *reason) {
     wasm_trap_t *trap = call(wasm_extern_as_func(endless->exports.data[which]), NULL, NULL);
     CHECK((trap != NULL) == (reason != NULL));
@@ -129,7 +129,7 @@ static void interrupts(const char *folder) {
     CHECK(handle);
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, interrupt, handle) == 0);
-    /* Stopped there, or before it begins. */
+    /* Stopped there, or before the call begins. */
     ends(&endless, LOOP, "interrupt");
     CHECK(pthread_join(thread, NULL) == 0);
     ends(&endless, HOST, NULL);

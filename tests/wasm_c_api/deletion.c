@@ -15,7 +15,7 @@ static wasm_trap_t *answer(void *env, const wasm_val_vec_t *args, wasm_val_vec_t
     return NULL;
 }
 
-/* What there is to delete, in the order of `delete_one`. */
+/* The objects to delete, in the order of `delete_one`. */
 enum { ENGINE, STORE, MODULE, HOST, INSTANCE, EXPORTS, KINDS };
 
 struct all {
@@ -59,7 +59,7 @@ static void delete_one(struct all *all, int which) {
     }
 }
 
-/* All that was obtained works as long as it has not been deleted. */
+/* Every object works until it is deleted. */
 static void use(struct all *all) {
     wasm_val_t result;
     CHECK(!call(wasm_extern_as_func(all->exports.data[3]), NULL, &result));
@@ -82,7 +82,7 @@ static void delete_in_order(const char *folder, const int order[KINDS]) {
     for (int number = 1; number <= 4; ++number) CHECK(finalized[number] == 1);
 }
 
-/* All permutations of what comes from `from` on. */
+/* All permutations of the objects from `from` on. */
 static void permute(const char *folder, int order[KINDS], int from) {
     if (from == KINDS) {
         delete_in_order(folder, order);
@@ -137,7 +137,7 @@ static void types(void) {
 
 static pthread_key_t store_of_thread;
 
-/* When the library's own variables of the thread are gone already. */
+/* Runs after the library's thread-local variables are gone. */
 static void end(void *store) {
     wasm_byte_vec_t bytes = {4, "none"};
     for (int round = 0; round < 2; ++round) {

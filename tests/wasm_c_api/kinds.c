@@ -1,5 +1,5 @@
-/* What the header has no words for: values of 128 bits, references of other kinds, memories and
-   tables of 64 bits, shared memories. Types tell of them, and are accepted where they came from. */
+/* Features that the header cannot express: 128-bit values, references of other kinds, memories and
+   tables of 64 bits, shared memories. Types describe these features, and are accepted where they came from. */
 
 #include "programs.h"
 
@@ -14,7 +14,7 @@ static wasm_valkind_t param(const wasm_functype_t *type, size_t index) {
     return wasm_valtype_kind(wasm_functype_params(type)->data[index]);
 }
 
-/* What the module imports can be created with the types that it names, but for vectors. */
+/* The module's imports can be created with the types that it names, except vectors. */
 static void imports(wasm_store_t *store, wasm_module_t *module, wasm_extern_t *externs[5]) {
     wasm_importtype_vec_t types;
     wasm_module_imports(module, &types);

@@ -80,7 +80,7 @@ static void reasons(wasm_store_t *store) {
     wasm_tabletype_delete(table_type);
 }
 
-/* What is no function cannot be called. A null pointer has no store for a trap. */
+/* Only functions can be called. A null pointer has no store for a trap. */
 static void calls_of_no_function(wasm_table_t *table) {
     wasm_val_t values[] = {WASM_INIT_VAL, WASM_INIT_VAL};
     wasm_val_vec_t none = WASM_EMPTY_VEC, results = WASM_ARRAY_VEC(values);
@@ -100,12 +100,12 @@ static void memory_and_table(wasm_memory_t *memory, wasm_table_t *table, wasm_gl
     CHECK(!wasm_table_set(table, 0, wasm_global_as_ref(other_kind)));
     CHECK(failed_with("funcref"));
     CHECK(!wasm_table_grow(table, 2, NULL) && wasm_table_size(table) == 2);
-    /* An object of another kind is none. */
+    /* An object of another kind is refused. */
     CHECK(!wasm_memory_data((wasm_memory_t *)table) && wasm_table_size((wasm_table_t *)memory) == 0);
     CHECK(!wasm_ref_as_table(wasm_memory_as_ref(memory)));
 }
 
-/* A value of the host belongs to the store that it was created for. */
+/* A host value belongs to the store that it was created for. */
 static void foreign_of(wasm_store_t *store, wasm_store_t *other) {
     wasm_limits_t limits = {1, 2};
     wasm_tabletype_t *type = wasm_tabletype_new(wasm_valtype_new_externref(), &limits);
@@ -150,7 +150,7 @@ static void calls(wasm_store_t *store, wasm_func_t *identity, wasm_func_t *takes
         CHECK(result.kind == WASM_EXTERNREF && !result.of.ref);
     }
     CHECK(!wasm_func_call(identity, &one, &results) && result.of.i32 == 1);
-    /* Results without a place are dropped. */
+    /* Results for which there is no room are dropped. */
     CHECK(!wasm_func_call(identity, &one, &none) && !wasm_func_call(identity, &one, NULL));
 
     wasm_val_t function = {.kind = WASM_FUNCREF, .of = {.ref = wasm_func_as_ref(foreign)}};

@@ -1,4 +1,4 @@
-/* What the programs of this folder share. Each gets the folder of its modules as its argument, and
+/* Shared by the programs in this directory. Each gets the directory of its modules as its argument, and
    prints nothing if everything is as it should be. */
 
 #ifndef PROGRAMS_H
@@ -56,7 +56,7 @@ UNUSED static wasm_instance_t *instantiate(wasm_store_t *store, const char *fold
     return instance;
 }
 
-/* The message of a trap contains this text. */
+/* Asserts that the message of a trap contains this text. */
 UNUSED static bool says(const wasm_trap_t *trap, const char *text) {
     wasm_message_t message;
     wasm_trap_message(trap, &message);
@@ -67,7 +67,7 @@ UNUSED static bool says(const wasm_trap_t *trap, const char *text) {
     return found;
 }
 
-/* The reason of the last failure contains this text. */
+/* Asserts that the reason for the last failure contains this text. */
 UNUSED static bool failed_with(const char *text) {
     wasm_message_t reason;
     wasm_jit_last_error(&reason);
@@ -78,7 +78,7 @@ UNUSED static bool failed_with(const char *text) {
     return found;
 }
 
-/* Calls a function of one or no argument, an i32, and one or no result. */
+/* Calls a function with at most one argument, an i32, and at most one result. */
 UNUSED static wasm_trap_t *call(const wasm_func_t *func, const int32_t *arg, wasm_val_t *result) {
     wasm_val_t values[] = {WASM_I32_VAL(arg ? *arg : 0)};
     wasm_val_vec_t args = {arg ? 1 : 0, values};

@@ -62,7 +62,7 @@ static void pass_all(wasm_store_t *store, const wasm_extern_vec_t *exports) {
     pass(exports, foreign, NULL);
     pass(exports, NULL, func);
     pass(exports, foreign, func);
-    /* Every object is a value of the host. */
+    /* Every object is also a host value. */
     pass(exports, func, func);
     pass(exports, wasm_extern_as_ref(exports->data[EXTERNS]), func);
     wasm_table_t *table = wasm_extern_as_table(exports->data[EXTERNS]);
@@ -75,7 +75,7 @@ static void pass_all(wasm_store_t *store, const wasm_extern_vec_t *exports) {
     wasm_val_t result = WASM_INIT_VAL;
     CHECK(!call(wasm_ref_as_func(element), NULL, &result) && result.of.i32 == 7);
     wasm_ref_delete(element);
-    /* A table of functions has no other elements. */
+    /* A table of functions accepts no other elements. */
     table = wasm_extern_as_table(exports->data[FUNCS]);
     CHECK(!wasm_table_set(table, 0, foreign) && wasm_table_set(table, 0, func) && wasm_table_set(table, 0, NULL));
     CHECK(!wasm_table_grow(table, 1, foreign));
@@ -92,7 +92,7 @@ static void references_without_null(const wasm_extern_vec_t *exports) {
     CHECK(!wasm_func_call(func_of(exports, NEEDS_FUNCTION), &args, &none));
 }
 
-/* A value of the host that goes through `anyref` is the same, and so is an integer that goes through
+/* A host value that goes through `anyref` is the same, and so is an integer that goes through
    `externref`. */
 static void other_kinds(wasm_store_t *store, const wasm_extern_vec_t *exports) {
     wasm_ref_t *foreign = wasm_foreign_as_ref(wasm_foreign_new(store));
@@ -171,7 +171,7 @@ static void finalizers(wasm_store_t *store, const wasm_extern_vec_t *exports) {
     wasm_func_set_host_info_with_finalizer(func, (void *)5, finalize);
     wasm_func_set_host_info_with_finalizer(func, (void *)5, finalize);
     CHECK(finalized == before + 3 && (intptr_t)wasm_func_get_host_info(func) == 5);
-    /* Without an object, at once. */
+    /* Without an object, the finalizer runs at once. */
     wasm_func_set_host_info_with_finalizer(NULL, (void *)5, finalize);
     CHECK(finalized == before + 4);
     finalized -= 4;

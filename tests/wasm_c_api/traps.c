@@ -54,7 +54,7 @@ static wasm_trap_t *fail(void *env, const wasm_val_vec_t *args, wasm_val_vec_t *
     return wasm_trap_copy(host->returned);
 }
 
-/* The frames of a trap are in these functions, all of this instance. */
+/* Asserts that the frames of a trap are in these functions, all of this instance. */
 static void check_frames(const wasm_trap_t *trap, const wasm_instance_t *instance, const uint32_t *functions,
                          size_t count) {
     wasm_frame_vec_t trace;
@@ -121,7 +121,7 @@ static void traps_of_the_host(struct host *host, const wasm_instance_t *instance
     }
 }
 
-/* Another thread may use that store and its traps: the caller gets a trap of its own. */
+/* Another thread may use that store and its traps: the caller gets a separate trap. */
 static void trap_of_another_store(struct host *host) {
     int32_t number = 5;
     wasm_trap_t *trap = call(export_of(host, FAIL), &number, NULL);

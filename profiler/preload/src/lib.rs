@@ -55,7 +55,7 @@ extern "C" fn construct() {
 }
 
 fn start(mut options: Options) -> Result<(), Error> {
-    // `fastinst record` also begins a run, and then becomes this process.
+    // `fastinst record` begins a run as well, before it becomes this process.
     let is_own = options.run.is_none_or(|run| run.pid == std::process::id());
     let begins_the_run = is_own && !options.begun;
     if let Output::File { .. } = &options.output {
@@ -64,8 +64,8 @@ fn start(mut options: Options) -> Result<(), Error> {
             options.output = options.output.absolute(&directory)?;
         }
     }
-    // Programs that it starts must not mistake reports of this run for those of an earlier one, and
-    // do not report for the run.
+    // Programs that the process starts must not mistake reports of this run for those of an earlier
+    // one, and do not report for the run.
     if begins_the_run {
         options.run.get_or_insert_with(RunId::begins_here);
         options.begun = true;

@@ -34,7 +34,7 @@ extern "C" fn exit(this_fn: usize, _call_site: usize, return_address: usize) {
 }
 
 /// Whether the objects of this process call the functions above, rather than functions of the same
-/// name that the program or another preloaded library defines for another purpose.
+/// names that the program or another preloaded library defines for another purpose.
 pub(crate) fn is_in_charge() -> bool {
     static OWN: u8 = 0;
     // Compared by object, because the functions' addresses here are also those of the first

@@ -40,7 +40,7 @@ unsafe extern "C" fn sigaction(
     0
 }
 
-/// As in BSD and glibc: the handler stays installed, and interrupted system calls are restarted.
+/// As in BSD and glibc, the handler stays installed, and interrupted system calls are restarted.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
     // SAFETY: all zero is a valid action.

@@ -1,6 +1,6 @@
 //! Scripts of clients: the socket, and a thread for each connection.
 //!
-//! See [`profiler::attach`] for what is said. The threads block all signals, as the
+//! [`profiler::attach`] describes the protocol. The threads block all signals, as the
 //! [`worker`](crate::worker) does; a client that goes away while something is sent to it therefore
 //! does not end the process by SIGPIPE. They sleep until a client comes or goes.
 //!
@@ -26,23 +26,23 @@ use wasm_jit_whamm::native::NativeMonitor;
 use crate::observer;
 use crate::socket::Socket;
 
-/// Maximum time in which a client must send its request, or read a part of its answer.
+/// The maximum time for a client to send its request, or to read a part of its answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The most connections at a time.
+/// The maximum number of simultaneous connections.
 const MAX_CLIENTS: u32 = 64;
 
-/// The time before the next attempt if a connection cannot be accepted: there are no descriptors
-/// left.
+/// The time before the next attempt if a connection cannot be accepted because there are no
+/// descriptors left.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The time between two looks at whether the program has closed the socket, in milliseconds.
+/// The interval, in milliseconds, of checks whether the program has closed the socket.
 const LOOK_EVERY: u16 = 1000;
 
-/// Number of connections.
+/// The number of connections.
 static CLIENTS: AtomicU32 = AtomicU32::new(0);
 
-/// Set while this process listens.
+/// Whether this process listens.
 static LISTENS: AtomicBool = AtomicBool::new(false);
 
 /// The number of threads of this module.
@@ -53,7 +53,7 @@ pub(crate) fn threads() -> u64 {
 /// Listens for clients.
 ///
 /// # Errors
-/// A line for the user.
+/// A line for the user, if the socket cannot be created.
 pub(crate) fn start() -> Result<(), String> {
     let listener = bind()?;
     LISTENS.store(true, Ordering::Relaxed);
@@ -63,7 +63,7 @@ pub(crate) fn start() -> Result<(), String> {
 fn bind() -> Result<Arc<Socket>, String> {
     let mut observer = observer::lock();
     let listener = attach::listen().map_err(|error| error.to_string())?;
-    // If the client has gone meanwhile, `accept` must not wait.
+    // `accept` must not wait if the client has gone before it is called.
     let _ = listener.set_nonblocking(true);
     let listener =
         Arc::new(Socket::new(listener).ok_or("no scripts can be attached: the socket was closed")?);
@@ -99,7 +99,7 @@ fn listen(mut listener: Arc<Socket>) {
     while LISTENS.load(Ordering::Relaxed) {
         match listener.listener() {
             Some(open) => {
-                // An error is an interruption: accept shows whether a client is there.
+                // An error is an interruption: `accept` shows whether a client is there.
                 let _ = poll(&mut [PollFd::new(open.as_fd(), PollFlags::POLLIN)], LOOK_EVERY);
             }
             // The program has closed it.
@@ -116,7 +116,7 @@ fn listen(mut listener: Arc<Socket>) {
     }
 }
 
-/// A client, if one is there.
+/// Accepts a client, if there is one.
 fn accept(listener: &Socket) -> Option<Connection> {
     let mut observer = observer::lock();
     let (stream, _) = match listener.listener()?.accept() {
@@ -155,7 +155,7 @@ impl Drop for Connection {
     }
 }
 
-/// Tells the client that nothing more comes.
+/// Tells the client that the answer is complete.
 pub(crate) fn end_connection(socket: &Socket) {
     if let Some(stream) = socket.stream() {
         // An error means that the client is gone.
@@ -163,7 +163,7 @@ pub(crate) fn end_connection(socket: &Socket) {
     }
 }
 
-/// Sends an answer. Blocks while the client does not read, for as long as it has patience.
+/// Sends an answer. Blocks while the client does not read, up to its time limit.
 pub(crate) fn answer(socket: &Socket, answer: &Answer) {
     if let Some(stream) = socket.stream() {
         // An error means that the client is gone.
@@ -208,8 +208,8 @@ impl Connection {
         }
     }
 
-    /// Attaches the script; returns its number, how many functions its rules match, and how many
-    /// there are.
+    /// Attaches the script; returns its number, the number of functions that its rules match, and
+    /// the number of all functions.
     fn attach(&self, request: Request) -> Result<(u64, usize, usize), String> {
         let Request { version, name, source, format } = request;
         if version != attach::VERSION {
@@ -235,7 +235,7 @@ impl Connection {
     /// Waits until the client has closed its half of the connection or is gone, or the report has
     /// been sent to it.
     fn await_end(&self) {
-        // It has nothing more to say.
+        // The client sends nothing more.
         while let Some(mut stream) = self.socket.stream()
             && stream.set_read_timeout(None).is_ok()
             && stream.read(&mut [0; 64]).is_ok_and(|length| length > 0)

@@ -1,7 +1,8 @@
-//! What probes fetch, at entries arguments and at exits the result: a list for each probe.
+//! The values that probes fetch, arguments at entries and the result at exits: a list for each
+//! probe.
 //!
-//! [`values`] runs in probe functions, also in signal handlers: it reads a table without locks,
-//! registers, and the stack of the function that is entered or left.
+//! [`values`] runs in probe functions, including in signal handlers: it reads a table without
+//! locks, registers, and the stack of the function that is entered or left.
 //!
 //! A list is never freed, since a probe may be reading it. It grows only when a script asks for an
 //! argument or the result of the function that no script has asked for before, up to [`MAX_VALUES`]
@@ -16,21 +17,21 @@ use profiler::arguments::{Fetch, Register, Source};
 use crate::fire::Registers;
 use crate::ring::{MAX_VALUES, Values};
 
-/// The greatest distance of an argument from the stack pointer: that of a frame as large as the
-/// usual stack. A greater one comes from debugging information that does not belong to the code.
+/// The maximum distance of an argument from the stack pointer: that of a frame as large as the
+/// usual stack. A greater distance comes from debugging information that does not match the code.
 const MAX_FRAME: usize = 8 << 20;
 
-/// The values of a probe: `None` where one is not known.
+/// The locations of a probe's values: `None` where one is not known.
 pub(crate) type List = Vec<Option<Fetch>>;
 
-/// By number of the probe. Null: there are none.
+/// The lists by number of the probe. Null: the probe fetches nothing.
 static LISTS: Segments<AtomicPtr<List>> = Segments::new();
 
 /// Sets what a probe fetches. The list has at most [`MAX_VALUES`] elements. Returns false if the
 /// table is full.
 pub(crate) fn set(id: ProbeId, mut list: List) -> bool {
     assert!(list.len() <= MAX_VALUES, "the caller counts them");
-    // Slots of events are not spent on what is never known.
+    // Slots of events are not wasted on values that are never known.
     list.truncate(list.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
     let number = id.0 as usize;
     while LISTS.len() <= number {
@@ -82,24 +83,24 @@ fn general(registers: &Registers, register: Register) -> Option<u64> {
     }
 }
 
-/// Bytes in the frame of the function, or among the arguments on its stack.
+/// Reads bytes in the frame of the function, or among the arguments on its stack.
 fn in_frame(registers: &Registers, base: Register, offset: i32, bytes: u8) -> Option<u64> {
     let address = (general(registers, base)? as usize).wrapping_add_signed(offset as isize);
     if address.wrapping_sub(registers.stack_pointer()) > MAX_FRAME {
         return None;
     }
-    // SAFETY: readable: it is in the frame of the function that is being entered or left, or among
-    // the arguments on its stack, by the debugging information or the code of the function, which
-    // are in the same file as the code that runs; and it is not below the stack pointer, nor
-    // further above it than a frame is large. Unaligned reads are used, since nothing is known
-    // about it.
+    // SAFETY: readable, because it is in the frame of the function that is being entered or left,
+    // or among the arguments on its stack, according to the debugging information or the code of
+    // the function, which are in the same file as the code that runs; and it is not below the stack
+    // pointer, nor further above it than the size of a frame. Unaligned reads are used, since
+    // nothing is known about the alignment.
     Some(unsafe { read(address, bytes) })
 }
 
 /// Reads bytes, the lowest first.
 ///
 /// # Safety
-/// They must be readable.
+/// The bytes must be readable.
 unsafe fn read(address: usize, bytes: u8) -> u64 {
     let from = std::ptr::with_exposed_provenance::<u8>(address);
     // SAFETY: the caller's obligation; any bytes are a number.

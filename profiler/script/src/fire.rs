@@ -1,4 +1,4 @@
-//! The probe functions. Run wherever a probe fires: see [`crate::ring`].
+//! The probe functions. They run wherever a probe fires: see [`crate::ring`].
 
 use std::arch::naked_asm;
 
@@ -10,8 +10,8 @@ use crate::gate;
 use crate::ring::{self, Event};
 
 /// Continues to [`write`] with the stack pointer and the return address as further arguments. If
-/// the site is a call, that address is after it; if it is a jump, as at exits that are tail calls,
-/// the address is that of the function itself.
+/// the site is a call, that address is the one after the site; if it is a jump, as at exits by tail
+/// calls, it is the return address of the function itself.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn probe(_id: ProbeId, _call_site: usize, _function: usize) {
     naked_asm!("mov rcx, rsp", "mov r8, qword ptr [rsp]", "jmp {write}", write = sym write)
@@ -46,22 +46,22 @@ pub(crate) struct Registers {
     /// The lower halves of XMM0 to XMM7.
     pub(crate) vectors: [u64; 8],
     _alignment: u64,
-    /// In the order of DWARF: RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP (which is not one of the
-    /// pushed registers), R8 to R15. RDX and RDI are what the probe's stub has made of them.
+    /// The registers in DWARF order: RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP (which is not one of
+    /// the pushed registers), R8 to R15. RDX and RDI have the values that the probe's stub has set.
     pub(crate) general: [u64; 16],
     pub(crate) return_address: u64,
 }
 
 impl Registers {
-    /// RSP at the site, a call.
+    /// The value of RSP at the site, a call.
     pub(crate) fn stack_pointer(&self) -> usize {
         (&raw const self.return_address).addr() + size_of::<u64>()
     }
 }
 
-/// Saves the registers at the probe, and calls [`write_with_values`]. Live are those of a call
-/// under the System V convention; the stack is aligned as at a function's entry. Only registers
-/// that a called function may change are changed.
+/// Saves the registers at the probe, and calls [`write_with_values`]. The live registers are those
+/// of a call under the System V convention; the stack is aligned as at a function's entry. Only
+/// caller-saved registers are changed.
 ///
 /// ```text
 /// rsp → xmm0 .. xmm7 (lower halves), 8 bytes, rax rdx rcx rbx rsi rdi rbp (rsp) r8 .. r15, return address
@@ -113,7 +113,7 @@ const _: () = assert!(std::mem::offset_of!(Registers, return_address) == 200);
 extern "C" fn write_with_values(id: ProbeId, call_site: usize, registers: &Registers) {
     let return_address = registers.return_address as usize;
     let stack_pointer = (&raw const registers.return_address).addr();
-    // The time stamp is taken first: an event that a script may use has its arguments.
+    // The time stamp is taken first, so that an event that a script may use has its arguments.
     let event = event(id, call_site, stack_pointer, return_address);
     if gate::is_closed(id, event.ticks) {
         return;

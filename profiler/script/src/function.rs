@@ -1,4 +1,4 @@
-//! Functions of the program, with those of their arguments and results that scripts ask for.
+//! Functions of the program, with the arguments and results that scripts ask for.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -13,9 +13,9 @@ use crate::ring::{MAX_VALUES, Values};
 pub(crate) struct Function {
     pub(crate) name: String,
     pub(crate) object: &'static CStr,
-    /// Its address, relative to the lowest address of the object.
+    /// The address of the function, relative to the lowest address of the object.
     pub(crate) address: u64,
-    /// The values that scripts ask for. Their numbers are those of the values in events.
+    /// The values that scripts ask for. Their indices are those of the values in events.
     pub(crate) values: Vec<Value>,
 }
 
@@ -23,21 +23,21 @@ pub(crate) struct Function {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     origin: Origin,
-    /// Its name in the program, or that in scripts.
+    /// The name of the value in the program, or its name in scripts.
     pub(crate) name: String,
-    /// Whether it is a float that scripts get as one of 64 bits.
+    /// Whether it is a float that is passed to scripts as a 64-bit float.
     is_widened: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
-    /// The parameter at this position.
+    /// The index of the parameter.
     Parameter(usize),
     Result,
 }
 
 impl Value {
-    /// How a probe gets it; `None` at the end of calls where it is not.
+    /// How a probe fetches the value; `None` at the end of a call where it does not exist.
     pub(crate) fn fetch(
         &self,
         object: &Path,
@@ -54,16 +54,16 @@ impl Value {
 }
 
 impl Function {
-    /// The file that contains it.
+    /// The path of the file that contains the function.
     pub(crate) fn path(&self) -> &'static Path {
         Path::new(OsStr::from_bytes(self.object.to_bytes()))
     }
 
-    /// The number of an argument or of the result; `None` if there is no such one that has values
-    /// of the type that is asked for.
+    /// The number of an argument or of the result; `None` if it does not exist, or its values are
+    /// not of the requested type.
     ///
     /// # Errors
-    /// The parameters of the function are not known.
+    /// The reason, if the parameters of the function are not known.
     pub(crate) fn value(
         &mut self,
         wanted: &NativeValue,
@@ -105,7 +105,7 @@ impl Function {
         }))
     }
 
-    /// Converts values to what scripts ask for.
+    /// Converts fetched values to the types that scripts expect.
     pub(crate) fn convert(&self, values: &mut Values) {
         for (wanted, value) in self.values.iter().zip(&mut values.values) {
             if wanted.is_widened {

@@ -1,14 +1,14 @@
-//! Gates: probes whose events no rule needs until some time, because all rules there are sampled by
-//! time and have acted in this period.
+//! Gates: suppress the events of a probe for the rest of a sampling period, once all of its rules,
+//! which must all be sampled by time, have acted in this period.
 //!
-//! A probe whose gate is closed writes no event, so that the program does not wait for rules. It
-//! stays on: switching it twice in each period takes longer than calling it a few times.
+//! A probe whose gate is closed writes no event, so that the program does not wait for rules. The
+//! probe stays on: switching it twice in each period would take longer than calling it a few times.
 //!
-//! The rules decide by the times of events which of them are sampled; a gate only saves what events
-//! cost of which none is. It may therefore be open when it could be closed, but is never closed for
-//! an event in the next period.
+//! The rules decide by the time stamps of events which of them are sampled; a gate only saves the
+//! cost of events that no rule will sample. It may therefore be open when it could be closed, but
+//! is never closed for an event in the next period.
 //!
-//! [`is_closed`] runs in probe functions, also in signal handlers: it reads two tables without
+//! [`is_closed`] runs in probe functions, including in signal handlers: it reads two tables without
 //! locks.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -16,29 +16,29 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fastinst::ProbeId;
 use fastinst_sigsafe::Segments;
 
-/// Number of gates. Rules beyond it have none.
+/// The number of gates. Further rules have none.
 const GATES: usize = 64;
 
 /// The gate that is never closed.
 const OPEN: usize = 0;
 
-/// By gate: events with smaller time stamps are not needed.
+/// For each gate: events with smaller time stamps are not needed.
 static CLOSED_UNTIL: [AtomicU64; GATES] = [const { AtomicU64::new(0) }; GATES];
 
-/// The gates of probes, by their numbers. Probes without an entry have an open one.
+/// The gates of probes, by probe number. Probes without an entry have the open gate.
 static OF_PROBES: Segments<AtomicU32> = Segments::new();
 
-/// Whether a probe's event at this time is not needed.
+/// Whether the event of a probe at this time is not needed.
 #[inline(always)]
 pub(crate) fn is_closed(id: ProbeId, ticks: u64) -> bool {
     let Some(gate) = OF_PROBES.get(id.0 as usize) else { return false };
-    // Relaxed: a value that is out of date is one of a moment ago, or the gate is another one that
-    // was the probe's: then it is opened before it gets a new owner.
+    // Relaxed: an outdated value is one of a moment ago, or the gate is the probe's previous one,
+    // which is opened before it gets a new owner.
     let gate = gate.load(Ordering::Relaxed) as usize;
     CLOSED_UNTIL.get(gate).is_some_and(|until| ticks < until.load(Ordering::Relaxed))
 }
 
-/// A rule that is sampled by time: the script's number, and the rule's group.
+/// A rule that is sampled by time: the number of its script, and its group.
 pub(crate) type Owner = (Option<u64>, u32);
 
 /// The owners of gates.
@@ -53,7 +53,7 @@ impl Default for Gates {
 }
 
 impl Gates {
-    /// Gives a probe the gate of a rule, or an open one.
+    /// Assigns the gate of a rule to a probe, or the open gate.
     pub(crate) fn assign(&mut self, id: ProbeId, owner: Option<Owner>) {
         let gate = owner.and_then(|owner| self.of(owner)).unwrap_or(OPEN);
         let number = id.0 as usize;
@@ -89,7 +89,7 @@ impl Gates {
         }
     }
 
-    /// Frees the gates of a script that has ended, and whose probes have other ones.
+    /// Frees the gates of a script that has ended; its probes already have other gates.
     pub(crate) fn free(&mut self, script: Option<u64>) {
         for (gate, owner) in self.0.iter_mut().enumerate() {
             if owner.is_some_and(|(number, _)| number == script) {
@@ -125,13 +125,13 @@ mod tests {
         assert_eq!(closed(99), [false; 3]);
         gates.close(other, 200);
         assert_eq!(closed(99), [false; 3]);
-        // There are only so many.
+        // The number of gates is limited.
         for group in 0..2 * GATES as u32 {
             gates.assign(first, Some((Some(4), group)));
         }
         gates.close((Some(4), 2 * GATES as u32 - 1), 500);
         assert_eq!(closed(499), [false; 3]);
-        // As a forked child begins.
+        // The state in which a forked child begins.
         gates.assign(first, Some(one));
         gates.close(one, 500);
         assert_eq!(closed(499), [false, true, false]);

@@ -1,55 +1,54 @@
 //! `libfastinst_script.so`: runs scripts of the Whamm language inside a native program, for
-//! `LD_PRELOAD`. `fastinst run` preloads it in place of `libfastinst.so`, which does not contain an
-//! engine for WebAssembly and stays small.
+//! `LD_PRELOAD`. `fastinst run` preloads it in place of `libfastinst.so`, which does not contain a
+//! WebAssembly engine and therefore stays small.
 //!
 //! # Execution of rules
 //! Probes do not call rules. A probe writes an event of 32 bytes, with the arguments that rules ask
-//! for ([`fetch`]), into a ring of its thread ([`ring`], [`fire`]); one thread of this library, the
+//! for ([`fetch`]), into a ring of its thread ([`ring`], [`fire`]). One thread of this library, the
 //! [`worker`], takes the events, pairs entries and exits ([`pairing`]) and calls the rules'
 //! functions, which the engine has compiled ([`observer`]).
 //!
-//! The alternative was to call the compiled function in the probe. It was rejected, because a probe
-//! fires wherever a compiler has placed a call:
+//! The alternative, to call the compiled function in the probe, was rejected because a probe fires
+//! wherever a compiler has placed a call:
 //!
 //! - in signal handlers, which may have interrupted a rule: the variables need a lock, which the
-//!   interrupted code holds. With the ring, a handler's event is one more entry;
-//! - on stacks of any size. Compiled code needs a quarter of a megabyte below it, in order to
-//!   detect that a stack is exhausted; a probe here needs a few words, and half a kilobyte if there
-//!   are arguments;
+//!   interrupted code holds. With the ring, a handler's event is just another entry;
+//! - on stacks of any size. Compiled code needs a quarter of a megabyte of free stack, in order to
+//!   detect stack exhaustion; a probe here needs a few words, and half a kilobyte if there are
+//!   arguments;
 //! - in code that is left by `longjmp` or by cancellation of its thread: a rule on its stack would
 //!   never end, and its lock would never be released;
-//! - in `malloc`, while the loader's lock is held, in a thread that is ending: a rule may need
+//! - in `malloc`, while the loader's lock is held, or in a thread that is ending: a rule may need
 //!   memory for a map;
-//! - in a thread that the program wants to run: a script that loops without end stops the worker,
-//!   not the program.
+//! - in a thread of the program: a script that loops forever stops the worker, not the program.
 //!
 //! The variables of a script therefore need no lock on the program's side, no storage per thread
-//! unless the script wants it, and no merging that would give a maximum or a string another meaning
-//! than addition has.
+//! unless the script requests it, and no merging of threads' values, which would only be right for
+//! sums, not for a maximum or a string.
 //!
 //! # Scripts
 //! One script may observe from the start; its report is written when the process ends. It may be
 //! switched by a signal ([`switch`]). Others are attached and detached while the process runs, by
-//! clients that get their reports ([`control`]).
-//! Each script ([`running`]) has variables and open calls of its own, and sees no events from
-//! before it was attached. A probe is on while a script needs it.
+//! clients that get their reports ([`control`]). Each script ([`running`]) has separate variables
+//! and open calls, and sees no events from before it was attached. A probe is on while a script
+//! needs it.
 //!
 //! # Completeness and order
 //! No event is dropped silently. A thread whose ring is full waits until the worker has made room.
 //! It stops waiting if the worker has taken nothing for [`ring::PATIENCE`], or in a process that
-//! was made without fork handlers; observation then ends, and the report says how many events are
-//! missing. It also names the calls that were made before the probes of their functions existed,
-//! for which there are no events.
+//! was made without fork handlers; observation then ends, and the report states the number of
+//! missing events. It also names the calls that were made before the probes of their functions
+//! existed, for which there are no events.
 //!
-//! Events of one thread are executed in their order. Events of several threads are executed in the
-//! order of their time stamps as far as they are in the rings together; the worker empties them at
-//! least every [`worker::PERIOD`].
+//! Events of one thread are processed in order, and events of different threads by time stamp as
+//! far as they are in the rings at the same time; the worker empties the rings at least every
+//! [`worker::PERIOD`].
 //!
 //! # Processes
 //! The report is written when the process exits, calls `_exit` or exec, or returns from `main`
-//! ([`process`]). A forked child starts with variables of its own, and without the scripts of its
-//! parent's clients. A signal that ends the process
-//! ends it without a report: no handler of this library is installed for such signals.
+//! ([`process`]). A forked child starts with new variables, and without the scripts of its parent's
+//! clients. A signal that ends the process ends it without a report: no handler of this library is
+//! installed for such signals.
 
 mod control;
 mod fetch;

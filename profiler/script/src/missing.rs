@@ -1,27 +1,28 @@
-//! Calls of which there are no events.
+//! Calls for which there are no events.
 
 use std::collections::BTreeMap;
 
 use fastinst::provider::EarlyCalls;
 
-/// Calls of which there are no events, since the observation of the process began.
+/// Calls for which there are no events, since the observation of the process began.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Missing {
-    /// Numbers of calls that were made before the probes of their functions were ready, by
+    /// The numbers of calls that were made before the probes of their functions were ready, by
     /// function.
     pub(crate) early: BTreeMap<u32, u64>,
-    /// Number of such calls whose functions are not known.
+    /// The number of such calls whose functions are not known.
     pub(crate) unassigned: u64,
-    /// Number of interruptions of counting, by function: each hides an unknown number of calls.
+    /// The numbers of interruptions of counting, by function: each hides an unknown number of
+    /// calls.
     pub(crate) interrupted: BTreeMap<u32, u64>,
-    /// Number of interruptions for functions that are not known.
+    /// The number of interruptions for functions that are not known.
     pub(crate) unassigned_interrupted: u64,
-    /// Number of events for which there was no room.
+    /// The number of events for which there was no room.
     pub(crate) lost: u64,
 }
 
 impl Missing {
-    /// Adds calls of a function, or of one that is not known.
+    /// Adds calls to a function, or to one that is not known.
     pub(crate) fn add(&mut self, function: Option<u32>, calls: &EarlyCalls) {
         match (function, calls) {
             (Some(function), EarlyCalls::Counted(calls)) => *self.early.entry(function).or_default() += calls,
@@ -31,7 +32,7 @@ impl Missing {
         }
     }
 
-    /// Adds other calls to these.
+    /// Adds the calls of another value to this one.
     pub(crate) fn extend(&mut self, others: Self) {
         for (function, calls) in others.early {
             *self.early.entry(function).or_default() += calls;
@@ -44,7 +45,7 @@ impl Missing {
         self.lost += others.lost;
     }
 
-    /// The calls that were added after `before` was copied.
+    /// The calls that were added since `before` was copied.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let by_function = |now: &BTreeMap<u32, u64>, before: &BTreeMap<u32, u64>| {
             let since = now

@@ -1,4 +1,4 @@
-//! The scripts and the program in one process: which functions there are, and which probes are on.
+//! The scripts of one process: the functions that they observe, and the probes that are on.
 //!
 //! [`OBSERVER`] is locked by the [`worker`](crate::worker) while it executes rules, by the thread
 //! that discovers probes while it matches rules with functions, by threads that attach and detach
@@ -39,36 +39,36 @@ pub(crate) struct Probe {
     pub(crate) is_entry: bool,
     /// The lower half of the address of its site.
     pub(crate) site: u32,
-    /// Its place in the object.
+    /// The offset of its site in the object.
     place: Site,
-    /// How it fetches the [values](Function::values) of its function, or why it does not; `None`
-    /// for those of the other end of the call.
+    /// How the probe fetches each of the [values](Function::values) of its function, or why it
+    /// cannot; `None` for values of the other end of the call.
     pub(crate) fetches: Vec<Option<Result<Fetch, Unavailable>>>,
     state: State,
 }
 
 impl Probe {
-    /// Whether it fetches one of these values.
+    /// Whether the probe fetches one of these values.
     fn fetches_any(&self, values: RangeFrom<usize>) -> bool {
         self.fetches[values].iter().flatten().any(Result::is_ok)
     }
 }
 
-/// What a probe does.
+/// The state of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Off,
-    /// It writes events.
+    /// On: the probe writes events.
     On,
-    /// It writes events with values.
+    /// On: the probe writes events with values.
     OnWithValues,
 }
 
-/// A thread, with its open calls.
+/// A thread of the program, with its open calls.
 struct Reader {
     block: &'static Thread,
     thread: u32,
-    /// One for each script, in the order of the scripts.
+    /// The open calls for each script, in the order of the scripts.
     calls: Vec<Calls>,
 }
 
@@ -78,36 +78,37 @@ pub(crate) struct Observer {
     pub(crate) written: Option<std::path::PathBuf>,
     /// The script of the options, if there is one, comes first.
     scripts: Vec<Running>,
-    /// Number of scripts that were ever attached.
+    /// The number of scripts that were ever attached.
     attached: u64,
     pub(crate) functions: Vec<Function>,
-    /// The debugging information of objects, until no function has been discovered for a while.
+    /// The debugging information of objects, kept until no function has been discovered for a
+    /// while.
     objects: Objects,
     has_discovered: bool,
-    /// By object, and offset in it: a library that is loaded again finds its functions here.
+    /// The functions by object and offset: a library that is loaded again finds its functions here.
     numbers: HashMap<(&'static CStr, usize), u32>,
     by_address: HashMap<usize, u32>,
-    /// By number of the probe.
+    /// The probes by number.
     probes: Vec<Option<Probe>>,
-    /// Numbers of probes that could not be switched on.
+    /// The numbers of probes that could not be switched on.
     refused: BTreeSet<usize>,
     readers: Vec<Reader>,
     clock: Clock,
     missing: Missing,
     gates: Gates,
-    /// Sockets that a forked child closes.
+    /// The sockets that a forked child closes.
     pub(crate) sockets: Vec<Arc<Socket>>,
 }
 
-/// A script that has ended, and who waits for its report.
+/// A script that has ended, and the recipient of its report.
 pub(crate) struct Concluded {
     socket: Arc<Socket>,
     answer: Answer,
 }
 
 impl Concluded {
-    /// Sends the report, and ends the connection. Blocks while the client does not read, for as
-    /// long as it may take. The observer must not be locked.
+    /// Sends the report, and ends the connection. Blocks while the client does not read, up to its
+    /// time limit. The observer must not be locked.
     pub(crate) fn send(&self) {
         control::answer(&self.socket, &self.answer);
         control::end_connection(&self.socket);
@@ -116,10 +117,10 @@ impl Concluded {
 
 static OBSERVER: Mutex<Option<Observer>> = Mutex::new(None);
 
-/// Set in a forked child until it has its own text.
+/// Whether this is a forked child that does not have its own text yet.
 static TEXT_IS_SHARED: AtomicBool = AtomicBool::new(false);
 
-/// The observer, which is there after [`start`].
+/// The observer, which exists after [`start`].
 pub(crate) fn lock() -> MutexGuard<'static, Option<Observer>> {
     OBSERVER.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -127,7 +128,7 @@ pub(crate) fn lock() -> MutexGuard<'static, Option<Observer>> {
 /// Starts to observe this process. Blocks while the loaded objects are inspected.
 ///
 /// # Errors
-/// A line for the user: the script cannot be read or compiled, or the system refuses something.
+/// A line for the user: the script cannot be read or compiled, or the system refuses a request.
 pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
     let mut scripts = Vec::new();
     if let Some(path) = &options.script {
@@ -177,9 +178,9 @@ pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
     if listens { control::start() } else { Ok(()) }
 }
 
-/// Called for every probe.
+/// The discovery callback, called for every probe.
 fn discovered(probe: &ProbeMetadata<'_>) {
-    // Functions that are removed in groups are those of engines.
+    // Functions whose probes are in groups belong to engines, which may remove them.
     let Some(probe) = fastinst::lasting_metadata(probe.id) else { return };
     let is_entry = match probe.kind {
         ProbeKind::ENTRY => true,
@@ -192,8 +193,7 @@ fn discovered(probe: &ProbeMetadata<'_>) {
 }
 
 /// Calls that were made before the probes of their functions were ready, for
-/// [`Observer::add_early_calls`]. The observer must not be locked: the provider has locks of its
-/// own.
+/// [`Observer::add_early_calls`]. The observer must not be locked: the provider has its own locks.
 pub(crate) fn early_calls() -> (Vec<(usize, EarlyCalls)>, u64) {
     let mut early = Vec::new();
     let unassigned = provider::take_early_calls(|address, calls| early.push((address, calls)));
@@ -201,12 +201,12 @@ pub(crate) fn early_calls() -> (Vec<(usize, EarlyCalls)>, u64) {
 }
 
 impl Observer {
-    /// In a forked child: gives it its own text, without which its probes cannot be switched.
+    /// In a forked child: creates its own text, without which its probes cannot be switched.
     pub(crate) fn unshare_text(&mut self) {
         // SAFETY: until this succeeds, every store to the text is refused with `SharedWithParent`.
         if TEXT_IS_SHARED.load(Ordering::Acquire) && unsafe { wordpatch::text::unshare() }.is_ok() {
             TEXT_IS_SHARED.store(false, Ordering::Release);
-            // Switches off the probes that only the parent's clients have needed.
+            // Switches off the probes that only the parent's clients needed.
             self.switch_all();
         }
     }
@@ -228,7 +228,7 @@ impl Observer {
         self.switch(number);
     }
 
-    /// Finds out how a probe fetches the values that scripts ask for.
+    /// Determines how a probe fetches the values that scripts ask for.
     fn find_values(&mut self, number: usize) {
         let Some(Some(probe)) = self.probes.get_mut(number) else { return };
         let function = &self.functions[probe.function as usize];
@@ -298,7 +298,7 @@ impl Observer {
         }
     }
 
-    /// The number of a probe's function, with which the rules are matched if it is new.
+    /// The number of a probe's function. If the function is new, the rules are matched with it.
     fn function(&mut self, probe: &ProbeMetadata<'static>) -> u32 {
         let key = (probe.object_path, probe.function_address.wrapping_sub(probe.object_base));
         if let Some(number) = self.numbers.get(&key) {
@@ -324,8 +324,8 @@ impl Observer {
         number
     }
 
-    /// Attaches a script: from now on, it observes. Returns its number, how many functions its
-    /// rules match, and how many there are.
+    /// Attaches a script, which observes from now on. Returns its number, the number of functions
+    /// that its rules match, and the number of all functions.
     ///
     /// # Errors
     /// A line for the user.
@@ -365,7 +365,7 @@ impl Observer {
         Ok((number, matched, self.functions.len()))
     }
 
-    /// Switches the script of the options on, or off, which writes its report.
+    /// Switches the script of the options on or off; switching it off writes its report.
     pub(crate) fn toggle(&mut self) {
         self.unshare_text();
         self.drain(false);
@@ -441,7 +441,7 @@ impl Observer {
         Some(Concluded { socket, answer: Answer::Report { text: report.print(format), reason } })
     }
 
-    /// Executes the rules for the events in all rings. `at_end`, no thread writes any more.
+    /// Executes the rules for the events in all rings. With `at_end`, no thread writes any more.
     pub(crate) fn drain(&mut self, at_end: bool) {
         for block in ring::blocks() {
             let thread = block.owner();
@@ -457,8 +457,8 @@ impl Observer {
         }
     }
 
-    /// The thread with the oldest event that was made until then, and the time of the oldest one of
-    /// all others.
+    /// The thread with the oldest event that was made until then, and the time of the oldest event
+    /// of all others.
     fn next_reader(&self, until: u64, at_end: bool) -> Option<(usize, u64)> {
         let mut first: Option<(usize, u64)> = None;
         let mut second = u64::MAX;
@@ -476,8 +476,8 @@ impl Observer {
         first.map(|(number, _)| (number, second))
     }
 
-    /// Executes the rules for events of a thread that were made until then, at least for one, and
-    /// for no more than make room for a thread that waits.
+    /// Executes the rules for events of a thread that were made until then: at least one, and no
+    /// more than needed to make room for a waiting thread.
     fn take(&mut self, number: usize, until: u64) {
         let Self { readers, scripts, probes, functions, clock, gates, .. } = self;
         let Reader { block, thread, calls } = &mut readers[number];
@@ -531,8 +531,8 @@ impl Observer {
         }
     }
 
-    /// Forgets the threads that have ended; their blocks become free. Forgets debugging
-    /// information, which may be large, unless a function has been discovered since the last call.
+    /// Removes the threads that have ended, and frees their blocks. Frees debugging information,
+    /// which may be large, unless a function has been discovered since the last call.
     pub(crate) fn reclaim(&mut self) {
         if !std::mem::take(&mut self.has_discovered) {
             self.objects = Objects::default();
@@ -543,7 +543,7 @@ impl Observer {
             // SAFETY: signal 0 is not sent.
             let result = unsafe { libc::syscall(libc::SYS_tgkill, process, reader.thread.cast_signed(), 0) };
             let is_over = result != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
-            // A slot that an ended thread has reserved and not filled is never filled.
+            // A slot that an ended thread has reserved but not filled will never be filled.
             let is_done = is_over && reader.block.event(0).is_none() && !reader.block.skip_unfilled(true);
             if is_done {
                 for (script, calls) in scripts.iter_mut().zip(&mut reader.calls) {
@@ -568,7 +568,7 @@ impl Observer {
         script.missed(&self.missing)
     }
 
-    /// Why a value is not known at the probes of a function.
+    /// The reason why a value is not known at the probes of a function.
     pub(crate) fn reason_without(&self, function: u32, value: u32) -> String {
         let of_function = self.probes.iter().flatten().filter(|probe| probe.function == function);
         let reasons: BTreeSet<_> = of_function
@@ -608,7 +608,7 @@ impl Observer {
         }
     }
 
-    /// In a forked child: begins again, with the parent's functions and without its variables and
+    /// In a forked child: begins again, with the parent's functions, and without its variables and
     /// its clients.
     fn restart(&mut self) {
         self.identity.pid = std::process::id();
@@ -629,7 +629,7 @@ impl Observer {
     }
 }
 
-/// In a forked child: the observer's part.
+/// The observer's part of the work in a forked child.
 pub(crate) fn restart_in_child(observer: &mut Option<Observer>) {
     switch::take_request();
     Thread::reset_in_child();

@@ -1,7 +1,7 @@
 //! The destination of a report: standard error or a file.
 //!
-//! Without a file it goes to the standard error stream of the start; files are written as the
-//! profiler writes them ([`profiler::output`]).
+//! Without a file, it goes to the standard error stream that the process had at its start; files
+//! are written as the profiler writes them ([`profiler::output`]).
 
 use profiler::output::{Identity, write_text};
 use profiler::session;
@@ -11,13 +11,13 @@ use crate::observer::Observer;
 use crate::report::{Name, Names, Report};
 use crate::running::{Origin, Running};
 
-/// Writes the report of the options' script.
+/// Writes the report of the options' script, at the end of the process.
 pub(crate) fn write(observer: &mut Observer, text: &str) {
     let Some(template) = observer.options.output.clone() else {
         session::print(text);
         return;
     };
-    // The first process of the run gets the name that the user has chosen, whenever it ends.
+    // The first process of the run gets the name that the user has chosen, no matter when it ends.
     let is_first = observer.identity.pid == observer.options.run.pid;
     let is_fork_child = observer.identity.is_fork_child || !is_first;
     let identity = Identity { is_fork_child, ..observer.identity.clone() };
@@ -144,7 +144,7 @@ fn notes(observer: &Observer, script: &Running) -> Vec<String> {
     notes
 }
 
-/// A few names.
+/// The first few names, as a text.
 fn some_of(names: &[&str]) -> String {
     const SHOWN: usize = 5;
     let shown = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");

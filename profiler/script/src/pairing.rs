@@ -1,17 +1,17 @@
-//! Pairing of exits with entries, on one thread: the worker's copy of the thread's stack of calls.
+//! Pairs exits with entries, on one thread: the worker's copy of the thread's stack of calls.
 //!
 //! All entries and exits of the observed functions are known, so an exit belongs to the topmost
-//! open entry with the same function and the same return address. What is above it has ended
-//! without an exit: by `longjmp`, or by an exception in code that was not compiled to report it.
-//! Two things can be said about such leftovers:
+//! open entry with the same function and the same return address. Calls above it have ended without
+//! an exit: by `longjmp`, or by an exception in code that was not compiled to report it. Such
+//! leftovers are recognized by two rules:
 //!
 //! - A call whose frame is below the stack pointer of a later entry has ended.
 //! - At an exit that is a call in the function's own frame, the function's entry was made at the
-//!   same stack pointer, or above if `alloca` has moved it. An entry below the exit is not its own.
-//!   At an exit that is a tail call, the frame is gone, and this cannot be said.
+//!   same stack pointer, or above it if `alloca` has moved it. An entry below the exit is not its
+//!   entry. At an exit that is a tail call, the frame is gone, and this rule does not apply.
 //!
-//! A signal handler on a stack of its own may be above or below the frames that it has interrupted.
-//! Entries that are cut off for this reason leave exits without an entry, which are counted.
+//! A signal handler on a separate stack may be above or below the frames that it has interrupted.
+//! Entries that are removed for this reason leave exits without an entry, which are counted.
 
 use wasm_jit_whamm::native::NativeFrame;
 
@@ -26,9 +26,9 @@ pub(crate) struct Open {
     pub(crate) call_site: u64,
     pub(crate) stack_pointer: u64,
     pub(crate) ticks: u64,
-    /// Its number among those of the script, if the script asks for stacks.
+    /// The number of its stack for the script, if the script asks for stacks.
     pub(crate) stack: u32,
-    /// Its frame variables, once a rule has used some.
+    /// The call's frame variables, once a rule has used some.
     pub(crate) frame: Option<NativeFrame>,
 }
 
@@ -38,14 +38,14 @@ pub(crate) struct Exit {
     pub(crate) function: u32,
     pub(crate) call_site: u64,
     pub(crate) stack_pointer: u64,
-    /// Whether the frame is gone.
+    /// Whether the frame of the call is gone.
     pub(crate) is_tail: bool,
 }
 
 /// The open calls of a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
-    /// Each with the number of values below it, and whether it has values itself.
+    /// The open calls, each with the number of values below it, and whether it has values itself.
     open: Vec<(Open, u32, bool)>,
     /// The arguments of calls that have some.
     values: Vec<Values>,
@@ -56,15 +56,15 @@ pub(crate) struct Calls {
 /// A call that has begun.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entered {
-    /// The number of open calls with it.
+    /// The number of open calls, including this one.
     pub(crate) depth: u32,
-    /// Their stack, if there are stacks.
+    /// The stack of open calls, if the script asks for stacks.
     pub(crate) stack: u32,
-    /// Whether it is open, so that its end is recognized.
+    /// Whether the call was added, so that its end is recognized.
     pub(crate) is_open: bool,
 }
 
-/// Deeper recursion than this has entries without exits.
+/// The maximum number of open calls: deeper recursion has entries without exits.
 const MAX_DEPTH: usize = 1 << 20;
 
 impl Calls {
@@ -89,14 +89,14 @@ impl Calls {
         Entered { depth: self.open.len() as u32, stack: call.stack, is_open }
     }
 
-    /// Gives frame variables to the innermost open call.
+    /// Sets the frame variables of the innermost open call.
     pub(crate) fn set_frame(&mut self, frame: NativeFrame) {
         if let Some((call, ..)) = self.open.last_mut() {
             call.frame = Some(frame);
         }
     }
 
-    /// The frame variables of calls that have ended without an exit, since the last call of this
+    /// The frame variables of calls that have ended without an exit, since the last call to this
     /// function.
     pub(crate) fn take_ended(&mut self) -> impl Iterator<Item = NativeFrame> {
         self.ended.drain(..)
@@ -107,8 +107,8 @@ impl Calls {
         self.truncate(0);
     }
 
-    /// Removes the call of an exit, and what is above it; returns it with the number of open calls
-    /// that there were with it, and its arguments. `None` if there is no such call.
+    /// Removes the call of an exit, and the calls above it; returns it with the number of open
+    /// calls that there were, including it, and its arguments. `None` if there is no such call.
     pub(crate) fn exit(&mut self, exit: Exit) -> Option<(Open, u32, Values)> {
         let is_own = |(call, ..): &(Open, u32, bool)| {
             call.function == exit.function

@@ -1,6 +1,7 @@
 //! Events of the process: fork, exec, exit.
 //!
-//! Reports of scripts that a client has attached are sent to it whenever a report is written.
+//! The reports of scripts that a client has attached are sent to the client whenever a report is
+//! written.
 //!
 //! | event | action |
 //! | --- | --- |
@@ -8,8 +9,7 @@
 //! | `_exit`, `_Exit`, `quick_exit` | report, before the program's call continues |
 //! | exec | report, because nothing survives it; the new image runs the script from its start |
 //! | fork | the parent's locks are held across it; the child starts again, with its own threads |
-//! | vfork, posix_spawn | nothing: the child runs in the parent's memory until it calls exec, and its
-//! calls are those of the thread that made it |
+//! | vfork, posix_spawn | nothing: the child runs in the parent's memory until it calls exec, and its calls are those of the thread that made it |
 //! | a fatal signal | nothing: there is no report |
 
 use std::cell::UnsafeCell;
@@ -24,11 +24,10 @@ use crate::{control, ring, worker};
 /// The process that the observer belongs to.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Set when the process is about to end.
+/// Whether the process is about to end.
 static OVER: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process is the one that is observed, and no child that shares its memory.
-/// Async-signal-safe.
+/// Whether this process is the observed one, not a child that shares its memory. Async-signal-safe.
 pub(crate) fn is_own_process() -> bool {
     PROCESS.load(Ordering::Relaxed) == std::process::id()
 }
@@ -57,7 +56,7 @@ pub(crate) fn is_over() -> bool {
     OVER.load(Ordering::Relaxed)
 }
 
-/// The worker writes the report by itself, and ends with the process.
+/// Called if the worker writes the report without a request, and ends with the process.
 pub(crate) fn without_thread() {
     OVER.store(true, Ordering::Relaxed);
     control::end();
@@ -82,7 +81,7 @@ unsafe impl Sync for Held {}
 static HELD: Held = Held(UnsafeCell::new(None));
 
 extern "C" fn prepare() {
-    // In this order, which is that of discoveries.
+    // In the order in which discoveries acquire them.
     let locks = (before_fork(), observer::lock());
     // SAFETY: see `Held`; the locks themselves exclude a second fork.
     unsafe { *HELD.0.get() = Some(locks) };
@@ -106,7 +105,7 @@ extern "C" fn in_child() {
         drop((guard, observer));
     }
     control::restart_in_child();
-    // Without its threads the child is not observed, but otherwise works.
+    // Without these threads, the child works but is not observed.
     if service::start(None).is_err() || worker::start().is_err() {
         ring::end();
     }

@@ -1,9 +1,9 @@
 //! The report of a script: its variables, with the names of functions.
 //!
-//! Variables that exist once are values. Variables of places are a table by rule, with a row for
-//! each function; a map is a table of its own. Rows of a table are in ascending order of the key,
-//! if that is an integer, otherwise in descending order of the first number. Histograms have a bar
-//! for each bucket in text, and its share in other formats.
+//! Variables that exist once are reported as values. Variables of places are reported as one table
+//! for each rule, with a row for each function; a map is a separate table. The rows of a table are
+//! in ascending order of the key if that is an integer, otherwise in descending order of the first
+//! number. Histograms have a bar for each bucket in text, and its share in other formats.
 
 use std::cmp::Reverse;
 
@@ -29,14 +29,14 @@ pub(crate) struct Report {
     pub(crate) pid: u32,
     values: Row,
     tables: Vec<Table>,
-    /// Notes on missing events.
+    /// Notes on missing events and failures.
     pub(crate) notes: Vec<String>,
 }
 
 #[derive(Debug)]
 struct Table {
     name: String,
-    /// The rule that its variables belong to.
+    /// The rule to which its variables belong.
     rule: Option<String>,
     columns: Vec<String>,
     rows: Vec<Vec<Cell>>,
@@ -46,7 +46,7 @@ struct Table {
 #[derive(Clone, Debug)]
 enum Cell {
     Value(Value),
-    /// A call stack: names that are separated by semicolons.
+    /// A call stack: the names of its functions, separated by semicolons.
     Stack(String),
     /// A bucket's share of its histogram, and its bar.
     Bar(f64, String),
@@ -55,14 +55,14 @@ enum Cell {
 /// A row: its fields, with the names of their columns.
 type Row = Vec<(String, Cell)>;
 
-/// The names of functions and stacks, by their numbers.
+/// The names of functions and stacks, by number.
 pub(crate) struct Names<'n, 'a> {
     pub(crate) of_function: &'n dyn Fn(u32) -> Name<'a>,
     pub(crate) of_stack: &'n dyn Fn(u32) -> String,
 }
 
 impl Names<'_, '_> {
-    /// A value, or the fields of a tuple, with the names of their columns.
+    /// A value, or the fields of a tuple, with the names of the columns.
     fn columns(&self, name: &str, value: &Value) -> Row {
         match value {
             Value::Tuple(fields) => {
@@ -79,7 +79,7 @@ impl Names<'_, '_> {
         [self.columns("key", key), self.columns("value", value)].concat()
     }
 
-    /// The rows of a map: of histograms, in order.
+    /// The rows of a map; for a histogram, in its order.
     fn entries(&self, entries: &[(Value, Value)]) -> Entries {
         match histogram(entries) {
             Some(bars) => {
@@ -104,7 +104,7 @@ impl Names<'_, '_> {
     }
 }
 
-/// Rows of one or several maps.
+/// The rows of one or several maps.
 #[derive(Debug, Default)]
 struct Entries {
     rows: Vec<Row>,
@@ -161,7 +161,7 @@ impl Report {
         report
     }
 
-    /// The variables of threads.
+    /// Adds the variables of threads.
     fn by_thread(&mut self, found: &ThreadsReport, names: &Names<'_, '_>) {
         let sites = found.threads.iter().map(|thread| {
             let number = Cell::Value(Value::Int(thread.thread.into()));
@@ -170,14 +170,14 @@ impl Report {
         self.by_place("by_thread", None, &found.variables, sites, names);
     }
 
-    /// The variables of a rule's places.
+    /// Adds the variables of a rule's places.
     fn by_function(&mut self, rule: &RuleReport, names: &Names<'_, '_>) {
         let sites = rule.sites.iter().map(|site| (names.place(site.function), &site.values));
         self.by_place("by_function", Some(&rule.rule), &rule.variables, sites, names);
     }
 
-    /// Variables that exist for each place: a table of those that are values, with this name, and
-    /// one for each map.
+    /// Adds variables that exist for each place: one table for those that are values, with this
+    /// name, and one for each map.
     fn by_place<'v>(
         &mut self,
         name: &str,
@@ -253,7 +253,7 @@ impl Report {
         text
     }
 
-    /// The maps with a stack as the key, in the format of programs that draw flame graphs.
+    /// The maps with a stack as their key, in the format of tools that draw flame graphs.
     fn folded(&self) -> String {
         let mut text = String::new();
         for row in self.tables.iter().flat_map(|table| &table.rows) {
@@ -282,8 +282,8 @@ impl Report {
         format!("{report:#}\n")
     }
 
-    /// Tables after each other: a line `# NAME`, the columns, the rows. Values are a table, too,
-    /// and so are notes.
+    /// Tables one after the other: a line `# NAME`, the columns, the rows. Values and notes are
+    /// also tables.
     fn csv(&self) -> String {
         let mut parts = Vec::new();
         let values = self.values.iter().map(|(name, value)| vec![name.clone(), plain(value)]);
@@ -312,7 +312,7 @@ impl Report {
 }
 
 impl Cell {
-    /// Whether people read it from the left.
+    /// Whether the field is left-aligned.
     fn is_text(&self) -> bool {
         match self {
             Self::Value(value) => matches!(value, Value::Text(_) | Value::Bool(_)),
@@ -321,7 +321,7 @@ impl Cell {
     }
 }
 
-/// In a table for people.
+/// The text of a field in a human-readable table.
 fn for_people(cell: &Cell) -> String {
     match cell {
         Cell::Value(Value::Bucket(start, end)) => format!("[{start}, {end})"),
@@ -338,7 +338,7 @@ fn plain(cell: &Cell) -> String {
         Cell::Value(Value::Bucket(start, _)) => start.to_string(),
         Cell::Value(Value::Text(text)) | Cell::Stack(text) => text.clone(),
         Cell::Bar(share, _) => share.to_string(),
-        // The fields of tuples are cells of their own, and so are stacks.
+        // The fields of tuples are separate cells, and so are stacks.
         Cell::Value(_) => String::new(),
     }
 }

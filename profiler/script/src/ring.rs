@@ -1,32 +1,33 @@
-//! Events of a thread: a ring that its probes write and the worker reads.
+//! Events of a thread: a ring that the thread's probes write and the worker reads.
 //!
-//! Runs in probe functions, at any time in any thread, also in signal handlers that have
-//! interrupted it: atomics and memory of its own; system calls only for a thread's first event, to
-//! wake the worker, and to wait for it.
+//! Runs in probe functions, at any time in any thread, including in signal handlers that have
+//! interrupted it. It therefore uses only atomics and its own memory; it makes system calls only
+//! for a thread's first event, to wake the worker, and to wait for it.
 //!
 //! # Writing
 //! 1. *Reserve*: the next position, by XADD on the thread's own counter. Without LOCK, since only
-//!    this thread writes it; one instruction, so that a signal handler reserves before or after.
+//!    this thread writes it; one instruction, so that a signal handler reserves either before or
+//!    after it.
 //! 2. *Wait*, if the worker has not yet taken the event that is one round older.
 //! 3. *Fill* the slot; last, with Release, the word that identifies the probe and is 0 in an empty
 //!    slot.
 //!
 //! # Reading
-//! The worker takes the events from the oldest to the first empty slot, empties their slots, and
-//! then advances `read`. A slot that is reserved and not yet filled delays what is after it. It may
-//! stay so: a signal handler has interrupted the probe between the first and the third step, and
-//! has left by `longjmp`. If the ring is full, or the process ends, such a slot is given up, and
-//! counts as a lost event.
+//! The worker takes the events from the oldest up to the first empty slot, empties their slots, and
+//! then advances `read`. A slot that is reserved but not yet filled delays the events after it. It
+//! may stay unfilled: if a signal handler interrupts the probe between the first and the third
+//! step, and leaves by `longjmp`. If the ring is full, or the process ends, such a slot is given
+//! up, and counts as a lost event.
 //!
 //! # Values
 //! Arguments and results are in the slots after that of their event, three in each. All slots of an
-//! event are reserved by one XADD, and filled before the event's own. If that one is given up,
-//! those after it are discarded.
+//! event are reserved by one XADD, and filled before the event's own slot. If that is given up, the
+//! slots of its values are discarded.
 //!
 //! # Blocks
-//! A thread's block is found through a thread-local pointer with initial-exec access: no call of
-//! `__tls_get_addr`, which may allocate. Blocks are mapped when a thread needs one, and reused when
-//! it has ended; they are never unmapped.
+//! A thread's block is found through a thread-local pointer with initial-exec access, which needs
+//! no call to `__tls_get_addr`, a function that may allocate. Blocks are mapped when a thread needs
+//! one, and reused when it has ended; they are never unmapped.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -34,38 +35,38 @@ use std::time::{Duration, Instant};
 use fastinst_sigsafe::blocks::{Block, Blocks};
 use fastinst_sigsafe::futex;
 
-/// Number of events in a ring. Unused pages are never allocated.
+/// The number of events in a ring. Unused pages are never allocated.
 pub(crate) const RING: u64 = 2048;
 
 /// A thread wakes the worker after this number of events since the last wake-up.
 const WAKE_EVERY: u64 = RING / 4;
 
-/// Maximum time for which a thread waits for a worker that takes no event.
+/// The maximum time for which a thread waits for a worker that takes no event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The same in a child that was made without `fork`: if it shares the memory, as after `vfork`, the
-/// worker of its parent takes its events, otherwise nobody does.
+/// worker of its parent takes its events; otherwise nothing does.
 const PATIENCE_OF_CHILDREN: Duration = Duration::from_secs(1);
 
-/// Such a child for whose events no worker made room: it does not wait again.
+/// A child, made without `fork`, for whose events no worker made room: it does not wait again.
 static ALONE: AtomicU32 = AtomicU32::new(0);
 
-/// Set while events are wanted.
+/// Whether events are wanted.
 static OBSERVING: AtomicBool = AtomicBool::new(false);
 
 /// The process whose worker reads the rings.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Number of events that were not written, in all threads.
+/// The number of events that were not written, in all threads.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// The worker sleeps on it.
+/// The futex on which the worker sleeps.
 pub(crate) static NEWS: AtomicU32 = AtomicU32::new(0);
 
-/// Counts the times at which the worker has made room; threads that wait sleep on it.
+/// The number of times that the worker has made room; waiting threads sleep on it.
 static ROUNDS: AtomicU32 = AtomicU32::new(0);
 
-/// Number of threads that wait.
+/// The number of threads that wait for room.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
 /// An event.
@@ -73,7 +74,7 @@ static WAITING: AtomicU32 = AtomicU32::new(0);
 pub(crate) struct Event {
     /// The number of the probe.
     pub(crate) probe: u32,
-    /// The lower half of the address at which its site continues.
+    /// The lower half of the address at which execution continues after the site.
     pub(crate) continues_at: u32,
     pub(crate) ticks: u64,
     /// The stack pointer at the probe.
@@ -82,10 +83,10 @@ pub(crate) struct Event {
     pub(crate) call_site: u64,
 }
 
-/// The most values of an event.
+/// The maximum number of values of an event.
 pub(crate) const MAX_VALUES: usize = 12;
 
-/// Values in a slot.
+/// The number of values in a slot.
 const VALUES: usize = 3;
 
 /// The lower half of the word of a slot with values. No probe has this number.
@@ -95,7 +96,7 @@ const OF_VALUES: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Values {
     pub(crate) values: [u64; MAX_VALUES],
-    /// Bits of the values that are known.
+    /// The set of values that are known, as bits.
     pub(crate) known: u32,
 }
 
@@ -108,7 +109,7 @@ impl Default for Values {
 impl Values {
     pub(crate) const NONE: Self = Self { values: [0; MAX_VALUES], known: 0 };
 
-    /// These values, and those of another event of the same call that are known there.
+    /// These values, completed by those of another event of the same call.
     pub(crate) fn with(mut self, other: &Self) -> Self {
         for number in (0..MAX_VALUES).filter(|number| other.known & 1 << number != 0) {
             self.values[number] = other.values[number];
@@ -123,9 +124,9 @@ impl Values {
     }
 }
 
-/// Bits of a slot's word: `continues_at`, then the number of the probe plus one. The words of a
-/// slot with values are the values, and its word has the bits of those that are known, then
-/// [`OF_VALUES`].
+/// The word of a slot: in its upper half `continues_at`, in its lower half the number of the probe
+/// plus one. In a slot with values, the other words are the values, and this one has the bits of
+/// those that are known, then [`OF_VALUES`].
 #[derive(Debug)]
 struct Slot {
     word: AtomicU64,
@@ -137,14 +138,15 @@ struct Slot {
 /// A thread's block. Mapped zeroed; all zero is its initial state.
 #[repr(C)]
 pub(crate) struct Thread {
-    /// Kernel id of the thread that owns the block; 0 if it is free.
+    /// The kernel's id of the thread that owns the block; 0 if it is free.
     owner: AtomicU32,
     next: AtomicPtr<Thread>,
-    /// Number of positions that the thread has reserved.
+    /// The number of positions that the thread has reserved.
     reserved: AtomicU64,
-    /// Number of unfilled slots that belong to events which are counted as lost already.
+    /// The number of unfilled slots of events that are already counted as lost.
     abandoned: AtomicU64,
-    /// Positions below this one are free again; on a line of its own, since the worker writes it.
+    /// Positions below this one are free again; on a separate cache line, since the worker writes
+    /// it.
     read: Apart,
     slots: [Slot; RING as usize],
 }
@@ -206,7 +208,7 @@ pub(crate) fn begin() {
     OBSERVING.store(true, Ordering::Release);
 }
 
-/// From now on events are discarded.
+/// Events are discarded from now on.
 pub(crate) fn end() {
     OBSERVING.store(false, Ordering::Release);
     made_room();
@@ -225,7 +227,7 @@ pub(crate) fn is_observing() -> bool {
     OBSERVING.load(Ordering::Relaxed)
 }
 
-/// Number of events that were not written, or not read.
+/// The number of events that were not written, or not read.
 pub(crate) fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
@@ -269,9 +271,9 @@ fn lose() {
 }
 
 impl Thread {
-    /// The block of the calling thread. `None` if it has none and gets none: no memory is
-    /// available, or it is a vfork child, which has the thread-local storage of the thread that
-    /// made it, and whose id would be that of a thread that has ended.
+    /// The block of the calling thread. `None` if it has none and cannot get one: no memory is
+    /// available, or the caller is a vfork child, which has the thread-local storage of the thread
+    /// that made it, and whose id would be that of a thread that has ended.
     #[inline(always)]
     fn current() -> Option<&'static Self> {
         // SAFETY: the thread-local is this thread's own, and null or a block that this thread owns.
@@ -290,7 +292,7 @@ impl Thread {
         Some(block)
     }
 
-    /// Reserves positions; returns the first one: see the module.
+    /// Reserves positions; returns the first one (see the module).
     #[inline(always)]
     fn reserve(&self, count: u64) -> u64 {
         let mut position = count;
@@ -320,7 +322,8 @@ impl Thread {
             self.abandoned.fetch_add(slots, Ordering::Relaxed);
             return lose();
         }
-        // A signal handler has interrupted this, and has filled the ring: given up, and counted.
+        // A signal handler has interrupted this function, and has filled the ring: the event is
+        // given up, and counted.
         if self.is_given_up(position) {
             return;
         }
@@ -398,13 +401,13 @@ impl Thread {
         }
     }
 
-    /// Kernel id of the thread that owns the block, or 0.
+    /// The kernel's id of the thread that owns the block, or 0.
     pub(crate) fn owner(&self) -> u32 {
         self.owner.load(Ordering::Acquire)
     }
 
-    /// The event at this distance from the oldest slot, if it and what is between them is there.
-    /// Only the worker calls it, which takes events by [`Thread::advance`].
+    /// The event at this distance from the oldest slot, if it and those before it are complete.
+    /// Only for the worker, which takes events by [`Thread::advance`].
     pub(crate) fn event(&self, ahead: u64) -> Option<Event> {
         let position = self.read.0.load(Ordering::Relaxed).wrapping_add(ahead);
         // A push that a fork has interrupted fills a slot that is not reserved in the child.
@@ -424,7 +427,7 @@ impl Thread {
     }
 
     /// The values of the event at this distance from the oldest slot, and the number of slots that
-    /// it and they take.
+    /// the event and its values occupy.
     pub(crate) fn values(&self, ahead: u64) -> (Values, u64) {
         let first = self.read.0.load(Ordering::Relaxed).wrapping_add(ahead) + 1;
         let mut found = Values::NONE;
@@ -446,7 +449,7 @@ impl Thread {
         (found, 1 + MAX_VALUES.div_ceil(VALUES) as u64)
     }
 
-    /// Empties this number of slots, the oldest ones.
+    /// Empties this number of slots, oldest first.
     pub(crate) fn advance(&self, count: u64) {
         let read = self.read.0.load(Ordering::Relaxed);
         for position in read..read + count {
@@ -456,9 +459,9 @@ impl Thread {
         made_room();
     }
 
-    /// Gives up the oldest slot if it is reserved and not filled, although what is after it fills
-    /// the ring, or `at_end`, although there is something after it; also if it has values of an
-    /// event that was given up. Returns whether it was.
+    /// Gives up the oldest slot if it is reserved but not filled although the slots after it fill
+    /// the ring; with `at_end`, if there is anything after it; and also if it has values of an
+    /// event that was given up. Returns whether it did.
     pub(crate) fn skip_unfilled(&self, at_end: bool) -> bool {
         let read = self.read.0.load(Ordering::Relaxed);
         let reserved = self.reserved.load(Ordering::Relaxed);

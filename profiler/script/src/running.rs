@@ -1,4 +1,4 @@
-//! A script that observes: its rules, what they match, and what it has seen.
+//! A script that observes: its rules, the functions that they match, and the state of observation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,13 +22,14 @@ use crate::worker::Clock;
 /// The recipient of a script's report.
 #[derive(Debug)]
 pub(crate) enum Origin {
-    /// The user that has started the process with this script, whose text is here.
+    /// The user who started the process with this script, whose text is here.
     Options { source: Vec<u8> },
-    /// A process that has attached it.
+    /// A client process that has attached the script.
     Client { number: u64, format: ScriptFormat, socket: Arc<Socket> },
 }
 
-/// How often a script was switched on by a signal, and how long it has observed.
+/// The number of times that a signal has switched a script on, and the time for which it has
+/// observed.
 #[derive(Debug, Default)]
 pub(crate) struct Periods {
     pub(crate) count: u32,
@@ -37,7 +38,7 @@ pub(crate) struct Periods {
 }
 
 impl Periods {
-    /// With the current period.
+    /// The time, including the current period.
     pub(crate) fn duration(&self) -> Duration {
         self.finished + self.current.map_or(Duration::ZERO, |start| start.elapsed())
     }
@@ -47,46 +48,46 @@ impl Periods {
 pub(crate) struct Running {
     pub(crate) name: String,
     pub(crate) origin: Origin,
-    /// The monitor of the options' script is made when the first function is discovered: most
-    /// processes of a run have none.
+    /// The monitor of the options' script is created when the first function is discovered: most
+    /// processes of a run discover none.
     monitor: Option<NativeMonitor>,
     pairs_calls: bool,
     asks_for_nesting: bool,
     measures_time: bool,
-    /// Those of its events, if it asks for them.
+    /// The stacks of its events, if it asks for stacks.
     pub(crate) stacks: Option<Stacks>,
     /// The places that its rules match, by number of the function, without those at which a rule
-    /// does nothing more.
+    /// has finished.
     places: Vec<NativePlaces>,
-    /// Whether rules match a function, or have matched it.
+    /// Whether rules match a function, or have matched it, by number of the function.
     matched: Vec<bool>,
-    /// Functions with rules that do nothing more, whose probes may not be needed.
+    /// Functions with rules that have finished, whose probes may no longer be needed.
     pub(crate) finished: BTreeSet<u32>,
-    /// Why the arguments and results of functions are not known that rules ask for, by object.
+    /// The reasons why arguments and results that rules ask for are not known, by object.
     pub(crate) unknown: BTreeSet<(String, String)>,
-    /// Events that rules did not get because a value was not known, by function and number of the
-    /// value.
+    /// The numbers of events that rules did not get because a value was not known, by function and
+    /// number of the value.
     pub(crate) without_value: BTreeMap<(u32, u32), u64>,
-    /// The time-stamp counter at the start of its time.
+    /// The time-stamp counter at the start of the script's time.
     start: u64,
-    /// The time-stamp counter when it began to observe. Earlier events are ignored: they are from a
-    /// time at which some of its probes were on already, and others were not. The maximum while it
-    /// is off.
+    /// The time-stamp counter when the script began to observe. Earlier events are ignored: they
+    /// were written when only some of its probes were on. The maximum while it is off.
     began: u64,
-    /// The calls that are missing and not its own: they were missing when it began, or were made
-    /// while it was off.
+    /// The missing calls that do not concern this script: they were missing when it began, or were
+    /// made while it was off.
     before: Missing,
-    /// What was missing when it was switched off, while it is off.
+    /// While the script is off: the calls that were missing when it was switched off.
     off_since: Option<Missing>,
-    /// If a signal switches it.
+    /// The state of switching, if a signal switches the script.
     pub(crate) periods: Option<Periods>,
-    /// Exits of which the entry is not known, by function.
+    /// The numbers of exits whose entries are not known, by function.
     pub(crate) unpaired: BTreeMap<u32, u64>,
-    /// Groups of rules that have acted, and when they act again, as time stamps.
+    /// Groups of rules that have acted, with the time stamps from which they act again.
     pub(crate) pauses: Vec<(u32, u64)>,
-    /// Why it observes nothing more.
+    /// The reason why the script has stopped observing.
     pub(crate) failure: Option<String>,
-    /// Number of times that the rules of the end were executed: each exec that has failed adds one.
+    /// The number of times that the rules of the end were executed: each exec that has failed adds
+    /// one.
     pub(crate) ends: u32,
 }
 
@@ -117,7 +118,7 @@ impl Running {
         }
     }
 
-    /// The script of the options, which is off at first if a signal switches it.
+    /// Creates the script of the options, which is off at first if a signal switches it.
     pub(crate) fn of_options(name: String, source: Vec<u8>, is_switched: bool) -> Self {
         let script = Self::new(name, Origin::Options { source });
         match is_switched {
@@ -131,7 +132,7 @@ impl Running {
         }
     }
 
-    /// A script of a client. The caller shows it all functions, and then calls
+    /// Creates a script of a client. The caller passes all functions to it, and then calls
     /// [`begin`](Self::begin).
     pub(crate) fn of_client(name: String, origin: Origin, monitor: NativeMonitor, before: Missing) -> Self {
         let mut script = Self { before, began: u64::MAX, ..Self::new(name, origin) };
@@ -139,7 +140,7 @@ impl Running {
         script
     }
 
-    /// From now on it observes, and its time begins.
+    /// Begins observation, and the script's time.
     pub(crate) fn begin(&mut self) {
         self.start = tsc::now();
         self.began = self.start;
@@ -149,15 +150,15 @@ impl Running {
         self.off_since.is_none()
     }
 
-    /// Asks for its probes, before a signal switches it on. What has been missing until now is not
-    /// its own.
+    /// Requests its probes, before a signal switches it on. Calls that are missing up to now do not
+    /// concern it.
     pub(crate) fn prepare_to_resume(&mut self, missing: &Missing) {
         if let Some(off_since) = self.off_since.take() {
             self.before.extend(missing.since(&off_since));
         }
     }
 
-    /// All its probes are on: it observes.
+    /// Begins observation when all its probes are on.
     pub(crate) fn resume(&mut self) {
         self.began = tsc::now();
         if let Some(periods) = &mut self.periods {
@@ -166,7 +167,8 @@ impl Running {
         }
     }
 
-    /// A signal switches it off. `calls` are those of all threads: their ends will not be seen.
+    /// Ends observation when a signal switches it off. `calls` are those of all threads: their ends
+    /// will not be seen.
     pub(crate) fn pause<'c>(&mut self, missing: &Missing, calls: impl Iterator<Item = &'c mut Calls>) {
         self.began = u64::MAX;
         self.off_since = Some(missing.clone());
@@ -185,7 +187,7 @@ impl Running {
         }
     }
 
-    /// The calls that it has missed, of those that are missing now.
+    /// The calls that the script has missed, given the calls that are missing now.
     pub(crate) fn missed(&self, missing: &Missing) -> Missing {
         self.off_since.as_ref().unwrap_or(missing).since(&self.before)
     }
@@ -198,7 +200,7 @@ impl Running {
         self.monitor = Some(monitor);
     }
 
-    /// Makes the monitor if there is none yet.
+    /// Creates the monitor if there is none yet.
     pub(crate) fn prepare(&mut self) {
         let Origin::Options { source } = &self.origin else { return };
         if self.monitor.is_some() || self.failure.is_some() {
@@ -211,7 +213,7 @@ impl Running {
         }
     }
 
-    /// Matches the rules with a function. Functions are shown in the order of their numbers, or
+    /// Matches the rules with a function. Functions are passed in the order of their numbers, or
     /// again with the same number.
     pub(crate) fn show(&mut self, number: u32, function: &mut Function, objects: &mut Objects) {
         if self.places.len() <= number as usize {
@@ -239,7 +241,7 @@ impl Running {
         self.unknown.extend(unknown.map(|reason| (object.into_owned(), reason.to_string())));
     }
 
-    /// Whether it needs arguments of a function, or its result.
+    /// Whether the script needs arguments of a function, or its result.
     pub(crate) fn wants_values(&self, function: u32) -> bool {
         let Some(monitor) = self.monitor.as_ref().filter(|_| self.failure.is_none()) else { return false };
         let Some(NativePlaces { entry, exit }) = self.places.get(function as usize) else { return false };
@@ -256,26 +258,26 @@ impl Running {
         self.matched.iter().filter(|matched| **matched).count()
     }
 
-    /// Whether it needs the events of a probe now.
+    /// Whether the script needs the events of a probe now.
     pub(crate) fn wants(&self, probe: &Probe) -> bool {
         self.is_on() && self.needs(probe)
     }
 
-    /// Whether it needs the events of a probe while it is on.
+    /// Whether the script needs the events of a probe while it is on.
     pub(crate) fn needs(&self, probe: &Probe) -> bool {
         let Some(NativePlaces { entry, exit }) = self.places.get(probe.function as usize) else {
             return false;
         };
         let of_event = if probe.is_entry { entry } else { exit };
         let has_rules = !(entry.is_empty() && exit.is_empty());
-        // The depth and the stack of other calls include those of functions without rules that do
-        // something.
+        // The depth and the stack of other calls include those of functions whose rules have
+        // finished.
         let is_paired =
             self.pairs_calls && (has_rules || self.asks_for_nesting && self.matches(probe.function));
         self.failure.is_none() && (!of_event.is_empty() || is_paired)
     }
 
-    /// Its number among the scripts of clients.
+    /// The script's number among the scripts of clients.
     pub(crate) fn number(&self) -> Option<u64> {
         match self.origin {
             Origin::Options { .. } => None,
@@ -283,7 +285,8 @@ impl Running {
         }
     }
 
-    /// The group of the rules for which it needs a probe, if it needs it for these only.
+    /// The group of the rules for which the script needs a probe, if it needs the probe for these
+    /// only.
     pub(crate) fn group(&self, probe: &Probe) -> Option<u32> {
         if self.pairs_calls {
             return None;
@@ -297,7 +300,7 @@ impl Running {
     /// Executes the rules for an event of a thread.
     ///
     /// # Errors
-    /// The reason why a statement has failed.
+    /// The reason why a statement failed.
     pub(crate) fn observe(
         &mut self,
         event: &Event,
@@ -316,7 +319,7 @@ impl Running {
         else {
             return Ok(());
         };
-        // The rate of the counter takes time to find out.
+        // Measuring the rate of the counter takes time.
         let mut clock = self.measures_time.then_some(clock);
         let places = &mut places[probe.function as usize];
         let seen = match self.pairs_calls {
@@ -367,14 +370,14 @@ impl Running {
             of_event.retain(|place| !done.contains(place));
             finished.insert(probe.function);
         }
-        // Several rules may ask for the same one.
+        // Several rules may ask for the same value.
         for number in (0..u32::BITS).filter(|number| without & 1 << number != 0) {
             *without_value.entry((probe.function, number)).or_default() += 1;
         }
         Ok(())
     }
 
-    /// A thread of the program has ended, and with it its open calls.
+    /// Ends the open calls of a thread of the program that has ended.
     pub(crate) fn thread_ended(&mut self, thread: u32, calls: &mut Calls) {
         self.end_calls(calls);
         if let Some(monitor) = &mut self.monitor {
@@ -394,12 +397,12 @@ impl Running {
         report.ok()
     }
 
-    /// The values of the variables until now. `None` if they cannot be read.
+    /// The current values of the variables. `None` if they cannot be read.
     pub(crate) fn values(&self) -> Option<ScriptReport> {
         self.monitor.as_ref()?.report().ok()
     }
 
-    /// In a forked child: begins again, with the functions that are known, and is off if it was.
+    /// In a forked child: begins again, with the known functions; the script is off if it was.
     pub(crate) fn restart(&mut self, functions: &mut [Function], objects: &mut Objects) {
         let Origin::Options { source } = &mut self.origin else { return };
         let (name, source) = (std::mem::take(&mut self.name), std::mem::take(source));
@@ -419,19 +422,19 @@ impl Running {
     }
 }
 
-/// What is known about an event once it is paired with its call.
+/// The facts about an event that are known once it is paired with its call.
 #[derive(Clone, Copy, Debug, Default)]
 struct OfPair {
     depth: u32,
-    /// At an exit.
+    /// The duration of the call, at an exit.
     duration: u64,
-    /// If stacks are asked for.
+    /// The stack, if the script asks for stacks.
     stack: u32,
-    /// The arguments of the call, and at an exit its result.
+    /// The arguments of the call, and at an exit also its result.
     values: Values,
-    /// At an exit: its frame variables, if rules have used some at its entry.
+    /// The call's frame variables at an exit, if rules have used some.
     frame: Option<NativeFrame>,
-    /// At an entry: whether its exit will be recognized.
+    /// Whether the exit of the call will be recognized, at an entry.
     is_open: bool,
 }
 
@@ -457,7 +460,7 @@ fn see(
         let Entered { depth, stack, is_open } = calls.enter(open, values, stacks);
         return Some(OfPair { depth, stack, values: *values, is_open, ..OfPair::default() });
     }
-    // A call in any of its encodings is shorter than this.
+    // Calls in all encodings are shorter than this.
     let after_site = event.continues_at.wrapping_sub(probe.site);
     let is_tail = !(1..=8).contains(&after_site);
     let (open, depth, arguments) = calls.exit(Exit { function, call_site, stack_pointer, is_tail })?;

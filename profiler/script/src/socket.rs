@@ -1,9 +1,9 @@
-//! [`Socket`]: a descriptor in a program that may close it.
+//! [`Socket`]: a socket in a program that may close its descriptor.
 //!
-//! Programs close descriptors that they do not know: daemons all of them, at their start. Under the
-//! number of one of ours, the next file of the program is opened. So a socket is identified before
-//! it is used or closed, and it has a high number, since the system gives the lowest one that is
-//! free to whoever asks for no other.
+//! Programs close descriptors that they do not know: daemons close all of them at their start. The
+//! next file that the program opens may get the number of one of ours. A socket is therefore
+//! identified before it is used or closed, and has a high number, since the system assigns the
+//! lowest free number unless another one is requested.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -13,19 +13,19 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::fstat;
 
-/// The lowest descriptor for a socket, if the process's limit allows it. The system's table
-/// has 64 places at first; in a process with threads, making it larger takes it 10 to 20 ms.
+/// The lowest descriptor for a socket, if the process's limit allows it. The system's table has
+/// room for 64 descriptors at first; enlarging it takes 10 to 20 ms in a process with threads.
 const HIGH: RawFd = 48;
 
-/// A socket, which is closed when it is dropped.
+/// A socket that is closed when it is dropped.
 pub(crate) struct Socket {
     descriptor: RawFd,
-    /// Device and inode.
+    /// The device and inode of the socket.
     file: (u64, u64),
 }
 
 impl Socket {
-    /// Takes a socket over. `None` if the program has closed it meanwhile.
+    /// Takes over a socket. `None` if the program has already closed it.
     pub(crate) fn new(socket: impl Into<OwnedFd>) -> Option<Self> {
         let socket = socket.into();
         let socket = match fcntl(&socket, FcntlArg::F_DUPFD_CLOEXEC(HIGH)) {
@@ -37,7 +37,7 @@ impl Socket {
         Some(Self { descriptor: socket.into_raw_fd(), file })
     }
 
-    /// Whether the program has left it alone.
+    /// Whether the descriptor still refers to this socket.
     pub(crate) fn is_there(&self) -> bool {
         file_of(self.descriptor) == Some(self.file)
     }
@@ -54,7 +54,7 @@ impl Socket {
         self.is_there().then(|| ManuallyDrop::new(unsafe { UnixListener::from_raw_fd(self.descriptor) }))
     }
 
-    /// In a forked child, which has no thread that uses its copy of the descriptor: closes that.
+    /// In a forked child, where no thread uses the copy of the descriptor: closes it.
     pub(crate) fn close_copy(&self) {
         if self.is_there() {
             // SAFETY: the descriptor is this socket's copy; the owner does not exist in this
@@ -80,7 +80,7 @@ impl fmt::Debug for Socket {
 }
 
 fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
-    // SAFETY: only asks about the number; if nothing is open under it, that is the answer.
+    // SAFETY: only queries the number; an error means that nothing is open under it.
     let stat = fstat(unsafe { BorrowedFd::borrow_raw(descriptor) }).ok()?;
     Some((stat.st_dev, stat.st_ino))
 }

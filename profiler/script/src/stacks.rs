@@ -1,22 +1,23 @@
-//! Stacks of open calls, as numbers: a tree of calling contexts.
+//! Stacks of open calls, represented by numbers: a tree of calling contexts.
 //!
 //! A node is a function that is called from its parent. Its number stands for the functions from
 //! the root to it, so that the same stack always has the same number, and an entry finds it in one
 //! step from that of its caller. Memory is bounded: a stack has at most [`MAX_DEPTH`] functions,
-//! the outermost ones, and there are at most [`MAX_STACKS`] of them; all others share one number.
+//! the outermost ones, and there are at most [`MAX_STACKS`] stacks; all others share one number.
 
 use std::collections::HashMap;
 
-/// Functions of a stack: those that are called at a greater depth have the stack of their caller.
+/// The maximum depth of a stack: functions that are called at a greater depth have the stack of
+/// their caller.
 const MAX_DEPTH: u32 = 127;
 
-/// Number of stacks of a script.
+/// The maximum number of stacks of a script.
 const MAX_STACKS: usize = 1 << 18;
 
-/// Of no calls.
+/// The stack without calls.
 pub(crate) const EMPTY: u32 = 0;
 
-/// Of all stacks for which there was no room.
+/// The stack that stands for all stacks for which there was no room.
 const OTHERS: u32 = 1;
 
 /// A stack.
@@ -30,9 +31,9 @@ struct Node {
 /// The stacks that were seen.
 #[derive(Debug)]
 pub(crate) struct Stacks {
-    /// By number; the first two are [`EMPTY`] and [`OTHERS`].
+    /// The stacks by number; the first two are [`EMPTY`] and [`OTHERS`].
     nodes: Vec<Node>,
-    /// By caller and function.
+    /// The numbers of stacks, by caller and function.
     numbers: HashMap<(u32, u32), u32>,
 }
 
@@ -43,7 +44,7 @@ impl Default for Stacks {
 }
 
 impl Stacks {
-    /// The stack of a call of a function with the stack of its caller.
+    /// The stack of a call to a function, given the stack of its caller.
     pub(crate) fn of_call(&mut self, caller: u32, function: u32) -> u32 {
         let depth = self.nodes[caller as usize].depth + 1;
         if caller == OTHERS || depth > MAX_DEPTH {
@@ -61,7 +62,7 @@ impl Stacks {
         next as u32
     }
 
-    /// The names of a stack's functions, the outermost one first, separated by semicolons.
+    /// The names of a stack's functions, outermost first, separated by semicolons.
     pub(crate) fn folded<'a>(&self, number: u32, name: &dyn Fn(u32) -> &'a str) -> String {
         if number == OTHERS {
             return "[other stacks]".to_owned();

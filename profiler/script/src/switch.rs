@@ -1,9 +1,10 @@
-//! SIGUSR2 switches the script of the options on, and off again: `fastinst run --toggle`.
+//! SIGUSR2 toggles the script of the options: `fastinst run --toggle`.
 //!
-//! The handler runs in the thread that gets the signal, wherever that is. It counts the signal and
-//! wakes the [`worker`](crate::worker), which switches the script; it allocates nothing and takes
-//! no lock. It is installed only if the signal's action is the default. A program that installs a
-//! handler of its own replaces it, and works as without this library; [`check`] finds out.
+//! The handler runs in the thread that gets the signal, wherever that thread is. It counts the
+//! signal and wakes the [`worker`](crate::worker), which toggles the script; it does not allocate
+//! or lock. It is installed only if the signal's action is the default. If the program installs its
+//! own handler, that replaces it, and works as it would without this library; [`check`] detects
+//! this.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,14 +16,14 @@ use crate::{process, ring};
 
 const SIGNAL: libc::c_int = libc::SIGUSR2;
 
-/// Number of signals that the worker has not taken.
+/// The number of signals that the worker has not processed.
 static SIGNALS: AtomicU32 = AtomicU32::new(0);
 
-/// Set while the handler is expected to be installed.
+/// Whether the handler is expected to be installed.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn handle(_signal: libc::c_int) {
-    // A child of vfork runs in the memory of its parent.
+    // A vfork child runs in the memory of its parent.
     if process::is_own_process() {
         SIGNALS.fetch_add(1, Ordering::Relaxed);
         ring::wake_worker();
@@ -39,8 +40,8 @@ fn current() -> libc::sighandler_t {
     }
 }
 
-/// Installs the handler, unless the signal is ignored or handled already, of which the user is
-/// told.
+/// Installs the handler, unless the signal is already ignored or handled, which is reported to the
+/// user.
 pub(crate) fn install() {
     if current() != libc::SIG_DFL {
         session::say("SIGUSR2 is ignored or handled in this process already: it does not switch the script");
@@ -49,7 +50,8 @@ pub(crate) fn install() {
     // SAFETY: all zero is a valid action.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handle as *const () as libc::sighandler_t;
-    // RESTART: most system calls of the program continue. ONSTACK: its stacks may be small.
+    // RESTART: most system calls of the program continue. ONSTACK: the program's stacks may be
+    // small.
     action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
     // SAFETY: the handler has the signature of an action without SA_SIGINFO, is async-signal-safe,
     // and is never unloaded.
@@ -57,7 +59,7 @@ pub(crate) fn install() {
     INSTALLED.store(true, Ordering::Relaxed);
 }
 
-/// Tells the user, once, that the program has installed another action.
+/// Reports to the user, once, that the program has installed another action.
 pub(crate) fn check() {
     let ours = handle as *const () as libc::sighandler_t;
     if INSTALLED.load(Ordering::Relaxed) && current() != ours {
@@ -66,7 +68,7 @@ pub(crate) fn check() {
     }
 }
 
-/// Whether the signals that have arrived since the last call switch the script: an odd number does.
+/// Whether the signals since the last call toggle the script: an odd number does.
 pub(crate) fn take_request() -> bool {
     SIGNALS.swap(0, Ordering::Relaxed) % 2 == 1
 }

@@ -1,10 +1,10 @@
 //! The thread that executes the rules.
 //!
-//! It takes no lock of the loader and none of the program: a thread of the program may hold them
-//! while it waits for room in its ring. What the C library needs such locks for, such as the
-//! `malloc` by which the engine finds out the size of the thread's stack, is done before the
-//! program runs. It blocks all signals, so that handlers of the program never run on it. At a fork
-//! it is between two rounds, and the child starts its own.
+//! It acquires no lock of the loader or of the program: a thread of the program may hold them while
+//! it waits for room in its ring. Operations for which the C library needs such locks, such as the
+//! `malloc` by which the engine determines the size of the thread's stack, are done before the
+//! program runs. The worker blocks all signals, so that handlers of the program never run on it. At
+//! a fork it is between two rounds, and the child starts its own worker.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -19,27 +19,27 @@ use wordpatch::tsc;
 use crate::observer::{self, Concluded};
 use crate::{control, process, ring, switch};
 
-/// The time between two rounds, if no thread requests one.
+/// The time between two rounds, if no thread requests one earlier.
 pub(crate) const PERIOD: Duration = Duration::from_millis(100);
 
 /// The time between two searches for threads that have ended.
 const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 
-/// Maximum time for which a process that ends waits for its report.
+/// The maximum time for which a process that ends waits for its report.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The longest time that [`start`] waits for the thread. It is used up only if the C library does
-/// not let a new thread run before the caller's constructor has returned.
+/// The maximum time for which [`start`] waits for the thread. It is used up only if the C library
+/// does not let a new thread run before the caller's constructor has returned.
 const UNTIL_IT_RUNS: Duration = Duration::from_secs(1);
 
-/// Numbers of reports that were requested and written.
+/// The numbers of reports that were requested and written.
 static REQUESTED: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
 
 /// Starts the thread, and waits until it is ready.
 ///
 /// # Errors
-/// A line for the user.
+/// A line for the user, if the thread cannot be started.
 pub(crate) fn start() -> Result<(), String> {
     let seen = ring::NEWS.load(Ordering::Acquire);
     let is_ready = Arc::new(AtomicU32::new(0));
@@ -104,8 +104,8 @@ fn run(mut seen: u32) {
     }
 }
 
-/// Whether `main` has ended by `pthread_exit`, and so have all threads but those of this library.
-/// They must not keep the process alive.
+/// Whether `main` has ended by `pthread_exit` and only threads of this library remain. They must
+/// not keep the process alive.
 fn is_last_of_program() -> bool {
     // The number of links of the directory is 2 plus one per thread. The main thread remains as a
     // zombie.
@@ -130,7 +130,7 @@ fn report() {
     concluded.iter().for_each(Concluded::send);
 }
 
-/// Asks the thread for the report, and waits for it, 10 s at most.
+/// Requests the report from the thread, and waits for it, for at most 10 s.
 pub(crate) fn finish() {
     let wanted = REQUESTED.fetch_add(1, Ordering::AcqRel) + 1;
     ring::wake_worker();
@@ -148,13 +148,13 @@ pub(crate) fn finish() {
     }
 }
 
-/// In a forked child: the parent's requests are not this process's.
+/// In a forked child: discards the parent's requests.
 pub(crate) fn forget_requests() {
     DONE.store(REQUESTED.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-/// The time-stamp counter in nanoseconds. The rate is measured once, when it is first needed, over
-/// at least [`Clock::MEASURED`]: time advances evenly.
+/// Converts time stamps to nanoseconds. The rate is measured once, when it is first needed, over at
+/// least [`Clock::MEASURED`]: the counter advances evenly.
 #[derive(Debug)]
 pub(crate) struct Clock {
     ticks: u64,
@@ -171,7 +171,7 @@ impl Clock {
         Self { ticks, instant, nanoseconds_per_tick: None }
     }
 
-    /// Both clocks: the least disturbed of some attempts.
+    /// Reads both clocks: the least disturbed of several attempts.
     fn read() -> (u64, Instant) {
         let read = || {
             let before = tsc::now();
@@ -197,18 +197,18 @@ impl Clock {
         rate
     }
 
-    /// A number of ticks in nanoseconds.
+    /// Converts a number of ticks to nanoseconds.
     pub(crate) fn nanoseconds(&mut self, ticks: u64) -> u64 {
         (ticks as f64 * self.rate()) as u64
     }
 
-    /// A number of ticks that takes less than this time, and is close to it.
+    /// The number of ticks for a time: slightly less, so that they never take longer.
     pub(crate) fn ticks(&mut self, nanoseconds: u64) -> u64 {
         // Rounding, here and in `nanoseconds`, is less than two ticks.
         ((nanoseconds as f64 / self.rate()) as u64).saturating_sub(2)
     }
 
-    /// The time from one time stamp to another; 0 if that was before.
+    /// The time from one time stamp to another; 0 if the second is earlier.
     pub(crate) fn nanoseconds_between(&mut self, from: u64, to: u64) -> u64 {
         let since = to.wrapping_sub(from);
         if since.cast_signed() < 0 { 0 } else { self.nanoseconds(since) }

@@ -1,4 +1,4 @@
-// Compiles the shaders of a folder, in the order of their names.
+// Compiles the shaders in a directory, in the order of their names.
 //
 // usage: glslang FOLDER [STEP [ROUNDS]]      (default 1 1: each shader once; STEP 3 takes one in three)
 

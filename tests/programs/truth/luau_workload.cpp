@@ -1,4 +1,4 @@
-// Compiles a script of Luau to byte code and runs it, several times.
+// Compiles a Luau script to byte code and runs it, several times.
 //
 // usage: luau SCRIPT [ROUNDS [ARGS...]]      (default 1; ARGS are the script's "...")
 

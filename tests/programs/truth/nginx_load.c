@@ -26,7 +26,7 @@ static void fail(const char *what) {
     exit(1);
 }
 
-/* Also when a client fails: nobody else would end the server. */
+/* Even if a client fails: nothing else would end the server. */
 static void stop_server(void) {
     FILE *file = fopen(pid_path, "r");
     long server;

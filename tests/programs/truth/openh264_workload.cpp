@@ -25,7 +25,7 @@ static uint64_t checksum(uint64_t sum, const unsigned char *bytes, size_t length
     return sum;
 }
 
-// Moving gradients, a disc that crosses the picture, and some noise.
+// Moving gradients, a disc that crosses the image, and some noise.
 static void draw(int frame, std::vector<unsigned char> &picture) {
     uint32_t noise = (uint32_t)frame * 2654435761u + 1;
     for (int y = 0; y < HEIGHT; y++)

@@ -1,4 +1,4 @@
-/* Runs a script of JavaScript.
+/* Runs a JavaScript script.
 
    usage: quickjs SCRIPT [SIZE]      (the script's `size`, default 1) */
 

@@ -1,5 +1,5 @@
-//! Arguments of functions: what a script gets is compared with what the program has noted that it
-//! passes, for compilers and optimizations that keep arguments in different places.
+//! Function arguments: the values that a script gets are compared with those that the program has
+//! noted, for compilers and optimizations that keep arguments in different places.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -12,11 +12,11 @@ use tests::{Compiler, compile};
 
 use super::{Scripted, scripted};
 
-/// Positions of arguments in the fixture.
+/// The number of argument positions in the fixture.
 const POSITIONS: usize = 9;
 
-/// What a script, or the program, says about the values of an argument. The hash depends on the
-/// order of the calls. Integers of all types are their 64 bits.
+/// What a script, or the program, reports about the values of an argument. The hash depends on the
+/// order of the calls. Integers of all types are represented by 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Values {
     Integers { hash: u64, sum: u64, calls: u64 },
@@ -43,7 +43,7 @@ impl Values {
         }
     }
 
-    /// Without the hash: exits come in another order than entries.
+    /// The values without the hash: exits are in another order than entries.
     fn sums(self) -> Self {
         match self {
             Self::Integers { sum, calls, .. } => Self::Integers { hash: 0, sum, calls },
@@ -80,7 +80,7 @@ fn script() -> String {
     script
 }
 
-/// What the script has seen, of arguments that it has asked for by one type.
+/// What the script has seen of the arguments that it requests with one type.
 fn seen(report: &Value, event: &str, ty: &str) -> Arguments {
     let of = |position: usize| {
         let table = of_table(report, &format!("{event}_{ty}_{position}"), ty);
@@ -109,7 +109,7 @@ pub(super) fn of_table(report: &Value, name: &str, ty: &str) -> BTreeMap<String,
     rows.iter().map(|row| (row[0].as_str().unwrap().to_owned(), values(row))).collect()
 }
 
-/// What the program has passed, with its kind, as it prints it.
+/// The arguments that the program has passed, with their kinds, as it prints them.
 pub(super) fn passed(found: &Scripted) -> Vec<((String, usize), char, Values)> {
     let text = String::from_utf8(found.run.stdout.clone()).unwrap();
     let line = |line: &str| {
@@ -137,8 +137,8 @@ fn name_of(function: &str, position: usize) -> &'static str {
     }
 }
 
-/// The arguments that are not known at some calls. All others must be what the program has passed,
-/// and of these there must be a note with the exact number of events.
+/// The arguments that are not known at some calls. All others must be those that the program has
+/// passed, and for these there must be a note with the exact number of events.
 fn incomplete(binary: &Path, what: &str) -> BTreeSet<String> {
     let found = scripted(&script(), binary, &[]);
     assert_eq!(found.run.stderr, "", "{what}");
@@ -184,8 +184,8 @@ fn incomplete(binary: &Path, what: &str) -> BTreeSet<String> {
     incomplete
 }
 
-/// Without optimization, all arguments are known. With it, all but those for which the compiler has
-/// no use after the call of the probe, or which it has changed before.
+/// Without optimization, all arguments are known. With it, all except those that the compiler no
+/// longer needs after the call to the probe, or that it has changed before.
 #[test]
 fn arguments_are_what_the_program_passes() {
     const OF_GCC: &[&str] = &["unused.1", "early.0", "integers.0", "modified.0", "small.1"];
@@ -256,7 +256,7 @@ fn arguments_in_cpp() {
     }
 }
 
-/// Sections may be compressed, or in a file of their own.
+/// Sections may be compressed, or in a separate file.
 #[test]
 fn debugging_information_is_compressed_or_separate() {
     const SCRIPT: &str = "native:func:entry(args.size: u64) { report var n: u64; n++; }";
@@ -282,7 +282,7 @@ fn debugging_information_is_compressed_or_separate() {
 }
 
 /// Rules that ask for arguments do not match functions whose parameters are not known, and the
-/// notes say why.
+/// notes state the reason.
 #[test]
 fn without_debugging_information_there_are_no_arguments() {
     const SCRIPT: &str = "native:func:entry(arg0: u64) { report var n: u64; n++; }";

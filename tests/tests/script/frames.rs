@@ -1,5 +1,5 @@
-//! Frame variables: at the exit of a call, a rule finds what rules have set at its entry, whatever
-//! was called meanwhile, and however that has ended.
+//! Frame variables: at the exit of a call, a rule finds the values that rules have set at its
+//! entry, whatever was called in between, and however those calls ended.
 
 use std::collections::BTreeMap;
 
@@ -60,8 +60,8 @@ fn each_call_has_its_own_variables() {
     }
 }
 
-/// What ended calls have used is used again: the variables take little memory, however many calls
-/// there are, and however they end.
+/// The memory of ended calls is reused: the variables take little memory, however many calls there
+/// are, and however they end.
 #[test]
 fn variables_of_ended_calls_take_no_memory() {
     let script = |count: usize, rules: &str| {

@@ -1,5 +1,5 @@
-//! `fastinst run`: scripts that observe native programs. A program must print and end as without
-//! the script; what a script counts is compared with what the program has counted itself.
+//! `fastinst run`: scripts that observe native programs. A program must print and end as it does
+//! without the script; a script's counts are compared with the program's own.
 
 mod arguments;
 mod frames;
@@ -82,7 +82,7 @@ fn by_function(reports: &[Value], variable: &str) -> BTreeMap<String, u64> {
     sums
 }
 
-/// What a program has printed: a name and a number in each line.
+/// The output of a program: a name and a number in each line.
 fn own_counts(run: &Run) -> BTreeMap<String, u64> {
     let text = String::from_utf8_lossy(&run.stdout);
     let counts = text.lines().filter_map(|line| line.split_once(' '));
@@ -137,7 +137,7 @@ fn timed_samples_cost_little_in_between() {
     }
 }
 
-/// A rule that needs all events gets them, also where a sampled one comes first; and each period
+/// A rule that needs all events gets them, even where a sampled rule comes first; and each period
 /// has its sample.
 #[test]
 fn timed_samples_leave_other_rules_alone() {
@@ -147,7 +147,7 @@ fn timed_samples_leave_other_rules_alone() {
         native:func:entry / fname == \"inner\" || fname == \"leaf\" / { report var calls: u64; calls++; }";
     let found = scripted(script, &binary, &["threads"]);
     assert_eq!(found.by_function("calls"), own_counts(&found.run), "{:?}", found.notes());
-    // The periods, of which nothing else is at the same places.
+    // The periods of rules that share their places with no other rule.
     let script = "report var sampled: u64; report var first: u64; report var last: u64;
         @sample(5ms) native:func:entry / fname == \"sleeper\" / { sampled++; if (first == 0) { first = ns; } last = ns; }";
     let found = scripted(script, &binary, &["durations"]);
@@ -189,7 +189,7 @@ fn signal_handlers_interrupt_probes() {
     }
 }
 
-/// The entries of calls that were left by longjmp do not become those of other calls.
+/// The entries of calls that were left by longjmp are not attributed to other calls.
 #[test]
 fn calls_that_end_by_longjmp() {
     for found in check("longjmp") {
@@ -218,7 +218,7 @@ fn every_process_of_a_fork_has_its_own_variables() {
     }
 }
 
-/// A vfork child has the thread-local storage of its parent, and gets no ring of its own.
+/// A vfork child has the thread-local storage of its parent, and does not get a separate ring.
 #[test]
 fn the_first_probe_of_a_thread_in_a_vfork_child() {
     for found in check("vfork") {
@@ -254,7 +254,7 @@ fn durations_are_nanoseconds() {
     }
 }
 
-/// A script that asks for nothing but names does not need the rate of a clock.
+/// A script that asks only for names does not need the rate of a clock.
 #[test]
 fn predicates_choose_functions() {
     let binary = compile("fixtures/scripted.c", &["-O2"], Gcc);
@@ -273,7 +273,7 @@ fn predicates_choose_functions() {
     assert_eq!(found.by_function("both"), BTreeMap::from([("inner".to_owned(), 40_000)]));
 }
 
-/// Its thread's ring is that of its parent, whose worker makes room in it.
+/// The child uses the ring of its parent's thread, and the parent's worker makes room in it.
 #[test]
 fn a_vfork_child_waits_for_room() {
     let binary = compile("fixtures/vfork_many.c", &["-O2"], Gcc);
@@ -284,7 +284,7 @@ fn a_vfork_child_waits_for_room() {
     assert_eq!(found.by_function("calls")["borrowed_work"], 5001);
 }
 
-/// Fixtures that break such tools: they print and end as without a script.
+/// Fixtures that break such tools: they print and end as they do without a script.
 #[test]
 fn difficult_programs_stay_what_they_are() {
     for source in [
@@ -331,7 +331,8 @@ fn a_library_is_loaded_and_unloaded() {
     }
 }
 
-/// The calls before a script fails are counted, the program runs on, and the report says why.
+/// The calls before a script fails are counted, the program continues, and the report states the
+/// reason.
 #[test]
 fn a_script_that_fails() {
     let binary = compile("fixtures/scripted.c", &["-O2"], Gcc);
@@ -367,7 +368,7 @@ fn a_script_without_memory_fails() {
     let found = scripted(script, &binary, &["many"]);
     let notes = found.notes();
     assert!(notes.iter().any(|note| note.contains("no memory left")), "{notes:?}");
-    // An entry takes 72 bytes, of which there are 1 GiB, and growing needs the old ones.
+    // An entry takes 72 bytes; 1 GiB is available, and growing needs the old entries as well.
     let entries = found.reports[0]["values"]["n"].as_u64().unwrap();
     assert!((1_000_000..16_000_000).contains(&entries), "{entries}");
 }
@@ -400,7 +401,7 @@ fn mistakes_of_a_script_are_shown_before_the_program_runs() {
     refused(&binary, "native:func:exit { var k: u32 = log2(-1); }", &["unsigned"]);
 }
 
-/// A report for people, and one of tables.
+/// A human-readable report, and one of tables.
 #[test]
 fn formats() {
     let binary = compile("fixtures/scripted.c", &["-O2"], Gcc);
@@ -490,7 +491,7 @@ fn scripts_of_the_manual_that_ask_for_arguments() {
     assert_eq!((failures.run.stderr.as_str(), failures.notes()), ("", vec![]));
     let failures = failures.by_function("failures");
     assert!(failures.contains_key("narrow") && !failures.contains_key("absolute"), "{failures:?}");
-    // A signed number is no first argument of the script.
+    // The script asks for an unsigned argument: functions with a signed one do not match.
     assert_eq!(rows("latency_by_argument.mm"), <[Value; 0]>::default());
     let found = scripted(
         &fs::read_to_string(repo_root().join("profiler/script/scripts/latency_by_argument.mm")).unwrap(),
@@ -512,7 +513,7 @@ fn scripts_of_the_manual_that_ask_for_arguments() {
     assert_eq!(by_argument, expected);
 }
 
-/// Each thread has its own variables, although threads follow each other.
+/// Each thread has its own variables, even if threads run one after the other.
 #[test]
 fn variables_of_threads() {
     let binary = compile("fixtures/scripted.c", &["-O2"], Gcc);
@@ -543,8 +544,8 @@ fn variables_of_threads() {
     }
 }
 
-/// Stacks are the functions that are being called, however deep; reports of them are for programs
-/// that draw flame graphs.
+/// Stacks are the functions that are being called, however deep; their reports are for tools that
+/// draw flame graphs.
 #[test]
 fn call_stacks_are_folded() {
     let binary = compile("fixtures/scripted.c", &["-O0"], Gcc);
@@ -568,12 +569,12 @@ fn call_stacks_are_folded() {
     let mut expected: BTreeMap<String, u64> = (1..=50).map(|calls| (deep(calls), 1)).collect();
     expected.insert(format!("{};leaf", deep(50)), 1);
     assert_eq!(found, expected);
-    // Each call's time is spent once.
+    // The time of each call is counted once.
     let found = stacks("time_by_stack.mm", "durations");
     assert!(found["sleeper"] >= 5 * 1_000_000, "{found:?}");
 }
 
-/// Histograms for people have bars, and for programs numbers.
+/// Histograms have bars in human-readable reports, and numbers in others.
 #[test]
 fn histograms() {
     let binary = compile("fixtures/scripted.c", &["-O2"], Gcc);

@@ -1,5 +1,5 @@
-//! Results of functions: what a script gets is compared with what the program has noted that it has
-//! got, for compilers and optimizations that keep results in different places.
+//! Function results: the values that a script gets are compared with those that the program has
+//! noted, for compilers and optimizations that keep results in different places.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -28,8 +28,8 @@ fn script() -> String {
     script
 }
 
-/// The functions whose results are not known at some exits. All others must be what the program has
-/// got, and of these there must be a note with the exact number of events.
+/// The functions whose results are not known at some exits. All others must be those that the
+/// program has noted, and for these there must be a note with the exact number of events.
 fn incomplete(binary: &Path, what: &str) -> BTreeSet<String> {
     let found = scripted(&script(), binary, &[]);
     assert_eq!(found.run.stderr, "", "{what}");

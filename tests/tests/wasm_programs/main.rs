@@ -24,19 +24,19 @@ use std::time::Duration;
 
 use tests::{Run, ensure_wasm_jit, is_long, repo_root, run_within};
 
-/// For one step on a busy machine.
+/// The time limit for one step on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// One run of a program.
 #[derive(Clone, Copy)]
 struct Step {
-    /// File in the folder of the programs.
+    /// The file of the program, in the directory of the programs.
     program: &'static str,
     arguments: &'static [&'static str],
     environment: &'static [&'static str],
-    /// A folder next to the programs that the program sees as `/share`.
+    /// A directory next to the programs that the program sees as `/share`.
     share: Option<&'static str>,
-    /// Files that it writes, of which length and checksum are compared.
+    /// Files that the program writes; their length and checksum are compared.
     outputs: &'static [&'static str],
 }
 
@@ -48,11 +48,11 @@ enum Oracle {
     Wasmtime,
     /// `scripts/third-party.sh` builds the same program natively.
     Native(&'static str),
-    /// The same program for the JVM is this file next to the programs.
+    /// This file next to the programs is the same program for the JVM.
     Jvm(&'static str),
 }
 
-/// The folder of the programs, with these in it.
+/// The directory of the programs, after ensuring that it contains these.
 fn programs(names: &[&str]) -> PathBuf {
     let mut command = Command::new(repo_root().join("scripts/wasm-programs.sh"));
     let built = run_within(command.args(names), Duration::from_secs(900));
@@ -60,7 +60,7 @@ fn programs(names: &[&str]) -> PathBuf {
     PathBuf::from(String::from_utf8(built.stdout).expect("a UTF-8 path").trim_end())
 }
 
-/// Runs the steps one after the other in a folder `/work` with these files of `tests/programs/`,
+/// Runs the steps one after the other in a directory `/work` with these files of `tests/programs/`,
 /// and compares all output with the expected text of this name.
 #[track_caller]
 fn check(name: &str, oracle: Oracle, fetched: &[&str], files: &[&str], steps: &[Step]) {
@@ -245,8 +245,8 @@ fn gofmt_formats_a_file() {
     );
 }
 
-/// The compiler's largest function has 760 kB, and a table of 12,132 targets. In the long form
-/// only: it takes more than a minute to build the compiler.
+/// The compiler's largest function has 760 kB, and a table of 12,132 targets. Only in the long
+/// form: building the compiler takes more than a minute.
 #[test]
 fn the_go_compiler_compiles_a_package() {
     if !is_long() {
@@ -300,7 +300,7 @@ fn lua_runs_small_functions() {
     check("lua", Oracle::Native("lua"), &["lua"], &["small_functions.lua"], &[script]);
 }
 
-/// Rust's standard library and packages: a picture rendered in floating point, regular expressions,
+/// Rust's standard library and packages: an image rendered in floating point, regular expressions,
 /// JSON, files and errors.
 #[test]
 fn rust_draws_and_indexes() {
@@ -317,8 +317,8 @@ fn rust_draws_and_indexes() {
     );
 }
 
-/// Objects of a thousand types, casts, closures, coroutines, exceptions, and much garbage: as the
-/// compiler writes them, and after an optimizer that puts most types into one group.
+/// Objects of a thousand types, casts, closures, coroutines, exceptions, and much garbage: both as
+/// the compiler writes them, and after an optimizer that puts most types into one group.
 #[test]
 fn kotlin_makes_objects() {
     let objects = |program| Step { program, ..STEP };

@@ -1,5 +1,6 @@
 //! The programs with small workloads under every monitor of `wasm-jit monitors`: output and exit
-//! code are those without monitors, and figures of different monitors that mean the same are equal.
+//! code are the same as without monitors, and figures of different monitors that mean the same are
+//! equal.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +13,7 @@ use tests::{Run, ensure_wasm_jit, is_long, repo_root, run_within};
 
 use super::{STEP, Step, TIME_LIMIT, engine, ours, programs};
 
-/// Reports, by the names of the monitors.
+/// Reports, by monitor name.
 pub(super) struct Reports(BTreeMap<String, Value>);
 
 /// Figures by function or by offset.
@@ -26,7 +27,7 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    /// A folder with its files, in `work`.
+    /// A directory with the workload's files, in `work`.
     pub(super) fn folder(&self) -> TempDir {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         for part in ["work", "tmp"] {
@@ -46,7 +47,7 @@ impl Workload {
         run_within(&mut command, TIME_LIMIT)
     }
 
-    /// Records it with these options; returns also the program.
+    /// Records the program with these options; also returns the program.
     pub(super) fn recorded(&self, trace: &Path, options: &[&str]) -> (Run, PathBuf) {
         let folder = self.folder();
         let programs = programs(&[self.fetched]);
@@ -57,7 +58,7 @@ impl Workload {
         (run_within(&mut command, TIME_LIMIT), program)
     }
 
-    /// Runs it under monitors, and compares output and exit code with those of `plain`.
+    /// Runs the program under monitors, and compares output and exit code with those of `plain`.
     #[track_caller]
     fn monitored(&self, monitors: &str, plain: &Run) -> Reports {
         let run = self.run(&["--monitors", monitors, "--monitor-format", "json"]);
@@ -81,7 +82,7 @@ fn rest_of(stderr: &str) -> String {
 }
 
 impl Reports {
-    /// Those among the lines of standard error.
+    /// The reports among the lines of standard error.
     pub(super) fn read(stderr: &str) -> Self {
         let reports = stderr.lines().filter(|line| line.starts_with("{\"monitor\":"));
         let reports = reports.map(|line| {
@@ -107,7 +108,7 @@ impl Reports {
         rows.unwrap_or_else(|| panic!("{monitor} has no table {table}")).iter()
     }
 
-    /// Sums of columns of a table by another column. Rows that are 0 are left out.
+    /// Sums of columns of a table, grouped by another column. Rows that are 0 are left out.
     #[track_caller]
     pub(super) fn sums(&self, monitor: &str, table: &str, by: &str, columns: &[&str]) -> Figures {
         let mut sums = Figures::new();
@@ -121,7 +122,7 @@ impl Reports {
         sums
     }
 
-    /// How often the instructions of these opcodes were executed, by their offsets.
+    /// The number of executions of the instructions with these opcodes, by offset.
     #[track_caller]
     fn executed(&self, is_wanted: impl Fn(&str) -> bool) -> Figures {
         let wanted = self.rows("hotness", "by_instruction").filter(|row| is_wanted(opcode(row)));
@@ -164,7 +165,7 @@ fn check_counts(reports: &Reports) {
     let by_function = reports.sums("icount", "functions", "function", &["instructions"]);
     let hot = reports.sums("hotness", "by_instruction", "function", &["times"]);
     assert_same("icount's and hotness' functions", &by_function, &hot);
-    // Coverage has what hotness has seen at least once.
+    // Coverage contains what hotness has seen at least once.
     let mut places = Figures::new();
     let mut functions = 0;
     for row in reports.rows("hotness", "by_instruction") {
@@ -252,7 +253,7 @@ fn check_arcs(reports: &Reports) {
     assert_eq!(by_host, reports.value("calls", "by_host"), "calls by the host");
 }
 
-/// Those, and others that see calls.
+/// These, and other monitors that observe calls.
 const CALLS: &str = "calls,calltree,profile,hostcalls,opcodes,latency";
 
 #[track_caller]
@@ -275,7 +276,7 @@ fn check_calls(reports: &Reports) {
             .filter(|(name, _)| name.rsplit(['.', ':']).next() == Some(function))
             .map(|(_, n)| n)
             .sum();
-        // The name section may call an import as it likes, and a function around it the same.
+        // The name section may give an import and the function around it the same name.
         assert!(ends >= *calls || ends == 0, "{function}: hostcalls has {calls}, calls {ends}");
     }
 }
@@ -291,7 +292,7 @@ fn check_memory(reports: &Reports) {
         is_atomic || opcode.contains(".load") || opcode.contains(".store")
     };
     let mut expected = reports.executed(is_access);
-    // A copy loads and stores.
+    // A copy both loads and stores.
     expected
         .extend(reports.executed(|opcode| opcode == "memory.copy").into_iter().map(|(at, n)| (at, 2 * n)));
     expected.extend(reports.executed(|opcode| matches!(opcode, "memory.fill" | "memory.init")));
@@ -300,7 +301,7 @@ fn check_memory(reports: &Reports) {
         let plain = reports.executed(is_access);
         figures.into_iter().filter(|(at, _)| plain.contains_key(at)).collect()
     };
-    // Of the bulk instructions, the cache leaves out those of no bytes.
+    // The cache ignores bulk instructions with a length of zero.
     let cached = simple(reports.sums("cache", "by_instruction", "offset", &["accesses"]));
     assert_same("cache and memory", &cached, &simple(accesses.clone()));
     let sum = ["loads", "stores", "modifications"].map(|name| reports.value("memory", name));
@@ -347,7 +348,7 @@ pub(super) const PYTHON: Workload = Workload {
     step: Step { program: "python.wasm", arguments: &["-S", "-c", "print(sum(range(100)))"], ..STEP },
 };
 
-/// With workloads, and with arguments for which they do little.
+/// Programs with workloads, and with arguments for which they do little.
 pub(super) const LARGE: [(Workload, &[&str]); 3] = [
     (
         Workload {
@@ -397,11 +398,11 @@ fn all_monitors() -> Vec<String> {
     text.lines().filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect()
 }
 
-/// Its figures are the same in each run.
+/// The figures of the program are the same in each run.
 #[test]
 fn monitors_together_have_the_figures_of_each_alone() {
     let plain = ICEPLL.run(&[]);
-    // The module has no allocator with a name; the trace goes to standard error.
+    // The module has no named allocator; the trace goes to standard error.
     let names: Vec<String> =
         all_monitors().into_iter().filter(|name| !matches!(name.as_str(), "alloc" | "trace")).collect();
     assert!(names.len() >= 15, "{names:?}");
@@ -413,7 +414,7 @@ fn monitors_together_have_the_figures_of_each_alone() {
     check_arcs(&ICEPLL.monitored(SAMPLED_ARCS, &plain));
     for name in &names {
         let alone = ICEPLL.monitored(name, &plain);
-        // The others measure times.
+        // The other monitors measure times.
         if !matches!(name.as_str(), "calltree" | "hostcalls" | "latency" | "profile") {
             assert!(alone.of(name) == together.of(name), "{name} alone reports something else");
         }
@@ -443,7 +444,7 @@ fn a_trace_has_each_instruction_that_is_counted() {
     );
 }
 
-/// Its errors are exceptions.
+/// Lua's errors are exceptions.
 #[test]
 fn monitors_of_lua_agree() {
     let plain = LUA.run(&[]);
@@ -486,7 +487,7 @@ fn monitors_of_a_rust_program_agree() {
     check_calls(&RUST.monitored(CALLS, &plain));
 }
 
-/// A goroutine leaves a function and comes back to it later, without calls that Wasm knows.
+/// A goroutine leaves a function and returns to it later, without calls that are visible in Wasm.
 #[test]
 fn monitors_of_gofmt_agree() {
     let plain = GOFMT.run(&[]);
@@ -510,7 +511,7 @@ fn monitors_of_python_agree() {
     }
 }
 
-/// Modules of 2 to 69 MB. Probes are made in functions that are called.
+/// Modules of 2 to 69 MB. Probes are created only in functions that are called.
 #[test]
 fn monitors_of_large_programs_agree() {
     // Go's compiler takes as long as yosys.

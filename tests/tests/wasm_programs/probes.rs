@@ -1,7 +1,7 @@
 //! The programs with small workloads under probes: with `ProbeSites::All` (places for probes at the
 //! entries of functions; those at all instructions come with a function's first probe), with a
-//! counter at every instruction that is executed, and with a thread that makes probes and
-//! switches them at random all the time. Output and exit code are those without probes.
+//! counter at every instruction that is executed, and with a thread that continuously creates
+//! probes and toggles them at random. Output and exit code are the same as without probes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,16 +17,16 @@ use wasm_jit_wasi::{Exit, OutputPipe, WasiCtx, WasiCtxBuilder, add_to_linker};
 use super::monitors::{GOFMT, ICEPLL, LARGE, LUA, PYTHON, RUST, SQLITE, Workload};
 use super::programs;
 
-/// Stack of the thread that runs a program.
+/// The stack size of the thread that runs a program.
 const STACK: usize = 64 << 20;
 
-/// How many probes the other thread makes.
+/// The maximum number of probes that the other thread creates.
 const MAX_PROBES: usize = 3000;
 
-/// How often they are switched at least.
+/// The minimum number of toggles.
 const ENOUGH: u64 = 2000;
 
-/// Ends the other thread, also if a check fails.
+/// Ends the other thread, even if a check fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -35,7 +35,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// What a program has printed, and its exit code.
+/// The output of a program, and its exit code.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     stdout: Vec<u8>,
@@ -100,7 +100,7 @@ impl Toggled {
         Self { module: module.clone(), called, toggles, _watch: watch.expect("code can be patched") }
     }
 
-    /// Switches probes until it is over.
+    /// Toggles probes until the run is over.
     fn run(&self, is_over: &AtomicBool) {
         let mut random = SmallRng::seed_from_u64(1);
         let mut probes = Vec::new();
@@ -117,7 +117,7 @@ impl Toggled {
         }
     }
 
-    /// A new one, if the place can be reached.
+    /// A new probe, if the place can be reached.
     fn probe(&self, random: &mut SmallRng) -> Option<Probe> {
         let called = self.called.lock().unwrap();
         let function = *called.get(random.random_range(0..called.len().max(1)))?;
@@ -176,7 +176,7 @@ fn programs_of_other_languages_do_not_notice_probes() {
     }
 }
 
-/// In the long form.
+/// Only in the long form.
 #[test]
 fn large_programs_do_not_notice_probes() {
     let chosen = if is_long() { &LARGE[..] } else { &[] };

@@ -1,5 +1,6 @@
-//! The programs with small workloads are recorded: output and exit code are those of `run`, and
-//! replays equal the recordings, event by event, in three engines: this one, wasmi, and node.
+//! The programs with small workloads are recorded: output and exit code are the same as those of
+//! `run`, and replays equal the recordings, event by event, in three engines: this one, wasmi, and
+//! node.
 
 use std::fs;
 use std::path::Path;
@@ -31,13 +32,13 @@ fn replay(file: &Path) -> [i32; 3] {
     let mut store = Store::new(&engine, ());
     let instance = Linker::new(&engine).instantiate(&mut store, &module).unwrap();
     let start = instance.get_typed_func::<(), ()>(&mut store, "_start").unwrap();
-    // A run that has ended by exit traps.
+    // The replay of a run that has ended by exit traps.
     let _ = start.call(&mut store, ());
     GLOBALS.map(|name| instance.get_global(&mut store, name).unwrap().get(&mut store).unwrap_i32())
 }
 
-/// The same in wasmi; `None` for a program with exceptions, which wasmi does not support: that is
-/// said.
+/// The same in wasmi; `None`, with a message, for a program with exceptions, which wasmi does not
+/// support.
 fn replay_in_wasmi(file: &Path) -> Option<[i32; 3]> {
     let engine = wasmi::Engine::default();
     let module = match wasmi::Module::new(&engine, fs::read(file).unwrap()) {
@@ -69,7 +70,7 @@ try { exports._start(); } catch (error) {
 console.log(JSON.stringify(names.map((name) => exports[name].value)));
 ";
 
-/// The same in node; `None` if there is no node, which is said.
+/// The same in node; `None`, with a message, if there is no node.
 fn replay_in_node(file: &Path) -> Option<[i32; 3]> {
     let mut command = Command::new("node");
     if command.arg("--version").output().is_err() {
@@ -108,7 +109,7 @@ fn check_replay(file: &Path, what: &str) {
     }
 }
 
-/// The calls of one function are a replay of their own.
+/// The calls to one function are a separate replay.
 #[track_caller]
 fn check_slice(workload: &Workload, function: &str) {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
@@ -129,8 +130,8 @@ fn check_slice(workload: &Workload, function: &str) {
     check_javascript("slice.trace", program, folder);
 }
 
-/// Some calls of a function in the middle of the run are a replay of their own, and the program is
-/// none the wiser.
+/// Several calls to a function in the middle of the run are a separate replay, and the program is
+/// not affected.
 #[track_caller]
 fn check_middle(workload: &Workload, from: &str, calls: u64) {
     let plain = workload.run(&[]);
@@ -162,19 +163,19 @@ fn check(workload: &Workload) {
     let folder = folder.path();
     let trace = folder.join("app.trace");
     let (recorded, program) = workload.recorded(&trace, &[]);
-    // Nothing on standard error either, but for what the program prints.
+    // Nothing on standard error either, except what the program prints.
     assert_eq!(
         (recorded.status, &recorded.stdout, &recorded.stderr),
         (plain.status, &plain.stdout, &plain.stderr)
     );
     let program = program.to_str().expect("a UTF-8 path");
-    // This runs the program with the host of the trace, and compares all events.
+    // Runs the program with the host of the trace, and compares all events.
     let reduced = command(&["reduce", "app.trace", program, "-o", "small.trace"], folder);
     for trace in ["app.trace", "small.trace"] {
         command(&["replay-gen", "--check", trace, program, "-o", "check.wasm"], folder);
         check_replay(&folder.join("check.wasm"), &format!("{program}: {trace}"));
     }
-    // node compiles larger programs for seconds.
+    // node takes seconds to compile larger programs.
     let is_small = fs::metadata(program).unwrap().len() < 2 << 20;
     if is_small || std::env::var_os("LONG_TESTS").is_some() {
         check_javascript("small.trace", program, folder);
@@ -183,7 +184,7 @@ fn check(workload: &Workload) {
     let (reduced, dump) = (text(&reduced), text(&command(&["trace", "dump", "small.trace"], folder)));
     let after = format!("{} after", dump.lines().count());
     assert!(reduced.lines().next().is_some_and(|line| line.ends_with(&after)), "{reduced}");
-    // A trace that was cut anywhere is an error, or a part of it.
+    // A truncated trace is either an error, or a prefix of the trace.
     let bytes = fs::read(&trace).unwrap();
     fs::write(&trace, &bytes[..bytes.len() / 2]).unwrap();
     let mut cut = Command::new(ensure_wasm_jit());
@@ -224,7 +225,7 @@ fn recorded_python() {
 #[test]
 fn slices_of_lua() {
     check_slice(&LUA, "luaV_finishget");
-    // It calls functions of the host that change memory.
+    // It calls host functions that change memory.
     check_slice(&LUA, "fread");
 }
 

@@ -1,7 +1,7 @@
 //! The scripts of `wasm-jit/whamm/scripts/` on a program, compared with the monitors of `wasm-jit
 //! monitors`: the same counts.
 //!
-//! Places are compared by their offsets in the module, which both reports have.
+//! Places are compared by their offsets in the module, which are in both reports.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ fn observed(program: &Workload, script: &str, monitors: &str) -> Reports {
     Reports::read(&run.stderr)
 }
 
-/// How often something happened at each place, by its offset.
+/// The number of times that something happened at each place, by the place's offset.
 #[track_caller]
 fn by_offset(reports: &Reports, script: &str, variable: &str) -> Figures {
     reports.sums(script, "by_site", "offset", &[variable])
@@ -56,7 +56,7 @@ fn branches_are_counted_as_by_branches() {
                 conditional.map(|row| (key(&row["offset"]), row[column].as_u64().expect("a number")));
             let counted: Figures = counted.filter(|(_, times)| *times > 0).collect();
             let mut found = by_offset(&reports, script, variable);
-            // The paper's monitor has unconditional branches, too.
+            // The paper's monitor also covers unconditional branches.
             let rows = reports.rows(script, "by_site");
             for row in rows.filter(|row| row["event"] == "wasm:opcode:br:before") {
                 found.remove(&key(&row["offset"]));
@@ -71,7 +71,7 @@ fn kinds_of_instructions_are_counted_as_by_hotness() {
     let reports = observed(&ICEPLL, "imix.mm", "hotness");
     let mut executed = Figures::new();
     for row in reports.rows("hotness", "by_instruction") {
-        // Of the `end` of a function, the text of the module has a parenthesis.
+        // In the text format, the `end` of a function is a parenthesis.
         let name = match opcode(row) {
             ")" | "?" => "end",
             name => name,
@@ -107,8 +107,8 @@ fn call_sites_and_the_call_graph_are_those_of_calls() {
     let executed: Figures = executed.filter(|(_, times)| *times > 0).collect();
     let times = by_offset(&reports, "hot_call_sites.mm", "times");
     assert_same("hot_call_sites.mm and hotness", &times, &executed);
-    // The monitor's graph has direct and indirect calls, also of the host, whose functions have
-    // other names there.
+    // The monitor's graph contains direct and indirect calls, including calls to the host, whose
+    // functions have other names there.
     let counting = tests::repo_root().join("wasm-jit/whamm/scripts/calls.mm");
     let direct = observed(&LUA, "call_graph.mm", &format!("calls,{}", counting.display()));
     let indirect = observed(&LUA, "indirect_targets.mm", "calls");

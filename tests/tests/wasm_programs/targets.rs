@@ -1,7 +1,7 @@
 //! The targets of a script on kernels of the benchmarks (one of four; all of them in the long
-//! form), and on a real program: as a module that monitors the program
-//! in place, and in the program that is rewritten, it prints the same report. The script that runs
-//! in place by itself, and the built-in monitors, have the same counts.
+//! form), and on a real program: the script prints the same report as a module that monitors the
+//! program in place, and in the rewritten program. The script that runs in place by itself, and the
+//! built-in monitors, have the same counts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -61,7 +61,7 @@ fn sums(printed: &str) -> BTreeMap<String, u64> {
 }
 
 impl Program<'_> {
-    /// What a script finds, with the same text from both targets.
+    /// The values of a script, whose text is the same from both targets.
     #[track_caller]
     fn printed(&self, folder: &Path, script: &str, plain: &Run) -> String {
         let path = |name: &str| folder.join(name).to_string_lossy().into_owned();

@@ -7,7 +7,7 @@ use wasm_jit::{Cache, Config, Engine};
 
 use crate::last_error::{failed, required};
 
-/// What failures call it.
+/// The name of the argument in failure messages.
 const A_CONFIG: &str = "a configuration";
 
 #[unsafe(no_mangle)]
@@ -40,7 +40,7 @@ extern "C" fn wasm_jit_config_set_consume_fuel(config: Option<&mut Config>, cons
 }
 
 /// # Safety
-/// `folder` is null, or a null-terminated text.
+/// `folder` is null or points to a null-terminated text.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wasm_jit_config_set_cache(
     config: Option<&mut Config>,
@@ -51,7 +51,7 @@ unsafe extern "C" fn wasm_jit_config_set_cache(
         failed("a null pointer instead of a configuration or a folder");
         return false;
     };
-    // SAFETY: it is not null; the rest is the caller's promise.
+    // SAFETY: the pointer is not null; the rest is the caller's obligation.
     let folder = unsafe { CStr::from_ptr(folder) };
     match Cache::new(OsStr::from_bytes(folder.to_bytes()), max_bytes) {
         Ok(cache) => {
@@ -65,13 +65,13 @@ unsafe extern "C" fn wasm_jit_config_set_cache(
     }
 }
 
-/// Null on a processor that the engine does not support.
+/// Creates an engine. Null on a processor that the engine does not support.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_engine_new() -> Option<Box<Engine>> {
     new(&Config::default())
 }
 
-/// As [`wasm_engine_new`]; without a configuration, the default one.
+/// As [`wasm_engine_new`], with a configuration; if that is null, the default one.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_engine_new_with_config(config: Option<Box<Config>>) -> Option<Box<Engine>> {
     new(&config.unwrap_or_default())
@@ -81,6 +81,6 @@ fn new(config: &Config) -> Option<Box<Engine>> {
     Engine::new(config).map(Box::new).map_err(failed).ok()
 }
 
-/// Stores and modules of the engine remain usable.
+/// Deletes an engine. Its stores and modules remain usable.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_engine_delete(_: Option<Box<Engine>>) {}

@@ -1,5 +1,5 @@
-//! `wasm_extern_t`: functions, globals, tables and memories; also tags, which `wasm.h` has no other
-//! type for.
+//! `wasm_extern_t`: functions, globals, tables and memories, and also tags, which have no other
+//! type in `wasm.h`.
 
 use crate::last_error::expect;
 use crate::object::{Kind, Object};
@@ -10,17 +10,17 @@ export_vectors! {
     "extern" Option<Box<crate::object::Object>>;
 }
 
-/// What failures call it.
+/// The name of the argument in failure messages.
 const AN_EXTERN: &str = "a function, global, table, memory or tag";
 
-/// The type; the minimum of tables and memories is their current size.
+/// The type of an extern; the minimum of tables and memories is their current size.
 fn type_of(object: Option<&Object>) -> Option<ExternType> {
     let (store, item) =
         expect(object, AN_EXTERN, |object| Some((object.store.clone(), object.kind.to_item()?)))?;
     Some(ExternType::of(store.with(|store| item.ty(store))))
 }
 
-/// Of what is not an extern, the kind of a function.
+/// The kind of an extern; for anything else, that of a function.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_extern_kind(object: Option<&Object>) -> u8 {
     let kind = expect(object, AN_EXTERN, |object| {

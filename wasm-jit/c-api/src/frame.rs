@@ -12,7 +12,7 @@ use crate::vector::export_vectors;
 /// `wasm_frame_t`.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
-    /// `None` of an instance that could not be created: its segments did not fit.
+    /// `None` for an instance whose creation failed because its segments did not fit.
     instance: Option<Box<Object>>,
     func_index: u32,
     func_offset: usize,
@@ -43,7 +43,7 @@ extern "C" fn wasm_frame_copy(frame: Option<&Frame>) -> Option<Box<Frame>> {
     frame.cloned().map(Box::new)
 }
 
-/// The instance, which belongs to the frame.
+/// The instance of a frame, which belongs to the frame.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_frame_instance(frame: Option<&Frame>) -> Option<&Object> {
     required(frame, "a frame")?.instance.as_deref()

@@ -22,15 +22,15 @@ type CallbackWithEnv =
 /// A function of C code.
 enum HostFunc {
     Plain(Callback),
-    /// The finalizer of the environment runs when the store is freed.
+    /// The finalizer of the environment, which runs when the store is freed.
     WithEnv(CallbackWithEnv, Finalized),
 }
 
 impl HostFunc {
-    /// Calls it; returns its trap.
+    /// Calls the function; returns its trap.
     ///
     /// # Safety
-    /// The values are those of the function's type.
+    /// The arguments are of the function's parameter types.
     unsafe fn call(&self, args: &Vector<Value>, results: &mut Vector<Value>) -> Option<Box<Object>> {
         // SAFETY: the caller's obligation.
         unsafe {
@@ -41,7 +41,7 @@ impl HostFunc {
         }
     }
 
-    /// The engine's function that calls this one.
+    /// Adds the engine's function that calls this one to the store.
     fn insert(self, store: &Rc<SharedStore>, ty: &FuncType) -> Result<Func, Error> {
         if ty.params().chain(ty.results()).any(|ty| ty == ValType::V128) {
             return Err(no_vectors());
@@ -95,7 +95,7 @@ fn new(store: Option<&StoreHandle>, ty: Option<&ExternType>, func: Option<HostFu
     Some(Object::new(store, Kind::Func(func)))
 }
 
-/// Null if the type has vectors.
+/// Creates a function. Null if its type has vectors.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_func_new(
     store: Option<&StoreHandle>,
@@ -105,7 +105,8 @@ extern "C" fn wasm_func_new(
     new(store, ty, callback.map(HostFunc::Plain))
 }
 
-/// As [`wasm_func_new`]. The finalizer runs with the store's end; at once if the result is null.
+/// As [`wasm_func_new`]. The finalizer runs when the store is freed, or at once if the result is
+/// null.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_func_new_with_env(
     store: Option<&StoreHandle>,
@@ -118,7 +119,7 @@ extern "C" fn wasm_func_new_with_env(
     new(store, ty, callback.map(|callback| HostFunc::WithEnv(callback, env)))
 }
 
-/// What failures call it.
+/// The name of the argument in failure messages.
 const A_FUNCTION: &str = "a function";
 
 fn func(object: Option<&Object>) -> Option<(Rc<SharedStore>, Func)> {
@@ -148,13 +149,13 @@ extern "C" fn wasm_func_result_arity(object: Option<&Object>) -> usize {
     type_of(object).map_or(0, |ty| ty.results().len())
 }
 
-/// Calls a function. Returns a trap, also for arguments of other types or another number, and for
-/// functions with vectors; otherwise null, and the results have been written. Those for which there
-/// is no place are dropped. An object that is no function is a trap, too. A null pointer has no
-/// store for a trap: the results are zeros then.
+/// Calls a function. Returns null if it succeeds, with the results written; results for which there
+/// is no room are dropped. Otherwise returns a trap, including for arguments of the wrong types or
+/// number, for functions with vectors, and for an object that is not a function. A null pointer has
+/// no store to create a trap in: then the results are zeros.
 ///
 /// # Safety
-/// The elements of `results` are to be overwritten; they need not be initialized.
+/// The elements of `results` are overwritten; they need not be initialized.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wasm_func_call(
     object: Option<&Object>,

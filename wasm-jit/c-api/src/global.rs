@@ -1,4 +1,4 @@
-//! `wasm_global_t`.
+//! `wasm_global_t`: global variables.
 
 use std::mem::MaybeUninit;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use crate::types::ExternType;
 use crate::value::{Value, no_vectors};
 use crate::vector;
 
-/// Null if the value is of another type, or the type is that of vectors.
+/// Creates a global. Null if the value is of another type, or the type is a vector.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_global_new(
     store: Option<&StoreHandle>,
@@ -40,7 +40,7 @@ extern "C" fn wasm_global_type(object: Option<&Object>) -> Option<Box<ExternType
     Some(Box::new(ExternType::of(wasm_jit::ExternType::Global(ty))))
 }
 
-/// The value; of a vector, only its kind.
+/// Stores the value of a global; for a vector, only its kind.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_global_get(object: Option<&Object>, out: Option<&mut MaybeUninit<Value>>) {
     let value = global(object).map(|(store, global)| {
@@ -50,7 +50,7 @@ extern "C" fn wasm_global_get(object: Option<&Object>, out: Option<&mut MaybeUni
     vector::store(out, value.unwrap_or_else(Value::zero));
 }
 
-/// Has no effect if the global is constant or of another type.
+/// Sets a global. Has no effect if it is constant or the value is of another type.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_global_set(object: Option<&Object>, value: Option<&Value>) {
     let (Some((store, global)), Some(value)) = (global(object), required(value, "a value")) else { return };

@@ -1,18 +1,18 @@
-//! What the host attaches to objects, with its finalizers, and when these run.
+//! Host values that are attached to objects: their finalizers, and when these run.
 //!
-//! A finalizer is a function of the host, which may call this library. The engine frees values
-//! while it works on a store, when nothing else may use the store. So finalizers that become due
-//! then wait until the engine has returned.
+//! A finalizer is a host function that may call this library. The engine frees values while it
+//! works on a store, when nothing else may use the store. Finalizers that become due then wait
+//! until the engine has returned.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::{fmt, ptr};
 
-/// A finalizer: it gets the value that it belongs to.
+/// A finalizer, which is called with its host value.
 pub(crate) type Finalizer = unsafe extern "C" fn(*mut c_void);
 
-/// A value of the host, with its finalizer.
+/// A host value, with its finalizer.
 #[derive(Debug)]
 struct HostValue {
     value: *mut c_void,
@@ -22,13 +22,13 @@ struct HostValue {
 impl HostValue {
     fn finalize(self) {
         if let Some(finalizer) = self.finalizer {
-            // SAFETY: the host has passed the two for this, and it happens once.
+            // SAFETY: the host has passed the two for this call, which happens once.
             unsafe { finalizer(self.value) };
         }
     }
 }
 
-/// A value of the host, whose finalizer runs when this is dropped.
+/// A host value whose finalizer runs when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Finalized(HostValue);
 
@@ -49,7 +49,7 @@ impl Drop for Finalized {
     }
 }
 
-/// The host's value of an object, if it has one.
+/// The host value of an object, if it has one.
 #[derive(Default)]
 pub(crate) struct HostInfo(Cell<Option<Finalized>>);
 
@@ -124,8 +124,7 @@ pub(crate) fn in_engine<R>(work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Calls a function of the host, which the engine waits for: finalizers that become due run at
-/// once.
+/// Calls a host function, for which the engine waits: finalizers that become due run at once.
 pub(crate) fn in_host<R>(call: impl FnOnce() -> R) -> R {
     PENDING.with(|pending| {
         let engine_works = pending.engine_works.replace(false);

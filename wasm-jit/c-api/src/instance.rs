@@ -1,4 +1,4 @@
-//! `wasm_instance_t`.
+//! `wasm_instance_t`: instances of modules.
 
 use std::mem::MaybeUninit;
 use std::rc::Rc;
@@ -13,11 +13,11 @@ use crate::vector::{self, Out, Vector};
 
 type Externs = Vector<Option<Box<Object>>>;
 
-/// Instantiates a module with these imports, in the module's order. If that fails, the result is
-/// null, and a trap says why; otherwise, that is null.
+/// Instantiates a module with these imports, in the module's order. On failure the result is null
+/// and the trap has the reason; otherwise the trap is null.
 ///
-/// The module may be one of another store of the engine, which another thread uses: nothing of its
-/// object is changed here, and its number of references is not atomic.
+/// The module may belong to another store of the engine, which another thread uses: nothing in its
+/// object is changed here, since its reference count is not atomic.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_instance_new(
     store: Option<&StoreHandle>,
@@ -65,7 +65,7 @@ fn instantiate(
     store.instantiate(module, &imports)
 }
 
-/// All exports, in the module's order.
+/// Stores all exports, in the module's order.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_instance_exports(object: Option<&Object>, out: Out<'_, Option<Box<Object>>>) {
     let instance = expect(object, "an instance", |object| match object.kind {

@@ -1,17 +1,17 @@
 //! `libwasm_jit`: the C interface `wasm.h` of the engine `wasm-jit`.
 //!
 //! The header is that of the WebAssembly C API (wasm-c-api); this library has the functions that it
-//! declares, and those of `include/wasm_jit.h`. `README.md` says how to use them, and what they do
-//! where the header leaves it open.
+//! declares, and those of `include/wasm_jit.h`. `README.md` explains how to use them, and what they
+//! do where the header leaves it open.
 //!
 //! # Pointers of C code
 //! Functions take `Option<&T>` for a pointer to something of type `T`, `Option<Box<T>>` for one
-//! that they own, and `Option<&mut MaybeUninit<T>>` for a place that they write a result to. That
-//! is what the header says about the pointers, and all of them may be null: a function that cannot
-//! do without fails (`last_error::required`), and returns null, zero or false. So there is unsafe
-//! code only in the modules marked below.
+//! that they own, and `Option<&mut MaybeUninit<T>>` for one that they write a result to. This is
+//! the header's contract, except that any pointer may be null: a function that requires one fails
+//! then (`last_error::required`), and returns null, zero or false. Unsafe code is therefore needed
+//! only in the modules marked below.
 //!
-//! | module | what it is | unsafe |
+//! | module | contents | unsafe |
 //! | --- | --- | --- |
 //! | `vector` | vectors of all kinds | yes |
 //! | `types` | types of values, functions, imports ... | conversions |
@@ -22,7 +22,7 @@
 //! | `func` | functions; calls in both directions | calls of C code |
 //! | `engine`, `module`, `instance`, `global`, `table`, `memory`, `externs`, `foreign`, `trap` (`trap_info`), `frame` | one type of the header each | loading machine code, in `module` |
 //! | `limits` | interrupts and fuel | |
-//! | `last_error` | reasons of failures | |
+//! | `last_error` | reasons for failures | |
 //! | `version` | the number of this version | |
 //!
 //! A panic would be a defect of this library or of the engine. It ends the process: no function

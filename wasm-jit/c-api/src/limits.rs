@@ -8,7 +8,7 @@ use crate::last_error::{failed, required};
 use crate::store::StoreHandle;
 use crate::vector;
 
-/// A handle to stop the store's program. Null in a host function of the store.
+/// Creates a handle to stop the store's program. Null in a host function of the store.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_jit_interrupt_handle_new(store: Option<&StoreHandle>) -> Option<Box<InterruptHandle>> {
     let handle = required(store, "a store")?.interrupt_handle();
@@ -26,18 +26,18 @@ extern "C" fn wasm_jit_interrupt(handle: Option<&InterruptHandle>) {
     }
 }
 
-/// The store need not exist any more.
+/// Deletes a handle, before or after its store.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_jit_interrupt_handle_delete(_: Option<Box<InterruptHandle>>) {}
 
-/// False if the engine's programs consume none.
+/// Sets the fuel of a store. False if the engine's programs consume none.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_jit_store_set_fuel(store: Option<&StoreHandle>, fuel: u64) -> bool {
     let Some(store) = required(store, "a store") else { return false };
     store.with(|mut store| store.set_fuel(fuel)).map_err(failed).is_ok()
 }
 
-/// False, and 0, if the engine's programs consume none.
+/// Stores the fuel that is left. False, and 0, if the engine's programs consume none.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_jit_store_get_fuel(
     store: Option<&StoreHandle>,

@@ -1,4 +1,4 @@
-//! `wasm_memory_t`: memories of one store, and those that threads share.
+//! `wasm_memory_t`: memories of one store, and shared memories.
 
 use std::ptr;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use crate::object::{Kind, Object};
 use crate::store::{SharedStore, StoreHandle};
 use crate::types::ExternType;
 
-/// Null if there is no memory, or the limits are invalid.
+/// Creates a memory. Null if there is no memory, or the limits are invalid.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_memory_new(store: Option<&StoreHandle>, ty: Option<&ExternType>) -> Option<Box<Object>> {
     let store = &required(store, "a store")?.clone();
@@ -39,7 +39,7 @@ fn memory(object: Option<&Object>) -> Option<(Rc<SharedStore>, Either)> {
     })
 }
 
-/// The minimum is the current size.
+/// The type of a memory, with its current size as the minimum.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_memory_type(object: Option<&Object>) -> Option<Box<ExternType>> {
     let (store, memory) = memory(object)?;
@@ -50,7 +50,7 @@ extern "C" fn wasm_memory_type(object: Option<&Object>) -> Option<Box<ExternType
     Some(Box::new(ExternType::of(store.with(|store| memory.ty(store)))))
 }
 
-/// The address of the contents, which never moves, and is valid as long as the store.
+/// The address of the contents, which never changes and is valid as long as the store.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_memory_data(object: Option<&Object>) -> *mut u8 {
     match memory(object) {
@@ -60,7 +60,7 @@ extern "C" fn wasm_memory_data(object: Option<&Object>) -> *mut u8 {
     }
 }
 
-/// In bytes.
+/// The size of the contents in bytes.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_memory_data_size(object: Option<&Object>) -> usize {
     match memory(object) {
@@ -70,7 +70,7 @@ extern "C" fn wasm_memory_data_size(object: Option<&Object>) -> usize {
     }
 }
 
-/// In pages; of a memory with more pages than the number can say, that number's maximum.
+/// The size in pages; the maximum of the result's type if it is larger.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_memory_size(object: Option<&Object>) -> u32 {
     let pages = match memory(object) {
@@ -81,7 +81,8 @@ extern "C" fn wasm_memory_size(object: Option<&Object>) -> u32 {
     u32::try_from(pages).unwrap_or(u32::MAX)
 }
 
-/// False if the memory's maximum is exceeded, or the system has no memory.
+/// Grows a memory by a number of pages. False if its maximum is exceeded, or the system has no
+/// memory.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_memory_grow(object: Option<&Object>, delta: u32) -> bool {
     let grown = match memory(object) {

@@ -1,4 +1,4 @@
-//! `wasm_module_t` and `wasm_shared_module_t`.
+//! `wasm_module_t` and `wasm_shared_module_t`: modules of one store, and modules for any thread.
 
 use wasm_jit::Module;
 
@@ -19,7 +19,7 @@ fn module(object: Option<&Object>) -> Option<&Module> {
     })
 }
 
-/// The two arguments, which must not be null.
+/// Both arguments, if neither is null; otherwise records a failure.
 fn binary_for<'a>(
     store: Option<&'a StoreHandle>,
     binary: Option<&'a Vector<u8>>,
@@ -61,7 +61,7 @@ extern "C" fn wasm_module_exports(object: Option<&Object>, out: Out<'_, Option<B
     store(out, exports);
 }
 
-/// The module with its machine code; an empty vector if that fails.
+/// Stores the module with its machine code; an empty vector if that fails.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_module_serialize(object: Option<&Object>, out: Out<'_, u8>) {
     let bytes = module(object).and_then(|module| module.serialize().map_err(failed).ok());
@@ -72,7 +72,7 @@ extern "C" fn wasm_module_serialize(object: Option<&Object>, out: Out<'_, u8>) {
 /// by another version of the engine or with other settings.
 ///
 /// # Safety
-/// The machine code is executed: nobody must have changed it in order to have it accepted.
+/// The machine code is executed: it must not have been tampered with.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wasm_module_deserialize(
     store: Option<&StoreHandle>,
@@ -84,7 +84,7 @@ unsafe extern "C" fn wasm_module_deserialize(
     module.map(|module| object(store, module)).map_err(failed).ok()
 }
 
-/// A module for any thread.
+/// Makes a module available to any thread.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_module_share(object: Option<&Object>) -> Option<Box<Module>> {
     module(object).cloned().map(Box::new)
@@ -93,7 +93,7 @@ extern "C" fn wasm_module_share(object: Option<&Object>) -> Option<Box<Module>> 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_shared_module_delete(_: Option<Box<Module>>) {}
 
-/// The module, for a store. Null if the store is one of another engine.
+/// The module, for a store. Null if the store belongs to another engine.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_module_obtain(
     store: Option<&StoreHandle>,

@@ -1,6 +1,6 @@
 //! Objects: everything that `wasm.h` calls a reference. `wasm_ref_t`, `wasm_extern_t`,
-//! `wasm_func_t` and so on are one type in Rust, so that a pointer to an object of each kind is one
-//! to a reference.
+//! `wasm_func_t` and so on are one type in Rust, so that a pointer to an object of any kind is also
+//! a pointer to a reference.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -21,7 +21,7 @@ pub(crate) struct Object {
     pub(crate) kind: Kind,
 }
 
-/// What an object is.
+/// The kind of an object, with its contents.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     Func(Func),
@@ -33,14 +33,14 @@ pub(crate) enum Kind {
     Instance(Instance),
     Module(Rc<Attached<Module>>),
     Trap(Rc<Attached<TrapInfo>>),
-    /// A value of the host: the data are a [`Foreign`].
+    /// A host value: the data are a [`Foreign`].
     Foreign(ExternRef),
     /// A structure, an array or an `i31`.
     Any(Rc<Attached<AnyRef>>),
     Exception(Rc<Attached<ExnRef>>),
 }
 
-/// Something with a place for a value of the host.
+/// An item that can have a host value attached.
 #[derive(Debug)]
 pub(crate) struct Attached<T> {
     pub(crate) value: T,
@@ -53,8 +53,8 @@ impl<T> Attached<T> {
     }
 }
 
-/// A value that only the thread that uses its store has access to, although the engine's types must
-/// be able to move to another thread.
+/// A value that only the thread that uses its store can access, although the engine requires its
+/// types to be `Send`.
 pub(crate) struct OfStore<T>(pub(crate) T);
 
 // SAFETY: such values are in the engine's store or on their way to it, and are accessed by
@@ -126,7 +126,7 @@ impl Kind {
         })
     }
 
-    /// Whether both are the same object of one store.
+    /// Whether both are the same object of the same store.
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Module(one), Self::Module(other)) => Rc::ptr_eq(one, other),
@@ -152,7 +152,7 @@ impl Kind {
         })
     }
 
-    /// The place for the host's value in an object that has one itself.
+    /// The host value of an object that stores it itself.
     fn info(&self) -> Option<&HostInfo> {
         match self {
             Self::Module(module) => Some(&module.info),

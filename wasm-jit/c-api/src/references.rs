@@ -1,4 +1,4 @@
-//! What all references have in common: deletion, copies, comparison, the host's values, and the
+//! What all references have in common: deletion, copies, comparison, host values, and the
 //! conversions between kinds.
 
 use std::ffi::c_void;
@@ -8,7 +8,7 @@ use crate::host_info::Finalized;
 use crate::last_error::required;
 use crate::object::{Kind, Object};
 
-/// Exports what every kind of reference has.
+/// Exports the functions that every kind of reference has.
 macro_rules! export_references {
     ($($name:literal)*) => {
         $(
@@ -125,14 +125,14 @@ mod as_externs {
 }
 
 /// # Safety
-/// The pointer is null or one to an object.
+/// The pointer is null or points to an object.
 unsafe fn only_if(object: *mut Object, is_kind: fn(&Kind) -> bool) -> *mut Object {
     // SAFETY: the caller's obligation.
     let fits = unsafe { object.as_ref() }.is_some_and(|object| is_kind(&object.kind));
     if fits { object } else { ptr::null_mut() }
 }
 
-/// Two nulls are the same.
+/// Whether both are the same object. Two null pointers are the same.
 fn same(one: Option<&Object>, other: Option<&Object>) -> bool {
     match (one, other) {
         (Some(one), Some(other)) => one.same(other),
@@ -144,7 +144,8 @@ fn host_info(object: Option<&Object>) -> *mut c_void {
     object.map_or(ptr::null_mut(), Object::host_info)
 }
 
-/// Attaches a value. Nothing keeps that of a null pointer: its finalizer runs at once.
+/// Attaches a host value. If the object is null, nothing keeps the value: its finalizer runs at
+/// once.
 fn set_host_info(
     object: Option<&Object>,
     value: *mut c_void,

@@ -1,15 +1,15 @@
 //! `wasm_store_t`: a store, which all of its objects share.
 //!
-//! Deleting the store, like deleting any object, ends one owner's use of it. The engine's store is
-//! freed when the last of them is gone, in any order.
+//! Deleting the store, like deleting any object, gives up one reference to it. The engine's store
+//! is freed with the last reference, whatever the order.
 //!
-//! A function of this library keeps a store that it uses: while it works, a host function or a
-//! finalizer may delete the object through which it got the store.
+//! A function of this library holds a reference to the store that it uses: while it works, a host
+//! function or a finalizer may delete the object through which it got the store.
 //!
 //! # Access
-//! The engine borrows a store exclusively while WebAssembly runs. A host function has to use the
-//! store through the [`Caller`] that it gets: it is noted here as long as C code runs in a host
-//! function, so that all functions of this library find the store where it is.
+//! The engine borrows a store exclusively while WebAssembly runs. A host function must use the
+//! store through its [`Caller`], which is recorded here while C code runs in a host function, so
+//! that all functions of this library find it.
 
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::collections::HashMap;
@@ -39,8 +39,8 @@ impl Data {
     }
 }
 
-/// An object that lives as long as its store. The address is that of a shared memory, which the
-/// store keeps: no other memory gets it.
+/// An object that lives as long as its store. A shared memory is identified by its address, which
+/// no other memory gets because the store keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Item {
     Func(Func),
@@ -52,7 +52,7 @@ pub(crate) enum Item {
     Instance(Instance),
 }
 
-/// A store, and what C code has attached to its objects.
+/// A store, with the host values that C code has attached to its objects.
 #[derive(Debug)]
 pub(crate) struct SharedStore {
     engine: Engine,
@@ -62,8 +62,8 @@ pub(crate) struct SharedStore {
     caller: Cell<*mut Caller<'static, Data>>,
     infos: RefCell<HashMap<Item, HostInfo>>,
     instances: RefCell<HashMap<InstanceId, Instance>>,
-    /// The shared memories that C code has got objects of, by their addresses. The engine's store
-    /// keeps only those of its instances.
+    /// The shared memories for which C code has objects, by address. The engine's store keeps only
+    /// those of its instances.
     shared_memories: RefCell<HashMap<usize, SharedMemory>>,
 }
 
@@ -83,13 +83,13 @@ impl SharedStore {
         &self.engine
     }
 
-    /// Uses the engine's store. C code runs meanwhile only in host functions, through
-    /// [`lend`](Self::lend).
+    /// Gives access to the engine's store. C code runs during the access only in host functions,
+    /// through [`lend`](Self::lend).
     pub(crate) fn with<R>(&self, work: impl FnOnce(StoreContextMut<'_, Data>) -> R) -> R {
         host_info::in_engine(|| {
-            // SAFETY: there is no other borrow. One of `with` ends before it returns, and while it
-            // exists, only a host function can get here, for which `caller` is not null: finalizers
-            // wait. One thread uses a store: a rule for C code.
+            // SAFETY: there is no other borrow. One made by `with` ends before it returns, and
+            // while it exists, only a host function can get here, for which `caller` is not null:
+            // finalizers wait. One thread uses a store at a time: a rule for C code.
             let context = unsafe {
                 match self.caller.get().as_mut() {
                     Some(caller) => caller.as_context_mut(),
@@ -108,7 +108,7 @@ impl SharedStore {
         if !self.caller.get().is_null() {
             return None;
         }
-        // SAFETY: as in `with`, where no host function runs; this calls no code of others.
+        // SAFETY: as in `with` when no host function runs; this calls no foreign code.
         unsafe { (*self.store.get()).as_mut() }.map(Store::interrupt_handle)
     }
 
@@ -120,25 +120,26 @@ impl SharedStore {
         result
     }
 
-    /// Attaches a value of the host to an object.
+    /// Attaches a host value to an object.
     pub(crate) fn set_info(&self, item: Item, value: Finalized) {
         let previous = self.infos.borrow_mut().insert(item, HostInfo::of(value));
-        // Runs a finalizer, which may use the store.
+        // Runs the finalizer of the previous value, which may use the store.
         drop(previous);
     }
 
-    /// What the host has attached to an object, or null.
+    /// The host value of an object, or null.
     pub(crate) fn info(&self, item: Item) -> *mut c_void {
         self.infos.borrow().get(&item).map_or(ptr::null_mut(), HostInfo::get)
     }
 
-    /// Keeps a shared memory as long as this store.
+    /// Keeps a shared memory for as long as this store.
     pub(crate) fn keep(&self, memory: &SharedMemory) {
         let address = memory.data_ptr().addr();
         self.shared_memories.borrow_mut().entry(address).or_insert_with(|| memory.clone());
     }
 
-    /// Instantiates a module. The instance is known before its start function runs, which may trap.
+    /// Instantiates a module. The instance is registered before its start function runs, which may
+    /// trap.
     pub(crate) fn instantiate(
         &self,
         module: &wasm_jit::Module,
@@ -153,7 +154,7 @@ impl SharedStore {
         Ok(instance)
     }
 
-    /// An instance of this store.
+    /// An object for an instance of this store.
     pub(crate) fn instance(&self, id: InstanceId) -> Option<Instance> {
         self.instances.borrow().get(&id).copied()
     }
@@ -174,6 +175,6 @@ extern "C" fn wasm_store_new(engine: Option<&Engine>) -> Option<Box<StoreHandle>
     required(engine, "an engine").map(|engine| Box::new(SharedStore::new(engine)))
 }
 
-/// The store is freed when all of its objects have been deleted, too.
+/// Deletes a store, which is freed when all of its objects have been deleted, too.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_store_delete(_: Option<Box<StoreHandle>>) {}

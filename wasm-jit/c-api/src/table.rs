@@ -1,4 +1,4 @@
-//! `wasm_table_t`.
+//! `wasm_table_t`: tables of references.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use crate::store::{SharedStore, StoreHandle};
 use crate::types::ExternType;
 use crate::value;
 
-/// A table whose elements are `init`. Null if that is of another type.
+/// Creates a table whose elements are `init`. Null if `init` is of another type.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_table_new(
     store: Option<&StoreHandle>,
@@ -31,14 +31,14 @@ fn table(object: Option<&Object>) -> Option<(Rc<SharedStore>, Table)> {
     })
 }
 
-/// The minimum is the current size.
+/// The type of a table, with its current size as the minimum.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_table_type(object: Option<&Object>) -> Option<Box<ExternType>> {
     let (store, table) = table(object)?;
     Some(Box::new(ExternType::of(store.with(|store| Extern::Table(table).ty(store)))))
 }
 
-/// Null also for an index beyond the table.
+/// The element at an index; null if it is null, or the index is beyond the table.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_table_get(object: Option<&Object>, index: u32) -> Option<Box<Object>> {
     let (store, table) = table(object)?;
@@ -50,7 +50,7 @@ extern "C" fn wasm_table_get(object: Option<&Object>, index: u32) -> Option<Box<
     value::object(&store, &element)
 }
 
-/// False for an index beyond the table, and for a reference of another type.
+/// Sets an element. False for an index beyond the table, and for a reference of another type.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_table_set(object: Option<&Object>, index: u32, reference: Option<&Object>) -> bool {
     change(object, reference, |store, table, element| {
@@ -58,7 +58,7 @@ extern "C" fn wasm_table_set(object: Option<&Object>, index: u32, reference: Opt
     })
 }
 
-/// Does something to a table with a reference of its type. Returns whether that was possible.
+/// Changes a table by `change`, with a reference of its type. Returns whether that was possible.
 fn change(
     object: Option<&Object>,
     reference: Option<&Object>,
@@ -70,14 +70,15 @@ fn change(
     element.and_then(|element| change(&store, table, element)).map_err(failed).is_ok()
 }
 
-/// Of a table with more elements than the number can say, that number's maximum.
+/// The number of elements; the maximum of the result's type if it is larger.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_table_size(object: Option<&Object>) -> u32 {
     let size = table(object).map_or(0, |(store, table)| store.with(|store| table.size(store)));
     u32::try_from(size).unwrap_or(u32::MAX)
 }
 
-/// False if the table's maximum, or the engine's, is exceeded, and for a reference of another type.
+/// Grows a table. False if its maximum, or the engine's, is exceeded, and for a reference of
+/// another type.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_table_grow(object: Option<&Object>, delta: u32, init: Option<&Object>) -> bool {
     change(object, init, |store, table, element| {

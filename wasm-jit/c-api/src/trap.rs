@@ -38,8 +38,8 @@ pub(crate) fn of_error(store: &Rc<SharedStore>, error: Error) -> Box<Object> {
     Object::new(store, Kind::Trap(trap))
 }
 
-/// The error that a host function of a store returns for the object that C code has returned. An
-/// exception is thrown on. A trap of another store, which another thread may use later, is copied:
+/// The error that a host function of a store returns for the trap that C code has returned. An
+/// exception is rethrown. A trap of another store, which another thread may use later, is copied:
 /// its exception cannot be caught here, and its frames have instances only there.
 pub(crate) fn to_error(store: &Rc<SharedStore>, object: &Object) -> Error {
     let Kind::Trap(trap) = &object.kind else {
@@ -66,8 +66,8 @@ fn info(trap: Option<&Object>) -> Option<(&Rc<SharedStore>, &TrapInfo)> {
     })
 }
 
-/// A trap with this message, up to the first null. Its frames are those of the functions that are
-/// active in the store.
+/// Creates a trap with this message, up to the first null byte. Its frames are the functions that
+/// are active in the store.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_trap_new(
     store: Option<&StoreHandle>,
@@ -80,21 +80,21 @@ extern "C" fn wasm_trap_new(
     Some(Object::new(store, Kind::Trap(Attached::new(trap))))
 }
 
-/// The message, null-terminated.
+/// Stores the message of a trap, null-terminated.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_trap_message(trap: Option<&Object>, out: Out<'_, u8>) {
     let message = info(trap).map_or(&[][..], |(_, trap)| &trap.message);
     store(out, message.iter().copied().chain([0]).collect());
 }
 
-/// The innermost frame, or null if there is none.
+/// The innermost frame of a trap, or null if there is none.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_trap_origin(trap: Option<&Object>) -> Option<Box<Frame>> {
     let (store, trap) = info(trap)?;
     trap.backtrace.frames().first().map(|frame| Box::new(Frame::of(store, frame)))
 }
 
-/// All frames, innermost first; at most 256.
+/// Stores all frames of a trap, innermost first; at most 256.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_trap_trace(trap: Option<&Object>, out: Out<'_, Option<Box<Frame>>>) {
     let frames = info(trap).map_or_else(Vector::empty, |(store, trap)| {

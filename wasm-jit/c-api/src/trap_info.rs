@@ -1,26 +1,26 @@
-//! What a trap is: its message, and where it comes from.
+//! The contents of a trap: its message and origin.
 
 use std::sync::Arc;
 
 use wasm_jit::{Error, ExnRef, WasmBacktrace};
 
-/// A trap.
+/// The contents of a trap.
 #[derive(Debug)]
 pub(crate) struct TrapInfo {
-    /// Without a null at its end.
+    /// The message, without a final null.
     pub(crate) message: Vec<u8>,
     pub(crate) backtrace: Arc<WasmBacktrace>,
-    /// The exception that was not caught, if that is the reason.
+    /// The uncaught exception, if that is the reason.
     pub(crate) exception: Option<ExnRef>,
 }
 
 impl TrapInfo {
-    /// A trap of the host.
+    /// A trap that the host creates.
     pub(crate) fn of_host(message: Vec<u8>, backtrace: Arc<WasmBacktrace>) -> Self {
         Self { message, backtrace, exception: None }
     }
 
-    /// What the engine reports when a call has failed.
+    /// The trap for an error of the engine.
     pub(crate) fn of_error(error: Error) -> Self {
         let (message, backtrace, exception) = match error {
             Error::Trap { trap, backtrace } => (trap.to_string(), backtrace, None),

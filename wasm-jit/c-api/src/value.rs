@@ -1,4 +1,4 @@
-//! `wasm_val_t`: values as C code sees them, and as the engine does.
+//! `wasm_val_t`: values of C code, and their conversion to and from the engine's.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use crate::store::SharedStore;
 use crate::types::kind;
 use crate::vector::{Element, Vector, export_vectors, store};
 
-/// `wasm_val_t`. It owns its reference.
+/// `wasm_val_t`. Owns its reference.
 #[repr(C)]
 pub(crate) struct Value {
     kind: u8,
@@ -40,8 +40,7 @@ impl Value {
         Self::new(kind::I32, Payload { i64: 0 })
     }
 
-    /// A value as C code gets it. A vector has no representation: the kind alone tells that it is
-    /// one.
+    /// A value in the form for C code. A vector has no representation there: only its kind is set.
     pub(crate) fn of(store: &Rc<SharedStore>, value: &Val) -> Self {
         let of = match value {
             Val::I32(value) => Payload { i32: *value },
@@ -56,11 +55,11 @@ impl Value {
         Self::new(kind::of(value.ty()), of)
     }
 
-    /// The engine's value of this type.
+    /// Converts the value to the engine's, as this type.
     ///
     /// # Errors
-    /// [`Error::Host`], which says what is wrong with the value. Whether a reference is one of
-    /// exactly this type is for the engine to check.
+    /// [`Error::Host`], which describes the problem. The engine checks whether a reference is of
+    /// exactly this type.
     pub(crate) fn to_engine(&self, store: &Rc<SharedStore>, ty: ValType) -> Result<Val, Error> {
         if let (ValType::Ref(ty), true) = (ty, kind::is_reference(self.kind)) {
             return reference(store, self.reference(), ty);
@@ -83,7 +82,7 @@ impl Value {
         }
     }
 
-    /// The object of a reference other than null.
+    /// The object of a reference that is not null.
     fn reference(&self) -> Option<&Object> {
         if !kind::is_reference(self.kind) {
             return None;
@@ -127,10 +126,10 @@ pub(crate) fn no_vectors() -> Error {
     Error::host("wasm.h has no values of type v128")
 }
 
-/// A reference of C code as a value of this type.
+/// Converts a reference of C code to a value of this type.
 ///
 /// # Errors
-/// Those of [`Value::to_engine`].
+/// As [`Value::to_engine`].
 pub(crate) fn reference(store: &Rc<SharedStore>, object: Option<&Object>, ty: RefType) -> Result<Val, Error> {
     let Some(object) = object else { return Ok(Val::null_ref(ty)) };
     if !Rc::ptr_eq(store, &object.store) {
@@ -145,7 +144,7 @@ pub(crate) fn reference(store: &Rc<SharedStore>, object: Option<&Object>, ty: Re
     })
 }
 
-/// The object of a reference; `None` for null, and for values that are no references.
+/// The object of a reference; `None` for null, and for values that are not references.
 pub(crate) fn object(store: &Rc<SharedStore>, value: &Val) -> Option<Box<Object>> {
     let kind = match value {
         Val::FuncRef(func) => func.map(Kind::Func),
@@ -157,10 +156,10 @@ pub(crate) fn object(store: &Rc<SharedStore>, value: &Val) -> Option<Box<Object>
     kind.map(|kind| Object::new(store, kind))
 }
 
-/// The engine's values of these types.
+/// Converts values to the engine's, as these types.
 ///
 /// # Errors
-/// [`Error::ValueCount`], and those of [`Value::to_engine`].
+/// [`Error::ValueCount`] if the numbers differ, otherwise as [`Value::to_engine`].
 pub(crate) fn to_engine(
     store: &Rc<SharedStore>,
     values: Option<&Vector<Value>>,
@@ -177,7 +176,7 @@ export_vectors! {
     "val" crate::value::Value;
 }
 
-/// The value is the number 0 then, so that deleting it again has no effect.
+/// Deletes a value, which becomes the number 0, so that deleting it again has no effect.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_val_delete(value: Option<&mut Value>) {
     if let Some(value) = value {

@@ -1,7 +1,7 @@
 //! Vectors: `wasm_NAME_vec_t`, a number and the address of that many elements.
 //!
-//! Their memory is the C library's, so that freeing it does not depend on the number of elements,
-//! which C code may have changed.
+//! The C library allocates their memory, so that freeing it does not depend on the number of
+//! elements, which C code may have changed.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::mem::{ManuallyDrop, MaybeUninit, replace};
@@ -10,7 +10,7 @@ use std::{ptr, slice};
 /// An element of a vector.
 ///
 /// # Safety
-/// Memory of zeros is such a value: C code gets it in vectors whose elements it is to write.
+/// All-zero memory is a valid value: C code gets it in vectors whose elements it is to write.
 pub(crate) unsafe trait Element: Clone {}
 
 // SAFETY: a number.
@@ -19,8 +19,8 @@ unsafe impl Element for u8 {}
 // SAFETY: a null pointer is `None`.
 unsafe impl<T: Clone> Element for Option<Box<T>> {}
 
-/// A vector, which owns its elements. C code also makes vectors that do not, and never passes these
-/// to a function that takes ownership.
+/// A vector, which owns its elements. C code also creates vectors that do not own theirs, and never
+/// passes these to a function that takes ownership.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Vector<T: Element> {
@@ -28,7 +28,7 @@ pub(crate) struct Vector<T: Element> {
     data: *mut T,
 }
 
-/// The place of a vector that a function returns, which may be uninitialized.
+/// The destination of a vector that a function returns; it may be uninitialized.
 pub(crate) type Out<'a, T> = Option<&'a mut MaybeUninit<Vector<T>>>;
 
 impl<T: Element> Vector<T> {
@@ -36,7 +36,7 @@ impl<T: Element> Vector<T> {
         Self { size: 0, data: ptr::null_mut() }
     }
 
-    /// Elements of zeros; `None` if there is no memory for them.
+    /// Elements of all-zero bytes; `None` if there is no memory for them.
     fn zeroed(size: usize) -> Option<Self> {
         if size == 0 {
             return Some(Self::empty());
@@ -73,14 +73,14 @@ impl<T: Element> Vector<T> {
         }
     }
 
-    /// Frees the memory, and leaves the elements alone: whether they still exist is not known.
+    /// Frees the memory without dropping the elements: whether they still exist is unknown.
     pub(crate) fn leave_elements(self) {
         let vector = ManuallyDrop::new(self);
         // SAFETY: the memory is that of `zeroed`, or null.
         unsafe { libc::free(vector.data.cast()) };
     }
 
-    /// Moves the elements into a vector of their own.
+    /// Moves the elements into a new vector.
     pub(crate) fn take(&mut self) -> Self {
         replace(self, Self::empty())
     }
@@ -118,27 +118,27 @@ impl<T: Element> Drop for Vector<T> {
     }
 }
 
-/// Stores what a function returns through a pointer, if C code wants it.
+/// Stores a result of a function through a pointer, unless that is null.
 pub(crate) fn store<T>(out: Option<&mut MaybeUninit<T>>, value: T) {
     if let Some(out) = out {
         out.write(value);
     }
 }
 
-/// `wasm_NAME_vec_new_empty`.
+/// `wasm_NAME_vec_new_empty`: a vector without elements.
 pub(crate) fn new_empty<T: Element>(out: Out<'_, T>) {
     store(out, Vector::empty());
 }
 
-/// `wasm_NAME_vec_new_uninitialized`: zeros, or an empty vector if there is no memory.
+/// `wasm_NAME_vec_new_uninitialized`: all-zero elements, or an empty vector if there is no memory.
 pub(crate) fn new_uninitialized<T: Element>(out: Out<'_, T>, size: usize) {
     store(out, Vector::zeroed(size).unwrap_or_else(Vector::empty));
 }
 
-/// `wasm_NAME_vec_new`: moves the elements.
+/// `wasm_NAME_vec_new`: moves `size` elements into a new vector.
 ///
 /// # Safety
-/// `elements` is null, or the address of `size` elements, which are the caller's own.
+/// `elements` is null, or the address of `size` elements that the caller owns.
 pub(crate) unsafe fn new<T: Element>(out: Out<'_, T>, size: usize, elements: *const T) {
     let Some(vector) = Vector::zeroed(if elements.is_null() { 0 } else { size }) else {
         return new_empty(out);
@@ -150,12 +150,13 @@ pub(crate) unsafe fn new<T: Element>(out: Out<'_, T>, size: usize, elements: *co
     store(out, vector);
 }
 
-/// `wasm_NAME_vec_copy`.
+/// `wasm_NAME_vec_copy`: copies the elements into a new vector.
 pub(crate) fn copy<T: Element>(out: Out<'_, T>, vector: Option<&Vector<T>>) {
     store(out, vector.map_or_else(Vector::empty, Vector::clone));
 }
 
-/// `wasm_NAME_vec_delete`. The vector is empty then, so that deleting it again has no effect.
+/// `wasm_NAME_vec_delete`: drops the elements. The vector is empty afterwards, so that deleting it
+/// again has no effect.
 pub(crate) fn delete<T: Element>(vector: Option<&mut Vector<T>>) {
     if let Some(vector) = vector {
         drop(vector.take());

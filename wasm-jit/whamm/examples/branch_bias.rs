@@ -1,4 +1,4 @@
-//! Counts for each conditional branch of a program how often it is taken, by a script.
+//! Counts how often each conditional branch of a program is taken, with a script.
 //!
 //! Run by `cargo run --release -p wasm-jit-whamm --example branch_bias`.
 //!
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let engine = Engine::default();
     let program = Module::new(&engine, PROGRAM)?;
 
-    // A script becomes a module, whose functions are called from the program's code.
+    // The script is compiled to a module, whose functions are called from the program's code.
     let script = Script::new("branch_bias.mm", SCRIPT, &[])?;
     let monitor = MonitorModule::new(Module::from_binary(&engine, script.module())?, Vec::new())?;
     let mut store = Store::new(&engine, ());

@@ -1,6 +1,6 @@
-//! Rules of scripts that fail.
+//! Rules of scripts that have failed.
 
-/// A rule that was ended because it has failed.
+/// A rule that was ended because it failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{rule}: {reason}")]
 pub(crate) struct RuleFailure {
@@ -9,7 +9,7 @@ pub(crate) struct RuleFailure {
     pub(crate) reason: &'static str,
 }
 
-/// Why a rule has failed: the numbers are those of `runtime.wat`.
+/// The reason for a rule's failure; the numbers are those of `runtime.wat`.
 pub(crate) fn reason(number: u32) -> &'static str {
     match number {
         0 => "the script has no memory left for its maps",

@@ -1,5 +1,5 @@
-//! Observes programs by scripts in the language Whamm, and by monitors that are modules of
-//! WebAssembly themselves.
+//! Observes programs by scripts in the language Whamm, and by monitors that are themselves
+//! WebAssembly modules.
 //!
 //! A script consists of *rules*: an event, a predicate, and statements that are executed at each
 //! occurrence of the event for which the predicate holds. It is compiled to a *monitor module*,
@@ -39,17 +39,17 @@
 //! The command `wasm-jit run --monitors=taken.mm app.wasm` does the same for a WASI program.
 //!
 //! # Modules
-//! | module | |
+//! | module | purpose |
 //! | --- | --- |
 //! | [`lang`] | the compiler: scripts to monitor modules; problems point into the script |
 //! | [`monitor_module`] | monitor modules, from scripts or from any other compiler: the names of their exports, and how they are attached |
-//! | [`rewrite`] | instruments a program by rewriting, so that it runs with its monitor in any engine |
-//! | [`native`] | scripts about native programs: evaluates rules; the caller observes functions and their calls |
+//! | [`rewrite`] | instruments a program by rewriting it, so that it runs with its monitor in any engine |
+//! | [`native`] | scripts for native programs: evaluates rules; the caller observes functions and their calls |
 //!
 //! # Cost
 //! A monitor's function is called from compiled code, without the host in between, with the values
 //! that its rule binds. A function that only adds constants is not called: the engine adds in the
-//! program's code ([`monitor_module`] has the conditions). A rule whose predicate is false at
+//! program's code ([`monitor_module`] lists the conditions). A rule whose predicate is false at
 //! match time costs nothing.
 //!
 //! # Threads
@@ -58,15 +58,16 @@
 //!
 //! # Errors
 //! [`lang::ScriptError`] has the problems of a script, with their positions.
-//! [`monitor_module::MonitorError`] says why a module is no monitor, or why it cannot be attached.
-//! [`rewrite::RewriteError`] names what cannot be rewritten. Wrong scripts and modules never panic.
+//! [`monitor_module::MonitorError`] says why a module is not a monitor, or cannot be attached.
+//! [`rewrite::RewriteError`] names what cannot be rewritten. Invalid scripts and modules never
+//! cause a panic.
 //!
 //! # Limits
-//! Rules observe a program and do not change it. Type parameters and the modes that change the
-//! program are refused.
+//! Type parameters are not supported. Rules that change the program (`alt`, `block_alt`) work only
+//! in programs that are instrumented by [`rewrite`]; elsewhere they are refused.
 //!
 //! # Further reading
-//! The manual of the language is `docs/whamm.md` in the repository; the folder `scripts` of this
+//! The manual of the language is `docs/whamm.md` in the repository; the directory `scripts` of this
 //! crate has scripts to start from. The language is described in "Debugging WebAssembly? Put some
 //! Whamm on it!" (OOPSLA 2025).
 

@@ -1,23 +1,24 @@
 //! Scripts that observe native programs: [`NativeMonitor`].
 //!
-//! A script with rules such as `native:func:entry` is compiled to a module of WebAssembly by
+//! A script with rules such as `native:func:entry` is compiled to a WebAssembly module by
 //! [`Script::native`], as scripts for WebAssembly are. This module calls its functions; the caller
-//! discovers functions of the program and observes their calls:
+//! discovers functions of the program and observes calls to them:
 //!
 //! 1. [`NativeMonitor::function`] is called for each function that is discovered. It evaluates the
-//!    static parts of predicates, which need names only, and makes what belongs to the places that
-//!    match: variables of the place, constants. The result says which of the function's events are
-//!    to be observed. Rules may ask for arguments of the function, by position or name, and for its
-//!    result, with a type; the caller says whether the function has them.
-//! 2. [`NativeMonitor::fire`] is called for each such event. It evaluates the rest of the
-//!    predicate and executes the statements, on the calling thread.
-//!    If the rule uses frame variables ([`NativeMonitor::uses_frame`]), the call has a
-//!    [`NativeFrame`], which the caller keeps from the first such event of the call to its end.
+//!    static parts of predicates, which depend on names only, and creates what belongs to the
+//!    places that match: variables of the place, and constants. The result says which of the
+//!    function's events are to be observed. Rules may ask for arguments of the function, by
+//!    position or name, and for its result, with a type; the caller says whether the function has
+//!    them.
+//! 2. [`NativeMonitor::fire`] is called for each such event. It evaluates the rest of the predicate
+//!    and executes the statements, on the calling thread. If the rule uses frame variables
+//!    ([`NativeMonitor::uses_frame`]), the call has a [`NativeFrame`], which the caller keeps from
+//!    the first such event of the call until the call ends.
 //! 3. [`NativeMonitor::finish`] executes the rules of the end. [`NativeMonitor::report`] reads the
 //!    variables.
 //!
 //! All state is in the monitor, which one thread uses at a time: rules are executed one after the
-//! other, and a variable exists once for all threads of the program.
+//! other, and each variable exists once for all threads of the program.
 
 mod value;
 
@@ -33,63 +34,64 @@ use crate::monitor_module::{
 
 pub use self::value::{NativeValue, NumberType, ValueName};
 
-/// A function of a native program.
+/// A function of a native program, for [`NativeMonitor::function`].
 #[derive(Clone, Copy, Debug)]
 pub struct NativeFunction<'a> {
-    /// Its number in the report.
+    /// The number that identifies the function in the report.
     pub number: u32,
-    /// Its name.
+    /// The name of the function.
     pub name: &'a str,
-    /// The file that contains it.
+    /// The path of the executable or library that contains the function.
     pub object: &'a str,
 }
 
-/// The beginning or end of a call, as rules see it.
+/// The beginning or end of a call, as rules see it, for [`NativeMonitor::fire`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NativeCall<'a> {
-    /// The number of the probe.
+    /// The number of the probe: `probe_id` in rules.
     pub probe: u32,
-    /// The kernel's number of the thread.
+    /// The kernel's id of the thread.
     pub thread: u32,
-    /// The time-stamp counter.
+    /// The time stamp of the event, in ticks of the time-stamp counter.
     pub ticks: u64,
-    /// The time, in nanoseconds since some start.
+    /// The time of the event, in nanoseconds since any fixed start.
     pub nanoseconds: u64,
-    /// The number of open calls, with this one.
+    /// The number of open calls on the thread, including this one.
     pub depth: u32,
-    /// Duration of the call, in nanoseconds: at its end.
+    /// The duration of the call in nanoseconds, at its end.
     pub duration: u64,
-    /// A number of the caller's for the open calls, with this one: [`Value::Stack`]. It must be the
-    /// same for the same functions.
+    /// The caller's number for the stack of open calls, including this one: [`Value::Stack`]. The
+    /// same sequence of functions must always have the same number.
     ///
     /// [`Value::Stack`]: crate::lang::Value::Stack
     pub stack: u32,
     /// The function's arguments, and at the end its result, by the numbers that the caller has
-    /// given them ([`NativeMonitor::function`]). Integers and booleans are extended to 64 bits,
-    /// floats are their bits.
+    /// assigned to them ([`NativeMonitor::function`]). Integers and booleans are extended to 64
+    /// bits; floats are their bits.
     pub values: &'a [u64],
     /// The call's frame variables, if the rule [uses](NativeMonitor::uses_frame) some.
     pub frame: Option<NativeFrame>,
 }
 
-/// The frame variables of a call, which [`NativeMonitor::new_frame`] has made.
+/// The frame variables of a call, created by [`NativeMonitor::new_frame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NativeFrame(u32);
 
-/// A rule at a place.
+/// A rule at a place of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaceId(u32);
 
-/// The observed events of a function: the rules for each event, in the order of the script.
+/// The events of a function that are to be observed: the rules for each, in the order of the
+/// script.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NativePlaces {
-    /// For its calls' beginnings.
+    /// The rules for the beginnings of the function's calls.
     pub entry: Vec<PlaceId>,
-    /// For its calls' ends.
+    /// The rules for the ends of the function's calls.
     pub exit: Vec<PlaceId>,
 }
 
-/// A value that the function of a rule gets.
+/// A value that is passed to the function of a rule.
 #[derive(Clone, Copy, Debug)]
 enum Argument {
     Constant(u64),
@@ -101,8 +103,8 @@ enum Argument {
     },
 }
 
-/// The most parameters that the function of a rule can have: the blocks and the names of a place,
-/// values of calls, and results of calls at match time.
+/// The maximum number of parameters of a rule's function: the blocks and names of a place, values
+/// of calls, and results of calls at match time.
 const MAX_ARGUMENTS: usize = 64;
 
 #[derive(Debug)]
@@ -115,10 +117,10 @@ struct Place {
     group: Option<u32>,
 }
 
-/// What rules have said while they were executed.
+/// What rules have requested while they were executed.
 #[derive(Debug, Default)]
 struct Said {
-    /// The places at which a rule does nothing more.
+    /// Places at which a rule has finished.
     finished: Vec<PlaceId>,
     /// Groups of rules that do nothing until a time, in nanoseconds.
     pauses: Vec<(u32, u64)>,
@@ -130,24 +132,24 @@ pub struct NativeMonitor {
     store: Store<Said>,
     instance: Instance,
     buffer: Option<Buffer>,
-    /// With the names of their exports.
+    /// The rules, with the names of their exports.
     rules: Vec<(String, Rule)>,
     places: Vec<Place>,
-    /// The addresses of the variables of threads that have some, by the thread's number.
+    /// The addresses of the variables of threads that have some, by thread id.
     threads: HashMap<u32, u32>,
-    /// Makes the block of a call's variables, if there are frame variables.
+    /// Creates the block of a call's variables, if there are frame variables.
     frame_block: Option<NumericFunc>,
     /// The blocks of calls that have ended.
     free_frames: Vec<NativeFrame>,
 }
 
 impl NativeMonitor {
-    /// Compiles the module of a script, on this thread, and executes what the script does at the
-    /// beginning.
+    /// Compiles the module of a script, on this thread, and executes the script's initial
+    /// statements and rules of the beginning.
     ///
     /// # Errors
     /// [`MonitorError::Instantiate`]: there is no memory for the code or the variables, or a
-    /// statement fails.
+    /// statement failed.
     pub fn new(script: Script) -> Result<Self, MonitorError> {
         let failed =
             |source| MonitorError::Instantiate { module: "monitor".to_owned(), source: Box::new(source) };
@@ -199,19 +201,20 @@ impl NativeMonitor {
         })
     }
 
-    /// Does what a thread's first call of a rule would do otherwise: finds out where the thread's
-    /// stack ends, for which the C library calls the program's `malloc`.
+    /// Does in advance what a thread's first call to a rule would do otherwise: finds the end of
+    /// the thread's stack, for which the C library calls the program's `malloc`.
     pub fn prepare_thread() {
         wasm_jit::prepare_thread();
     }
 
-    /// The names of the functions' exports that are rules.
+    /// The names of the exported functions that are rules.
     pub fn rules(&self) -> impl ExactSizeIterator<Item = &str> + '_ {
         self.rules.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Whether rules ask for what is known only if each call's end is observed with its beginning:
-    /// the duration, the depth, the stack or frame variables, and at the end the arguments.
+    /// Whether rules ask for values that are known only if the beginning and end of each call are
+    /// observed together: the duration, the depth, the stack or frame variables, and at the end the
+    /// arguments.
     pub fn pairs_calls(&self) -> bool {
         let is_argument = |parameter: &Parameter| matches!(parameter, Parameter::NativeValue(value) if value.name != ValueName::Result);
         let asks_for_arguments =
@@ -224,7 +227,7 @@ impl NativeMonitor {
         self.binds(|value| matches!(value, OfCall::Nanoseconds | OfCall::Duration))
     }
 
-    /// Whether rules ask for the calls around one: the depth or the stack.
+    /// Whether rules ask for the enclosing calls: the depth or the stack.
     pub fn asks_for_nesting(&self) -> bool {
         self.binds(|value| matches!(value, OfCall::Depth | OfCall::Stack))
     }
@@ -234,17 +237,17 @@ impl NativeMonitor {
         self.binds(|value| value == OfCall::Stack)
     }
 
-    /// Whether a rule binds such a value.
+    /// Whether a rule binds a value for which the predicate holds.
     fn binds(&self, is_such: impl Fn(OfCall) -> bool) -> bool {
         let mut parameters = self.rules.iter().flat_map(|(_, rule)| &rule.parameters);
         parameters.any(|parameter| matches!(parameter, Parameter::OfCall(value) if is_such(*value)))
     }
 
-    /// Whether the rule at a place asks for what is known only if each call's end is observed with
-    /// its beginning.
+    /// Whether the rule at a place asks for values that are known only if the beginning and end of
+    /// each call are observed together.
     ///
     /// # Panics
-    /// If the place is not one of this monitor.
+    /// If the place does not belong to this monitor.
     pub fn needs_pairs(&self, place: PlaceId) -> bool {
         let Place { arguments, is_exit, .. } = &self.places[place.0 as usize];
         arguments.iter().any(|argument| match argument {
@@ -258,7 +261,7 @@ impl NativeMonitor {
     /// for.
     ///
     /// # Panics
-    /// If the place is not one of this monitor.
+    /// If the place does not belong to this monitor.
     pub fn values(&self, place: PlaceId) -> impl Iterator<Item = u32> + '_ {
         self.places[place.0 as usize].arguments.iter().filter_map(|argument| match argument {
             Argument::OfFunction { number, .. } => Some(*number),
@@ -268,13 +271,13 @@ impl NativeMonitor {
 
     /// Matches the rules with a function.
     ///
-    /// `value` is asked for each argument that a rule needs whose static predicate holds, and for
-    /// the result. It returns the number by which [`NativeCall::values`] has it, or `None` if the
-    /// function has no such argument or result, or one with other values than those of the type
+    /// `value` is called for each argument and result that is needed by a rule whose static
+    /// predicate holds. It returns the value's index in [`NativeCall::values`], or `None` if the
+    /// function has no such argument or result, or one whose values do not all fit the type
     /// ([`NumberType::holds`]): then the rule does not match.
     ///
     /// # Errors
-    /// [`MonitorError::Call`]: there is no memory for the variables of its places.
+    /// [`MonitorError::Call`]: there is no memory for the variables of the function's places.
     pub fn function(
         &mut self,
         function: NativeFunction<'_>,
@@ -344,7 +347,7 @@ impl NativeMonitor {
         }
     }
 
-    /// The result of a function that is called at match time, as bits.
+    /// The result, as bits, of a function that is called at match time.
     fn call(&mut self, export: &str, call: &Call, function: NativeFunction<'_>) -> Result<u64, MonitorError> {
         let mut arguments = Vec::new();
         let callee = self.instance.get_func(&self.store, &call.name).expect("the compiler has exported it");
@@ -384,10 +387,10 @@ impl NativeMonitor {
     ///
     /// # Errors
     /// The reason why a statement failed: the script has divided by zero, has no memory left, or
-    /// its functions call each other without end. The variables are as they were then.
+    /// its functions recurse without end. The variables keep the values that they have then.
     ///
     /// # Panics
-    /// If the place is not one of this monitor, or one of its [values](Self::values) or the
+    /// If the place does not belong to this monitor, or one of its [values](Self::values) or the
     /// [frame](Self::uses_frame) is missing.
     pub fn fire(&mut self, place: PlaceId, of: &NativeCall<'_>) -> Result<(), wasm_jit::Error> {
         let thread = if self.places[place.0 as usize].has_thread { self.thread(of.thread)? } else { 0 };
@@ -411,7 +414,7 @@ impl NativeMonitor {
         function.call(&mut self.store, &mut values)
     }
 
-    /// The address of a thread's variables, which are made when a rule first needs them.
+    /// The address of a thread's variables, which are created when a rule first needs them.
     fn thread(&mut self, number: u32) -> Result<u32, wasm_jit::Error> {
         if let Some(address) = self.threads.get(&number) {
             return Ok(*address);
@@ -427,17 +430,17 @@ impl NativeMonitor {
     /// Whether the rule at a place uses frame variables.
     ///
     /// # Panics
-    /// If the place is not one of this monitor.
+    /// If the place does not belong to this monitor.
     pub fn uses_frame(&self, place: PlaceId) -> bool {
         let is_frame = |value: &Argument| matches!(value, Argument::OfCall(OfCall::FrameBlock));
         self.places[place.0 as usize].arguments.iter().any(is_frame)
     }
 
-    /// Makes the frame variables of a call, with their initial values. They take memory until
+    /// Creates the frame variables of a call, with their initial values. They take memory until
     /// [`end_frame`](Self::end_frame).
     ///
     /// # Errors
-    /// The script has no memory left.
+    /// If the script has no memory left.
     ///
     /// # Panics
     /// If no rule [uses](Self::uses_frame) frame variables.
@@ -448,34 +451,35 @@ impl NativeMonitor {
         Ok(NativeFrame(address[0] as u32))
     }
 
-    /// A call has ended, in whatever way: its frame variables are used no more.
+    /// Frees the frame variables of a call that has ended, in whatever way.
     pub fn end_frame(&mut self, frame: NativeFrame) {
         self.free_frames.push(frame);
     }
 
-    /// The places at which a rule does nothing more, since the last call of this function: its
-    /// first event has happened, and the rule is one of `@once`. [`fire`](Self::fire) need not be
+    /// The places at which a rule has finished since the last call to this function: it has the
+    /// annotation `@once`, and its first event has happened. [`fire`](Self::fire) need not be
     /// called for them, but may be.
     pub fn take_finished(&mut self) -> Vec<PlaceId> {
         std::mem::take(&mut self.store.data_mut().finished)
     }
 
-    /// The number of the rule at a place among those that are sampled by time, if it is one.
+    /// The group of the rule at a place, if the rule is sampled by time.
     ///
     /// # Panics
-    /// If the place is not one of this monitor.
+    /// If the place does not belong to this monitor.
     pub fn group(&self, place: PlaceId) -> Option<u32> {
         self.places[place.0 as usize].group
     }
 
-    /// The rules that have acted since the last call of this function and do nothing until a time:
-    /// by their [groups](Self::group), the time in nanoseconds, as in [`NativeCall::nanoseconds`].
-    /// [`fire`](Self::fire) need not be called for events before it, but may be.
+    /// The rules that have acted since the last call to this function and do nothing until a time:
+    /// for the [group](Self::group) of each, the time in nanoseconds, as in
+    /// [`NativeCall::nanoseconds`]. [`fire`](Self::fire) need not be called for events before it,
+    /// but may be.
     pub fn take_pauses(&mut self) -> Vec<(u32, u64)> {
         std::mem::take(&mut self.store.data_mut().pauses)
     }
 
-    /// A thread has ended: a later one with the same number has variables of its own.
+    /// Ends a thread: a later thread with the same id gets new variables.
     pub fn thread_ended(&mut self, number: u32) {
         self.threads.remove(&number);
     }
@@ -495,7 +499,7 @@ impl NativeMonitor {
     /// is the number that the function was given.
     ///
     /// # Errors
-    /// [`MonitorError::Report`]: a library function or a defect has overwritten them.
+    /// [`MonitorError::Report`]: a library function or a defect has overwritten the values.
     pub fn report(&self) -> Result<ScriptReport, MonitorError> {
         self.script.report(&self.store, &self.instance)
     }

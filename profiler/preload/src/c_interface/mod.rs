@@ -139,8 +139,8 @@ unsafe fn report(codes: &[c_int], results: *mut c_int) -> c_int {
     codes.iter().copied().find(|code| *code != OK).unwrap_or(OK)
 }
 
-/// The `count` elements of an array of the caller; `None` for a null pointer, unless it is an empty
-/// array.
+/// The `count` elements of the caller's array; `None` for a null pointer, unless the array is
+/// empty.
 ///
 /// # Safety
 /// `array` is null, or points to `count` elements that are not changed while the result is used.
@@ -169,7 +169,7 @@ unsafe fn copy_text(text: &str, buffer: *mut c_char, size: usize) -> usize {
     text.len()
 }
 
-/// Discovers the sites of the loaded objects and makes them probes, switched off: the library
+/// Discovers the sites of the loaded objects and makes them probes, initially off: the library
 /// without the profiler.
 pub(crate) fn start(options: &Options) -> Result<(), Error> {
     fastinst::set_access(options.text.into());
@@ -185,7 +185,7 @@ pub(crate) fn start(options: &Options) -> Result<(), Error> {
 
 /// Gives a forked child its own probes.
 extern "C" fn in_child() {
-    // SAFETY: the child has only this thread. A failure shows in the calls that follow.
+    // SAFETY: the child has only this thread. If it fails, later calls report it.
     let _ = unsafe { wordpatch::text::unshare() };
 }
 

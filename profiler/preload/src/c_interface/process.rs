@@ -88,7 +88,7 @@ unsafe extern "C" fn wordpatch_check_sigtrap_unblocked(thread: *mut c_int) -> c_
             Err(Error::SigtrapBlocked { thread }) => *thread,
             _ => 0,
         };
-        // SAFETY: the header asks for null, or room for a number.
+        // SAFETY: the header requires null, or space for a number.
         unsafe { thread.write(blocking) };
     }
     code(checked)
@@ -96,7 +96,7 @@ unsafe extern "C" fn wordpatch_check_sigtrap_unblocked(thread: *mut c_int) -> c_
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wordpatch_unshare() -> c_int {
-    // SAFETY: the header's conditions are those of `unshare`.
+    // SAFETY: the header requires the obligations of `unshare`.
     code(unsafe { text::unshare() })
 }
 
@@ -126,7 +126,7 @@ extern "C" fn wordpatch_text_access() -> c_int {
     text::access() as c_int
 }
 
-/// The addresses of `length` bytes; `None` if there are none, or more than the address space has.
+/// The address range of `length` bytes; `None` if it is empty, or exceeds the address space.
 fn range(address: *const c_void, length: usize) -> Option<Range<usize>> {
     let start = address.addr();
     let end = start.checked_add(length)?;

@@ -2,7 +2,7 @@
 
    A call of setjmp marks its jmp_buf with a fresh number and notes it, with the number of the call site, in a table of the running
    function. longjmp throws a pointer to the jmp_buf and the value. A function that catches it looks for the jmp_buf's mark in its own
-   table: it goes on behind that call site, or throws on. */
+   table: it continues after that call site, or rethrows. */
 
 #include <stdint.h>
 #include <stdlib.h>

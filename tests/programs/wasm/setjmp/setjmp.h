@@ -3,7 +3,7 @@
 #define SETJMP_H
 
 typedef struct {
-    /* What longjmp throws: a pointer to both. */
+    /* The value that longjmp throws: a pointer to both. */
     void *target;
     int value;
 } jmp_buf[1];

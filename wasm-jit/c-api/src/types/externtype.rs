@@ -1,5 +1,5 @@
-//! `wasm_externtype_t`, and the types of functions, globals, tables, memories and tags: in Rust one
-//! type, so that a pointer to a type of each kind is one to an extern type.
+//! `wasm_externtype_t`, and the types of functions, globals, tables, memories and tags. They are
+//! one type in Rust, so that a pointer to any of them is also a pointer to an extern type.
 
 use wasm_jit::{FuncType, GlobalType, MemoryType, Mutability, TableType, TagType};
 
@@ -7,7 +7,7 @@ use super::valtype::ValType;
 use crate::last_error::{expect, failed, required};
 use crate::vector::{Vector, export_vectors};
 
-/// Kinds of what is imported and exported: `wasm_externkind_t`.
+/// Kinds of imports and exports: `wasm_externkind_t`.
 pub(crate) mod kind {
     pub(crate) const FUNC: u8 = 0;
     pub(crate) const GLOBAL: u8 = 1;
@@ -24,11 +24,11 @@ pub(crate) struct Limits {
     max: u32,
 }
 
-/// The maximum of limits without one.
+/// The maximum in limits that have none.
 const NO_MAXIMUM: u32 = u32::MAX;
 
 impl Limits {
-    /// Numbers that do not fit are the largest ones that do.
+    /// Limits with these numbers; those above the range of `u32` become its maximum.
     fn of(minimum: u64, maximum: Option<u64>) -> Self {
         let fit = |number| u32::try_from(number).unwrap_or(u32::MAX);
         Self { min: fit(minimum), max: maximum.map_or(NO_MAXIMUM, fit) }
@@ -39,12 +39,12 @@ impl Limits {
     }
 }
 
-/// What failures call an argument.
+/// The name of an argument in failure messages.
 const A_VALTYPE: &str = "a type of values";
 
 type ValTypes = Vector<Option<Box<ValType>>>;
 
-/// `wasm_externtype_t`; with the parts to which C code gets pointers.
+/// `wasm_externtype_t`, with the parts that C code gets pointers to.
 #[derive(Clone, Debug)]
 pub(crate) enum ExternType {
     Func { ty: FuncType, params: ValTypes, results: ValTypes },
@@ -155,7 +155,7 @@ macro_rules! export_types {
 }
 
 /// # Safety
-/// The pointer is null or one to a type.
+/// The pointer is null or points to a type.
 unsafe fn is_of_kind(ty: *const ExternType, kind: u8) -> bool {
     // SAFETY: the caller's obligation.
     unsafe { ty.as_ref() }.is_some_and(|ty| ty.kind() == kind)
@@ -181,13 +181,13 @@ extern "C" fn wasm_externtype_copy(ty: Option<&ExternType>) -> Option<Box<Extern
     ty.cloned().map(Box::new)
 }
 
-/// Of null, the kind of a function.
+/// The kind of an extern type; for null, that of a function.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_externtype_kind(ty: Option<&ExternType>) -> u8 {
     required(ty, "a type").map_or(kind::FUNC, ExternType::kind)
 }
 
-/// Null if one of the elements is null.
+/// Creates the type of a function. Null if an element is null.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_functype_new(
     params: Option<&mut ValTypes>,
@@ -197,7 +197,7 @@ extern "C" fn wasm_functype_new(
         let types = types.map_or_else(Vector::empty, Vector::take);
         types.elements().iter().map(|ty| Some(required(ty.as_ref(), A_VALTYPE)?.0)).collect()
     };
-    // Both are taken, whatever is in the first one.
+    // Both arguments are consumed, even if the first one is invalid.
     let (params, results) = (list(params), list(results));
     Some(Box::new(ExternType::func(FuncType::new(params?, results?))))
 }
@@ -233,14 +233,14 @@ extern "C" fn wasm_globaltype_content(ty: Option<&ExternType>) -> Option<&ValTyp
     })
 }
 
-/// Of what is not the type of a global, that of a constant.
+/// The mutability of a global type; for any other type, that of a constant.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_globaltype_mutability(ty: Option<&ExternType>) -> u8 {
     let ty = expect(ty, "the type of a global", ExternType::as_global);
     u8::from(ty.is_some_and(|ty| ty.mutability() == Mutability::Var))
 }
 
-/// Null if the elements are no references.
+/// Creates the type of a table. Null if the elements are not references.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_tabletype_new(
     element: Option<Box<ValType>>,
@@ -286,7 +286,7 @@ extern "C" fn wasm_memorytype_limits(ty: Option<&ExternType>) -> Option<&Limits>
     })
 }
 
-/// Null if the type is not that of a function.
+/// Creates the type of a tag. Null if the argument is not the type of a function.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_tagtype_new(func: Option<Box<ExternType>>) -> Option<Box<ExternType>> {
     let func = expect(func.as_deref(), "the type of a function", ExternType::as_func)?;

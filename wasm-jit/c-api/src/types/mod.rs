@@ -1,8 +1,8 @@
 //! Types of values and of what modules import and export.
 //!
-//! A type that comes from a module keeps all that it was declared with, also what `wasm.h` has no
-//! words for, such as memories of 64 bits: a function, memory or table that C code creates with
-//! such a type can be imported where the module wants it.
+//! A type that comes from a module keeps everything it was declared with, including what `wasm.h`
+//! cannot express, such as 64-bit memories: a function, memory or table that C code creates with
+//! such a type can be imported where the module expects it.
 
 mod externtype;
 mod names;

@@ -1,4 +1,4 @@
-//! `wasm_importtype_t` and `wasm_exporttype_t`: names, and the types of what they stand for.
+//! `wasm_importtype_t` and `wasm_exporttype_t`: the names and types of imports and exports.
 
 use super::externtype::ExternType;
 use crate::last_error::required;
@@ -7,7 +7,7 @@ use crate::vector::{Vector, export_vectors};
 /// `wasm_name_t`: the bytes of a name, in UTF-8.
 type Name = Vector<u8>;
 
-/// What failures call the arguments.
+/// The names of the arguments in failure messages.
 const A_NAME: &str = "a name";
 const A_TYPE: &str = "the type of a function, global, table, memory or tag";
 const AN_IMPORT: &str = "the type of an import";

@@ -11,13 +11,13 @@ pub(crate) mod kind {
     pub(crate) const I64: u8 = 1;
     pub(crate) const F32: u8 = 2;
     pub(crate) const F64: u8 = 3;
-    /// A vector of 128 bits: its values do not fit into a `wasm_val_t`.
+    /// 128-bit vectors: their values do not fit into a `wasm_val_t`.
     pub(crate) const V128: u8 = 4;
     pub(crate) const EXTERNREF: u8 = 128;
     pub(crate) const FUNCREF: u8 = 129;
-    /// A structure, an array, an `i31`, or a converted `externref`.
+    /// Structures, arrays, `i31` values, and converted `externref` values.
     pub(crate) const ANYREF: u8 = 130;
-    /// An exception.
+    /// Exceptions.
     pub(crate) const EXNREF: u8 = 131;
 
     /// Whether values of this kind are references.
@@ -70,7 +70,7 @@ export_vectors! {
     "valtype" Option<Box<crate::types::ValType>>;
 }
 
-/// Null for a kind that does not exist.
+/// Creates a type of values. Null for a kind that does not exist.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_valtype_new(kind: u8) -> Option<Box<ValType>> {
     let ty = ValType::of_kind(kind).map(Box::new);
@@ -88,7 +88,7 @@ extern "C" fn wasm_valtype_copy(ty: Option<&ValType>) -> Option<Box<ValType>> {
     ty.copied().map(Box::new)
 }
 
-/// Of null, the kind of an `i32`.
+/// The kind of a type; for null, the kind of `i32`.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_valtype_kind(ty: Option<&ValType>) -> u8 {
     required(ty, "a type of values").map_or(kind::I32, |ty| kind::of(ty.0))

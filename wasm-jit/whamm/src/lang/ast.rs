@@ -36,25 +36,25 @@ pub(super) struct Function {
     pub(super) body: Vec<Statement>,
 }
 
-/// A part of the events of a rule.
+/// The part of the events on which a rule acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sample {
-    /// `@sample(1%)`: each with a probability, in units of 2^-32.
+    /// `@sample(1%)`: each event with a probability, in units of 2^-32.
     Probability(u64),
-    /// `@sample(10ms)`: the first one in each period, in nanoseconds.
+    /// `@sample(10ms)`: the first event in each period, in nanoseconds.
     Period(u64),
 }
 
 /// The occurrences of an event on which a rule acts.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
-    /// `@once`: the first one at each place.
+    /// `@once`: the first occurrence at each place.
     pub(super) once: Option<Span>,
-    /// `@sample(..)`: a part of them.
+    /// `@sample(..)`: a part of the occurrences.
     pub(super) sample: Option<(Sample, Span)>,
-    /// `@toggle`: those for which the predicate holds, at no cost for others.
+    /// `@toggle`: the occurrences for which the predicate holds, at no cost for others.
     pub(super) toggle: Option<Span>,
-    /// As in the script, with a blank after each annotation.
+    /// The annotations as in the script, with a blank after each.
     pub(super) text: String,
 }
 
@@ -67,14 +67,14 @@ pub(super) struct Rule {
     pub(super) bounds: Vec<Parameter>,
     pub(super) predicate: Option<Expr>,
     pub(super) body: Vec<Statement>,
-    /// Of the parts and bounds.
+    /// The position of the parts and bounds.
     pub(super) span: Span,
 }
 
 /// The lifetime of a variable, and the code that shares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Storage {
-    /// Until the end of the block; outside of rules, until the end of the run.
+    /// Until the end of the block; outside rules, until the end of the run.
     Plain,
     /// One for each place that the rule matches.
     Unshared,

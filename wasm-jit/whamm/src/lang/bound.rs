@@ -1,4 +1,5 @@
-//! The variables that events bind: their types, and how they derive from what the engine passes.
+//! The variables that events bind: their types, and how they derive from the values that the engine
+//! passes.
 
 use super::ast::BinaryOp;
 use super::events::{BLOCKS, Mode};
@@ -6,7 +7,7 @@ use super::ir::Typed;
 use super::opcodes::{Known, Opcode, Values};
 use super::types::Type;
 
-/// Names with descriptions.
+/// Names of bound variables, with descriptions.
 pub(super) const NAMED: &[(&str, &str)] = &[
     ("fid", "number of the function"),
     ("fname", "name of the function: that in the name section, or empty; demangled in native programs"),
@@ -43,11 +44,11 @@ pub(super) const NAMED: &[(&str, &str)] = &[
     ("stack", "open calls of the observed functions in the thread, with this one"),
 ];
 
-/// Names that a number follows, in native programs.
+/// Names that are followed by a number, in native programs.
 pub(super) const NATIVE_NUMBERED: &[(&str, &str)] =
     &[("arg", "argument of the function, from the first"), ("res", "result of the function")];
 
-/// Names that a number follows.
+/// Names that are followed by a number.
 pub(super) const NUMBERED: &[(&str, &str)] = &[
     ("arg", "operand, from the top of the stack"),
     ("res", "result, from the top of the stack"),
@@ -55,7 +56,7 @@ pub(super) const NUMBERED: &[(&str, &str)] = &[
     ("local", "local variable of the function"),
 ];
 
-/// What is known of the function that an indirect call is about to call.
+/// What is known about the callee of an indirect call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Callee {
     Number,
@@ -76,20 +77,20 @@ impl Callee {
 pub(super) enum Bound {
     Value(Typed),
     Callee(Callee),
-    /// Its type differs from place to place: the rule must have a type bound.
+    /// The type differs from place to place: the rule must state it by a type bound.
     NeedsType,
     Unsupported(&'static str),
     Unknown,
 }
 
-/// The number of `arg0` and the like.
+/// The number in a name such as `arg0`.
 pub(super) fn numbered(name: &str, prefix: &str) -> Option<usize> {
     let digits = name.strip_prefix(prefix)?;
     let is_number = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
     digits.parse().ok().filter(|index| is_number && *index < 1000)
 }
 
-/// A variable of an instruction. `bound` has the types that the rule says.
+/// A variable of an instruction. `bound` has the types that the rule states.
 pub(super) fn of_opcode(
     opcode: &Opcode,
     mode: Mode,
@@ -183,12 +184,12 @@ pub(super) fn of_opcode(
     }
 }
 
-/// An address plus an offset, in the type of the address: if that cannot hold the sum, its largest
-/// number. There is no such address, and the access traps.
+/// An address plus an offset, in the type of the address, saturating: if the sum does not fit,
+/// there is no such address, and the access traps.
 fn sum(address: Typed, offset: Typed, ty: Type) -> Typed {
     let largest = Typed::int(ty.clone(), if ty == Type::U64 { u64::MAX.into() } else { u32::MAX.into() });
     let offset = Typed::cast(offset, ty);
-    // The limit depends on the place alone.
+    // The limit depends on the place only.
     let limit = Typed::binary(BinaryOp::Sub, largest.clone(), offset.clone());
     let is_beyond = Typed::binary(BinaryOp::Gt, address.clone(), limit);
     Typed::ternary(is_beyond, largest, Typed::binary(BinaryOp::Add, address, offset))
@@ -223,7 +224,7 @@ fn trap(opcode: &str) -> Bound {
     Bound::Value(match operation {
         "div_u" | "rem_u" => is("arg0", &unsigned, 0),
         "rem_s" => is("arg0", &signed, 0),
-        // The quotient of the least number and -1 is out of range.
+        // The quotient of the least number divided by -1 is out of range.
         "div_s" => {
             let overflows = Typed::binary(BinaryOp::And, is("arg0", &signed, -1), is("arg1", &signed, least));
             Typed::binary(BinaryOp::Or, is("arg0", &signed, 0), overflows)

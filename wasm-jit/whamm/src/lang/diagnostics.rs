@@ -1,14 +1,14 @@
-//! Problems of a script, each with its place, and how they are shown.
+//! The problems of a script: their positions, and how they are displayed.
 
 use std::fmt;
 use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-/// Bytes of a script.
+/// A range of byte offsets in a script.
 pub type Span = Range<usize>;
 
-/// Number of problems of one script that are reported.
+/// The maximum number of reported problems of one script.
 const MAX_PROBLEMS: usize = 20;
 
 /// The kind of a problem.
@@ -19,7 +19,7 @@ pub enum ProblemKind {
     Syntax,
     /// A name is unknown, or defined twice.
     Name,
-    /// Types do not fit.
+    /// Types do not match.
     Type,
     /// A match rule matches nothing that can be observed, or is malformed.
     Rule,
@@ -29,16 +29,16 @@ pub enum ProblemKind {
     Limit,
 }
 
-/// A problem at a place of a script.
+/// A problem at a position in a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The kind.
+    /// The kind of the problem.
     pub kind: ProblemKind,
-    /// The message.
+    /// The message, without its position and help.
     pub message: String,
-    /// The position in the script.
+    /// The position of the problem in the script, in bytes.
     pub span: Span,
-    /// A proposed solution.
+    /// A proposed solution, if there is one.
     pub help: Option<String>,
 }
 
@@ -52,7 +52,7 @@ impl Problem {
     }
 }
 
-/// A script that cannot be compiled: its problems, in the order of the script.
+/// The problems of a script that cannot be compiled, in the order of the script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptError {
     name: String,
@@ -68,7 +68,7 @@ impl ScriptError {
         Self { name: name.to_owned(), source: source.to_owned(), problems }
     }
 
-    /// The problems: at least one, and at most twenty.
+    /// The problems: at least one, and at most 20.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
@@ -81,7 +81,7 @@ impl fmt::Display for ScriptError {
             if index > 0 {
                 out.write_str("\n\n")?;
             }
-            // Places of characters, also after the end of the text.
+            // Rounded down to a character boundary, and clamped to the end of the text.
             let floor = |at: usize| self.source.floor_char_boundary(at.min(self.source.len()));
             let start = floor(problem.span.start);
             let end = self.source.ceil_char_boundary(problem.span.end.min(self.source.len())).max(start);

@@ -6,7 +6,7 @@
 //! | `wasm:opcode:NAME:MODE` | `immN`, `opname`, `category_name`, `category_id` |
 //! | `wasm:opcode:NAME:before`, `alt` and `block_alt` | `argN` from the top of the stack |
 //! | `wasm:opcode:NAME:alt`, `wasm:opcode:BLOCK:block_alt` | `resN`, variables: the results of what is replaced, from the top of the stack |
-//! | loads, stores, atomic operations, those of vectors as well | `addr`, `effective_addr`, `offset`, `align`, `memory`, `data_size`, `is_write` |
+//! | loads, stores, atomic operations, including those on vectors | `addr`, `effective_addr`, `offset`, `align`, `memory`, `data_size`, `is_write` |
 //! | `br`, `br_if`, `br_table`, `br_on_null`, `br_on_non_null`, `if` | `taken` |
 //! | `br_table` | `num_targets`, `default_target`, `target` |
 //! | divisions and remainders of integers | `trap` |
@@ -34,30 +34,30 @@ pub(super) enum Mode {
     After,
     /// At each place where control continues; of a block, after its end.
     SemanticAfter,
-    /// Inside of a block, at its beginning.
+    /// At the beginning of a block, inside it.
     Entry,
     /// After the end of a block.
     Exit,
     /// In place of the instruction.
     Alt,
-    /// In place of a block, with all that is in it.
+    /// In place of a block, with everything in it.
     BlockAlt,
 }
 
 const MODES: [Mode; 7] =
     [Mode::Before, Mode::After, Mode::SemanticAfter, Mode::Entry, Mode::Exit, Mode::Alt, Mode::BlockAlt];
 
-/// Instructions of the category `control` that `alt` replaces: those that continue with the next
-/// one.
+/// Instructions of the category `control` that `alt` replaces: those after which control continues
+/// with the next instruction.
 const REPLACEABLE: [&str; 5] = ["call", "call_indirect", "call_ref", "select", "typed_select"];
 
 /// Blocks that `block_alt` replaces.
 const REPLACEABLE_BLOCKS: [&str; 3] = ["block", "loop", "if"];
 
-/// How many of the variables with numbers are described by themselves.
+/// The number of numbered variables that are described individually.
 const DESCRIBED: usize = 4;
 
-/// Variables of accesses to memory, whose types follow from that of the address operand.
+/// Variables of memory accesses, whose types follow from that of the address operand.
 pub(super) const ADDRESSES: [&str; 2] = ["addr", "effective_addr"];
 
 /// Instructions that begin a block.
@@ -84,7 +84,7 @@ pub(super) enum Event {
     FunctionExit,
     BlockStart,
     BlockEnd,
-    /// A call of a native function begins, or ends.
+    /// A call to a native function begins, or ends.
     NativeEntry,
     NativeExit,
     Begin,
@@ -97,7 +97,7 @@ pub(super) enum Event {
 pub(super) struct Description {
     pub(super) name: String,
     pub(super) ty: String,
-    /// Known when the rule is matched.
+    /// Whether it is known when the rule is matched.
     pub(super) is_static: bool,
     pub(super) help: &'static str,
 }
@@ -115,7 +115,7 @@ impl Mode {
         }
     }
 
-    /// Whether an instruction has it.
+    /// Whether an instruction has events of this mode.
     fn is_of(self, opcode: &Opcode) -> bool {
         let name = opcode.name;
         match self {
@@ -125,7 +125,7 @@ impl Mode {
             Self::Entry | Self::Exit => BLOCKS.contains(&name),
             Self::Alt => match opcode.category {
                 "control" => REPLACEABLE.contains(&name),
-                // What works on vectors and references is not replaced.
+                // Instructions on vectors and references are not replaced.
                 "exn" | "simd" | "gc" => false,
                 _ => name != "unreachable",
             },
@@ -145,7 +145,7 @@ impl Mode {
 }
 
 impl Event {
-    /// As in a rule, and in the names of a monitor module's exports.
+    /// The name in rules, and in the names of a monitor module's exports.
     pub(super) fn text(&self) -> String {
         match self {
             Self::Opcode(opcode, mode) => format!("wasm:opcode:{}:{}", opcode.name, mode.text()),
@@ -162,7 +162,7 @@ impl Event {
         }
     }
 
-    /// When it happens, in relation to its place.
+    /// The mode: when the event happens, in relation to its place.
     pub(super) fn mode(&self) -> Mode {
         match self {
             Self::Opcode(_, mode) | Self::AnyOpcode(mode) => *mode,
@@ -170,7 +170,7 @@ impl Event {
         }
     }
 
-    /// Whether it happens at places of the program's code.
+    /// Whether the event happens at places of the program's code.
     pub(super) fn has_site(&self) -> bool {
         !matches!(self, Self::Begin | Self::End | Self::Report)
     }
@@ -192,7 +192,7 @@ impl Event {
             _ => {}
         }
         let bound = |name: &str| bounds.iter().find(|(bound, _)| bound == name).map(|(_, ty)| ty.clone());
-        // At the target of a branch, there may be no frame any more.
+        // At the target of a branch, the frame may no longer exist.
         let has_locals = !matches!(self, Self::FunctionExit) && self.mode() != Mode::SemanticAfter;
         if numbered(name, "local").is_some() && has_locals {
             return match bound(name) {
@@ -229,15 +229,14 @@ impl Event {
         Some(values.get(index)?.admits(ty))
     }
 
-    /// The operand that is the address of an access to memory, if the rule is called before it.
+    /// The operand that is the address of a memory access, if the rule is called before the access.
     fn address(&self) -> Option<String> {
         let Self::Opcode(opcode, mode) = self else { return None };
         opcode.access.filter(|_| mode.has_operands()).map(|access| format!("arg{}", access.address))
     }
 
     /// The type bounds of a rule, once for each type that the address operand may have. A rule with
-    /// the bound `effective_addr: u64` is called for memories with addresses of 32 bits as well as
-    /// for those with 64.
+    /// the bound `effective_addr: u64` is called for 32-bit as well as 64-bit memories.
     pub(super) fn by_address(&self, bounds: &[(String, Type)]) -> Vec<Vec<(String, Type)>> {
         let is_bound = |name: &str| bounds.iter().any(|(bound, _)| bound == name);
         let Some(operand) = self.address().filter(|operand| !is_bound(operand)) else {
@@ -254,7 +253,7 @@ impl Event {
     }
 
     /// Whether a value without a type bound is the address or the size of a memory, or depends on
-    /// one, so that the rule is called for those of 32 bits only.
+    /// one, so that the rule is called for 32-bit memories only.
     pub(super) fn is_narrow(&self, name: &str, bounds: &[(String, Type)]) -> bool {
         let Self::Opcode(opcode, mode) = self else { return false };
         let is_bound = |name: &str| bounds.iter().any(|(bound, _)| bound == name);
@@ -270,7 +269,7 @@ impl Event {
         matches!(known, Some(Known::Address(_))) && !is_of_table && !is_bound(name)
     }
 
-    /// The variables that it binds.
+    /// Describes the variables that the event binds.
     pub(super) fn describe(&self) -> Vec<Description> {
         let mut all = Vec::new();
         let mut add = |name: String, more: &str, help: &'static str| {
@@ -308,7 +307,7 @@ pub(super) enum Matched {
         /// All instructions, by a pattern such as `*`: a single export may stand for them.
         any: Option<Event>,
     },
-    /// Nothing matches, and what could.
+    /// Nothing matches; the text says what could match.
     Nothing(String),
 }
 
@@ -368,7 +367,7 @@ pub(super) fn matching(parts: &[ast::Ident], of: Provider) -> Matched {
     let mut any = None;
     let is_opcode = package.matches("opcode");
     if let (true, Some(mode)) = (is_opcode, mode) {
-        // What changes the program is asked for by its name.
+        // Modes that change the program must be named.
         let is_meant = |each: &Mode| match each.replaces() {
             true => part(3) == each.text(),
             false => mode.matches(each.text()),
@@ -435,7 +434,7 @@ fn shortened(pattern: &str) -> String {
     }
 }
 
-/// The name of an instruction that a misspelt one resembles.
+/// The name of the instruction that is most similar to a misspelt one.
 fn nearest(name: &str) -> Option<&'static str> {
     let plain = |name: &str| name.to_ascii_lowercase().replace(['.', '_'], "");
     let wanted = plain(name);

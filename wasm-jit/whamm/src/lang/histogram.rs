@@ -1,30 +1,30 @@
-//! Histograms: maps whose keys are buckets, or tuples that end with one.
+//! Histograms: maps whose keys are buckets, or tuples that end with a bucket.
 //!
 //! A map with the key `(str, log2)` is one histogram for each string. Each has its own total, and
-//! its longest bar is that of its largest count.
+//! its longest bar belongs to its largest count.
 
 use super::report::Value;
 
-/// Characters of the longest bar.
+/// The length of the longest bar, in characters.
 const WIDTH: f64 = 40.0;
 
 /// A row of a histogram.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Bar<'a> {
-    /// The bucket, or the tuple with it.
+    /// The bucket, or the tuple that ends with it.
     pub key: &'a Value,
-    /// How much is in it.
+    /// The count of the bucket.
     pub count: &'a Value,
-    /// Its share of the histogram's total, from 0 to 1.
+    /// The bucket's share of the histogram's total, from 0 to 1.
     pub share: f64,
     /// A bar of characters, whose length is proportional to the count.
     pub text: String,
 }
 
-/// The rows of the histograms that a map consists of: one histogram after the other, that with the
-/// larger total first, with its buckets in ascending order. `None` if the map is no histogram: its
-/// keys do not end with a bucket, or a value is no unsigned integer.
+/// The rows of the histograms that a map consists of: one histogram after the other, in descending
+/// order of their totals, each with its buckets in ascending order. `None` if the map is not a
+/// histogram: its keys do not end with a bucket, or a value is not an unsigned integer.
 pub fn histogram(entries: &[(Value, Value)]) -> Option<Vec<Bar<'_>>> {
     struct Row<'a> {
         of: &'a [Value],
@@ -45,7 +45,7 @@ pub fn histogram(entries: &[(Value, Value)]) -> Option<Vec<Bar<'_>>> {
     if rows.is_empty() {
         return None;
     }
-    // By text, since floats have no order: rows of one histogram are next to each other.
+    // Sorted by text, since floats have no order: rows of one histogram are next to each other.
     rows.sort_by_cached_key(|row| (format!("{:?}", row.of), row.start));
     let mut histograms: Vec<(u128, &[Row<'_>])> = Vec::new();
     for rows in rows.chunk_by(|one, next| one.of == next.of) {

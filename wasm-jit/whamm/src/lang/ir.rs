@@ -12,7 +12,7 @@ use crate::monitor_module::{CALLEE, FAILED, PROBES, SWITCH};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Const {
-    /// In the range of its type.
+    /// An integer in the range of its type.
     Int(i128),
     Float(f64),
     Bool(bool),
@@ -22,7 +22,7 @@ pub(super) enum Const {
 /// The storage of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// The first of its components among the locals of a body.
+    /// The index of its first component among the locals of a body.
     Local(u32),
     /// An address in the monitor's memory.
     Absolute(u32),
@@ -36,26 +36,26 @@ pub(super) enum Place {
     Replacement(u32),
 }
 
-/// The address in the monitor's memory where rules say what they have put in place of an
-/// instruction: 0 for the original, 1 for the results that follow, or [`FIRST_ALTERNATIVE`] and the
-/// number of an [`Alternative`]. It is before the output of the [runtime](super::emit).
+/// The address in the monitor's memory where rules store what replaces an instruction: 0 for the
+/// original, 1 for the results that follow, or [`FIRST_ALTERNATIVE`] plus the number of an
+/// [`Alternative`]. It is before the output of the [runtime](super::emit).
 pub(crate) const REPLACEMENT: u32 = 512;
 
-/// The offset from there of the result on top of the stack. Each takes eight bytes.
+/// The offset from there of the result on top of the stack. Each result takes eight bytes.
 pub(crate) const REPLACEMENT_RESULT: u32 = 8;
 
-/// The most results that a rule can replace.
+/// The maximum number of results that a rule can replace.
 pub(crate) const MAX_RESULTS: usize = 32;
 
-/// What [`REPLACEMENT`] is for the first alternative.
+/// The value at [`REPLACEMENT`] for the first alternative.
 pub(crate) const FIRST_ALTERNATIVE: u32 = 2;
 
 /// A function of the program that rules call in place of instructions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Alternative {
-    /// By its name.
+    /// A function by its name.
     Named(String),
-    /// By its index in the program.
+    /// A function by its index in the program.
     Numbered(u32),
 }
 
@@ -91,25 +91,25 @@ pub(super) struct Typed {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
     Const(Const),
-    /// A variable, or fields of it: from this component on.
+    /// A variable, or fields of it, starting at this component.
     Variable(Place, u32),
     /// A value that the engine passes.
     Request(String),
-    /// The value of a key, or zero.
+    /// The value of a key in a map, or zero.
     MapGet(Place, Box<Typed>),
-    /// A call of a function of the script, by its number.
+    /// A call to a function of the script, by its number.
     Call(usize, Vec<Typed>),
-    /// A call of a function of a library, by its number among those that are imported.
+    /// A call to a function of a library, by its number among the imported ones.
     Library(usize, Vec<Typed>),
     /// A value that is computed once, when the rule is matched.
     AtMatch(Box<Typed>),
-    /// Whether a string has another one in it.
+    /// Whether one string contains another.
     Text(TextOp, Box<Typed>, Box<Typed>),
-    /// The bytes of a string.
+    /// The length of a string in bytes.
     Length(Box<Typed>),
     /// The position of the highest bit of an unsigned number that is 1, or 0.
     Log2(Box<Typed>),
-    /// The bucket of an unsigned number of 64 bits.
+    /// The bucket of an unsigned 64-bit number.
     Bucket(Buckets, Box<Typed>),
     Unary(UnaryOp, Box<Typed>),
     Binary(BinaryOp, Box<Typed>, Box<Typed>),
@@ -118,13 +118,13 @@ pub(super) enum Kind {
     Tuple(Vec<Typed>),
 }
 
-/// The position at which a string is searched in another one.
+/// Where in a string another one is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TextOp {
     StartsWith,
     EndsWith,
     Contains,
-    /// With `*` and `?`.
+    /// Matches a pattern with `*` and `?`.
     Matches,
 }
 
@@ -180,7 +180,7 @@ impl Typed {
         }
     }
 
-    /// The operation on two values of one type, folded where they are constant.
+    /// An operation on two values of one type, folded if they are constant.
     pub(super) fn binary(op: BinaryOp, left: Typed, right: Typed) -> Self {
         let ty = match op {
             BinaryOp::And | BinaryOp::Or => Type::Bool,
@@ -231,7 +231,7 @@ impl Typed {
                 TextOp::StartsWith => Some(text.starts_with(pattern)),
                 TextOp::EndsWith => Some(text.ends_with(pattern)),
                 TextOp::Contains => Some(text.contains(pattern.as_str())),
-                // In one place only, the runtime: `?` is a byte.
+                // Done in one place only, by the runtime: `?` is a byte.
                 TextOp::Matches => None,
             },
             _ => None,
@@ -290,7 +290,7 @@ fn fold_equality(op: BinaryOp, equal: bool) -> Option<Typed> {
     }
 }
 
-/// As the instructions compute it; what traps is not folded.
+/// Computes as the instructions do; operations that trap are not folded.
 fn fold_integers(op: BinaryOp, ty: &Type, a: i128, b: i128) -> Option<Typed> {
     let bits = ty.bits()?.max(32);
     let value = match op {
@@ -302,7 +302,7 @@ fn fold_integers(op: BinaryOp, ty: &Type, a: i128, b: i128) -> Option<Typed> {
         BinaryOp::Lt => return Some(Typed::bool(a < b)),
         BinaryOp::Add => a + b,
         BinaryOp::Sub => a - b,
-        // The product of two numbers of 64 bits fits, unless both are unsigned.
+        // The product of two 64-bit numbers fits, unless both are unsigned.
         BinaryOp::Mul => a.wrapping_mul(b),
         BinaryOp::Div if b != 0 && b != -1 => a / b,
         BinaryOp::Rem if b != 0 && b != -1 => a % b,
@@ -334,7 +334,7 @@ pub(super) fn wrap(ty: &Type, value: i128) -> i128 {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Statement {
-    /// A variable, or fields of it, from this component on.
+    /// Sets a variable, or fields of it, starting at this component.
     Set {
         place: Place,
         component: u32,
@@ -345,7 +345,7 @@ pub(super) enum Statement {
         key: Typed,
         value: Typed,
     },
-    /// Adds to a value of a map.
+    /// Adds to a value in a map.
     AddMap {
         map: Place,
         key: Typed,
@@ -372,7 +372,7 @@ pub(super) enum Statement {
 pub(super) struct Body {
     pub(super) locals: Vec<ValType>,
     pub(super) statements: Vec<Statement>,
-    /// The rule that they are, if they are executed at the beginning or the end.
+    /// The rule that it belongs to, if it is executed at the beginning or the end.
     pub(super) rule: Option<usize>,
 }
 
@@ -381,7 +381,7 @@ pub(super) struct Body {
 pub(super) struct Function {
     pub(super) parameters: Vec<Type>,
     pub(super) result: Type,
-    /// Its parameters are the first of its locals.
+    /// The body; the function's parameters are the first of its locals.
     pub(super) body: Body,
 }
 
@@ -395,7 +395,7 @@ pub(super) struct Import {
 }
 
 impl Import {
-    /// A function that this engine has for monitors.
+    /// A function that this engine provides to monitors.
     pub(super) fn of_probes(name: &str, parameters: &[ValType], results: &[ValType]) -> Self {
         Self {
             library: PROBES.to_owned(),
@@ -432,40 +432,41 @@ pub(super) struct Report {
 /// A rule for one event: the meaning of an export of the monitor module.
 #[derive(Debug)]
 pub(super) struct Probe {
-    /// Number of the rule in the script.
+    /// The number of the rule in the script.
     pub(super) rule: usize,
-    /// As in the interface: `wasm:opcode:call:before`.
+    /// The event as in the interface: `wasm:opcode:call:before`.
     pub(super) event: String,
-    /// Of an event that is not before its instruction.
+    /// The mode: when the event happens, in relation to its instruction.
     pub(super) mode: Mode,
-    /// Types of operands and locals that the rule demands, as requests.
+    /// The types of operands and locals that the rule demands, as requests.
     pub(super) bounds: Vec<(String, Type)>,
     pub(super) predicate: Option<Typed>,
     pub(super) body: Body,
-    /// Size of the block of a site; none if nothing belongs to sites.
+    /// The size of a site's block; none if the rule stores nothing for sites.
     pub(super) site: Option<u32>,
-    /// Sets the initial values of variables of a site, when it is matched.
+    /// Sets the initial values of the variables of a site, when it is matched.
     pub(super) init: Body,
-    /// The group of probes that it pauses, if it is sampled by time.
+    /// The group of probes that the rule pauses, if it is sampled by time.
     pub(super) pauses: Option<u32>,
-    /// It is only on while its predicate can hold: `@toggle`.
+    /// Whether its probes are on only while its predicate can hold: `@toggle`.
     pub(super) is_toggled: bool,
-    /// The types of the results of what it replaces, from the top of the stack; `None` if it
-    /// computes none.
+    /// The types of the results of the replaced instruction, from the top of the stack; `None` if
+    /// the rule computes none.
     pub(super) results: Option<Vec<Type>>,
-    /// The numbers of the [alternatives](Program::alternatives) that it may call.
+    /// The numbers of the [alternatives](Program::alternatives) that the rule may call.
     pub(super) alternatives: Vec<u32>,
 }
 
-/// What a rule does that fails: because of a division by zero, too many steps, or a lack of memory.
+/// What a rule does when it fails: because of a division by zero, too many steps, or a lack of
+/// memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Failing {
-    /// It traps. Steps are not counted.
+    /// The rule traps. Steps are not counted.
     #[default]
     Traps,
-    /// It calls [`FAILURES`], which ends it.
+    /// The rule calls [`FAILURES`], which ends it.
     Calls,
-    /// It throws an exception, which the function of the rule catches; this calls the host
+    /// The rule throws an exception, which its function catches; the function calls the host
     /// ([`Import::failed`]).
     Throws,
 }
@@ -477,17 +478,17 @@ pub(crate) const FAILURES: (&str, &str) = ("wasm_jit:script", "fail");
 #[derive(Debug, Default)]
 pub(super) struct Program {
     pub(super) functions: Vec<Function>,
-    /// What rules do that fail.
+    /// What a rule does when it fails.
     pub(super) failing: Failing,
-    /// The rules for messages, by their numbers.
+    /// The texts of the rules for messages, by their numbers.
     pub(super) rules: Vec<String>,
-    /// The numbers of the rules that use addresses or sizes of memories as numbers of 32 bits.
+    /// The numbers of the rules that use addresses or sizes of memories as 32-bit numbers.
     pub(super) narrow: Vec<usize>,
     /// Functions of libraries that are called.
     pub(super) imports: Vec<Import>,
     pub(super) probes: Vec<Probe>,
-    /// By the number of a group of probes ([`toggled`](super::toggled)): what holds while they are
-    /// on.
+    /// By the number of a group of probes ([`toggled`](super::toggled)): the condition that holds
+    /// while they are on.
     pub(super) groups: Vec<Typed>,
     /// When the program starts: initial values of variables, and rules of `wasm:begin`.
     pub(super) begin: Vec<Body>,
@@ -497,23 +498,23 @@ pub(super) struct Program {
     pub(super) report: Vec<Body>,
     /// Variables that exist once, with the rule that they belong to.
     pub(super) reported: Vec<(Report, Option<String>)>,
-    /// By rule, in the order of the script.
+    /// The reported variables of sites by rule, in the order of the script.
     pub(super) reported_sites: Vec<SiteReports>,
-    /// The map with the names of the program's functions, by their numbers, if rules ask for those
+    /// The map with the names of the program's functions, by their numbers, if rules ask for names
     /// of callees.
     pub(super) names: Option<Place>,
     /// The functions of the program that rules call in place of instructions.
     pub(super) alternatives: Vec<Alternative>,
-    /// Bytes of variables that exist once; their addresses start at zero.
+    /// The size in bytes of the variables that exist once; their addresses start at zero.
     pub(super) static_size: u32,
-    /// Bytes of the variables of a frame.
+    /// The size in bytes of the variables of a frame.
     pub(super) frame_size: u32,
-    /// Who calls the module keeps blocks of frames, which [`FRAME_BLOCK`] makes. Otherwise the
-    /// module finds them by the numbers of frames.
+    /// Whether the caller of the module keeps the blocks of frames, which [`FRAME_BLOCK`] makes.
+    /// Otherwise the module finds them by the numbers of frames.
     pub(super) has_frame_blocks: bool,
     /// Sets the initial values of the variables of a frame.
     pub(super) frame_init: Body,
-    /// Bytes of the block of a thread, if there are variables of threads.
+    /// The size in bytes of a thread's block, if there are variables of threads.
     pub(super) thread_size: Option<u32>,
     /// Sets the initial values of the variables of a thread, whose places are those of a site.
     pub(super) thread_init: Body,
@@ -532,22 +533,23 @@ impl Program {
     }
 }
 
-/// The name of the export that makes the block of a thread, from its number.
+/// The name of the export that makes the block of a thread, from the thread's number.
 pub(crate) const THREAD_BLOCK: &str = "whamm:thread";
 
-/// The name of the export that makes the block of a frame: from the address of one whose frame has
-/// ended, or from 0.
+/// The name of the export that makes the block of a frame: from the address of the block of a frame
+/// that has ended, or from 0.
 pub(crate) const FRAME_BLOCK: &str = "whamm:frame";
 
 /// The reported variables of a rule's sites.
 #[derive(Debug)]
 pub(super) struct SiteReports {
-    /// Number of the rule in the script.
+    /// The number of the rule in the script.
     pub(super) rule: usize,
-    /// As in the script.
+    /// The rule as in the script.
     pub(super) text: String,
     pub(super) reports: Vec<Report>,
 }
 
-/// Bytes at the start of a site's block: next site, function, position, event and its length.
+/// The size in bytes of the header of a site's block: next site, function, position, event and its
+/// length.
 pub(super) const SITE_HEADER: u32 = 24;

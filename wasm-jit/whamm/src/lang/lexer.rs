@@ -25,7 +25,7 @@ impl Token {
     }
 }
 
-/// Longer ones first.
+/// The operators and other punctuation, longer ones first.
 const MARKS: [&str; 35] = [
     "->", "++", "--", "<<", ">>", "&&", "||", "==", "!=", ">=", "<=", "(", ")", "{", "}", "[", "]", "<", ">",
     ",", ";", ":", "=", "+", "-", "*", "/", "%", "!", "~", "&", "|", "^", "?", "@",
@@ -119,7 +119,7 @@ impl<'a> Lexer<'a> {
             }
             '0'..='9' => self.number()?,
             '"' => self.string()?,
-            // After a name, only: `tuple.0`, `library.function`.
+            // Only after a name: `tuple.0`, `library.function`.
             '.' => {
                 self.advance(1);
                 Token::Mark(".")

@@ -1,19 +1,20 @@
-//! Libraries of a script: modules of WebAssembly whose functions it calls.
+//! Libraries of a script: WebAssembly modules whose functions it calls.
 
 use std::collections::BTreeMap;
 
 use wasm_encoder::ValType;
 use wasmparser::{CompositeInnerType, ExternalKind, Parser, Payload, TypeRef};
 
-/// Parameters and results; a type that is no number is [`ValType::V128`], and not supported.
+/// The parameters and results; a type that is not a number becomes [`ValType::V128`], and is not
+/// supported.
 type Signature = (Vec<ValType>, Vec<ValType>);
 
-/// The functions that libraries export, by their names.
+/// The functions that libraries export, by the names of library and function.
 #[derive(Debug, Default)]
 pub(super) struct Libraries(BTreeMap<String, BTreeMap<String, Signature>>);
 
 impl Libraries {
-    /// Reads these modules, by their names in scripts. An error comes with the name.
+    /// Reads these modules, by their names in scripts. An error has the name of the module.
     pub(super) fn read(modules: &[(&str, &[u8])]) -> Result<Self, (String, wasmparser::BinaryReaderError)> {
         let mut all = BTreeMap::new();
         for (name, module) in modules {

@@ -27,17 +27,17 @@
 //! type       = "u8" | .. | "i64" | "f32" | "f64" | "bool" | "str" | "(" [ types ] ")" | "map" "<" type "," type ">"
 //! ```
 //!
-//! Operators bind as in C, but that `&&` and `||` bind equally, and comparisons, too, from left to
-//! right. `while`, `break` and `continue` are extensions. `call` may have `@static` or `@init` in
-//! front, if it is one of a library.
+//! Operators bind as in C, except that `&&` and `||` bind equally, as do comparisons, from left to
+//! right. `while`, `break` and `continue` are extensions. A `call` to a library function may be
+//! preceded by `@static` or `@init`.
 //!
 //! The steps: `lexer` and `parser` make the tree of `ast`. `check` resolves names and types for
 //! each event that a rule matches, with the tables of `events` and `opcodes`, and makes the tree of
-//! `ir`. `split` takes a predicate apart. `emit` writes the module. Problems of a script are
-//! collected as far as possible, and point into the script. A [`Script`] reads the report from the
-//! memory of its module's instance.
+//! `ir`. `split` splits predicates into static and dynamic parts. `emit` writes the module. As many
+//! problems of a script as possible are collected, with their positions in the script. A [`Script`]
+//! reads the report from the memory of its module's instance.
 //!
-//! Scripts for native programs have rules of their own provider: see `native`.
+//! Scripts for native programs have rules of a separate provider: see `native`.
 //!
 //! The modes `alt` and `block_alt`, which change the program, are for programs that are
 //! [rewritten](crate::rewrite).
@@ -80,12 +80,12 @@ pub(crate) use self::ir::{
 use self::libraries::Libraries;
 use self::native::Provider;
 
-/// Size of a script, in bytes.
+/// The maximum size of a script, in bytes.
 const MAX_SIZE: usize = 16 << 20;
 
-/// The text of a script, if it is text.
+/// The text of a script, if it is valid UTF-8.
 fn text<'a>(name: &str, source: &'a [u8]) -> Result<&'a str, ScriptError> {
-    // A byte-order mark is no part of the script.
+    // A byte-order mark is not part of the script.
     let source = source.strip_prefix("\u{feff}".as_bytes()).unwrap_or(source);
     let error = |problem| ScriptError::new(name, &String::from_utf8_lossy(source), vec![problem]);
     if source.len() > MAX_SIZE {
@@ -100,8 +100,8 @@ fn text<'a>(name: &str, source: &'a [u8]) -> Result<&'a str, ScriptError> {
 
 /// A script that is compiled to a monitor module, to observe a program in this process.
 ///
-/// Its module imports nothing but the functions of libraries that the script calls and those that
-/// this engine has for monitors, and does not print the report: [`Script::report`] reads it.
+/// The module imports only the library functions that the script calls, and functions that this
+/// engine provides to monitors. It does not print the report: [`Script::report`] reads it.
 #[derive(Clone, Debug)]
 pub struct Script {
     module: Vec<u8>,
@@ -110,21 +110,21 @@ pub struct Script {
 }
 
 impl Script {
-    /// Compiles a script. `name` is the script's, for messages. `libraries` are modules in the
-    /// binary format, by the names by which the script uses them.
+    /// Compiles a script. `name` is the script's name, for messages. `libraries` are modules in the
+    /// binary format, with the names by which the script uses them.
     ///
     /// # Errors
-    /// The problems of the script.
+    /// [`ScriptError`] with the problems of the script.
     pub fn new(name: &str, source: &[u8], libraries: &[(&str, &[u8])]) -> Result<Self, ScriptError> {
         let Emitted { module, layout, narrow, .. } = emit(name, source, libraries, Target::Here)?;
         Ok(Self { module, layout, narrow })
     }
 
     /// Compiles a script that observes native programs, for
-    /// [`NativeMonitor`](crate::native::NativeMonitor). `name` is the script's, for messages.
+    /// [`NativeMonitor`](crate::native::NativeMonitor). `name` is the script's name, for messages.
     ///
     /// # Errors
-    /// The problems of the script.
+    /// [`ScriptError`] with the problems of the script.
     pub fn native(name: &str, source: &[u8]) -> Result<Self, ScriptError> {
         let help = "`fastinst run` runs scripts without libraries";
         refuse_libraries(name, source, "libraries are not supported in native programs", help)?;
@@ -132,14 +132,14 @@ impl Script {
         Ok(Self { module, layout, narrow })
     }
 
-    /// The monitor module, for [`MonitorModule`](crate::monitor_module::MonitorModule).
+    /// The monitor module in the binary format, for
+    /// [`MonitorModule`](crate::monitor_module::MonitorModule).
     pub fn module(&self) -> &[u8] {
         &self.module
     }
 
-    /// The rules, with their lines, that do not observe all accesses to the memories of a program:
-    /// they use addresses or sizes as numbers of 32 bits, and it has a memory with those of 64
-    /// bits.
+    /// The rules, with their lines, that do not observe all memory accesses of a program: they use
+    /// addresses or sizes as 32-bit numbers, and the program has a 64-bit memory.
     pub fn narrow_rules(&self, program: &Module) -> &[String] {
         let has_wide_memory = || {
             Parser::new(0).parse_all(program.bytes()).any(|payload| match payload {
@@ -161,21 +161,21 @@ impl Script {
 ///
 /// The module has the engine interface of the crate whamm 2.0.1. It imports `fd_write` of WASI, by
 /// which it prints the report: values separated by commas, with columns for the variable, its type,
-/// the event, the function's number, the offset of the instruction, the key of a map's entry, and
+/// the event, the function's index, the offset of the instruction, the key of a map's entry, and
 /// the value.
 ///
-/// `name` is the script's, for messages. `libraries` are modules in the binary format, by the names
-/// by which the script uses them, and by which the module imports their functions.
+/// `name` is the script's name, for messages. `libraries` are modules in the binary format, with
+/// the names by which the script uses them, and by which the module imports their functions.
 ///
 /// # Errors
-/// The problems of the script.
+/// [`ScriptError`] with the problems of the script.
 pub fn compile(name: &str, source: &[u8], libraries: &[(&str, &[u8])]) -> Result<Vec<u8>, ScriptError> {
     emit(name, source, libraries, Target::Anywhere).map(|emitted| emitted.module)
 }
 
-/// Compiles a script to a monitor module, as [`compile`] does, which becomes a part of a program.
-/// Only there can rules replace the program's instructions. Returns the alternatives as well, in
-/// the order of their numbers.
+/// Compiles a script to a monitor module, as [`compile`] does, that becomes a part of a program.
+/// Only there can rules replace the program's instructions. Also returns the alternatives, in the
+/// order of their numbers.
 pub(crate) fn compile_into_program(
     name: &str,
     source: &[u8],
@@ -215,7 +215,7 @@ struct Emitted {
     module: Vec<u8>,
     layout: report::Layout,
     alternatives: Vec<Alternative>,
-    /// The rules that use addresses as numbers of 32 bits.
+    /// The rules that use addresses as 32-bit numbers.
     narrow: Vec<String>,
 }
 
@@ -260,10 +260,10 @@ fn rules(script: &ast::Script, source: &str) -> Vec<String> {
     rules.collect()
 }
 
-/// The names of the libraries that a script uses, in its order.
+/// The names of the libraries that a script uses, in order of use.
 ///
 /// # Errors
-/// The text is not a script.
+/// [`ScriptError`] if the text is not a script.
 pub fn libraries(name: &str, source: &[u8]) -> Result<Vec<String>, ScriptError> {
     let source = text(name, source)?;
     let script = parser::parse(source).map_err(|problems| ScriptError::new(name, source, problems))?;
@@ -299,30 +299,30 @@ pub(crate) fn refuse_libraries(
 /// An event that a rule matches, and the variables that it binds.
 #[derive(Clone, Debug)]
 pub struct EventInfo {
-    /// As in a rule: `wasm:opcode:call:before`.
+    /// The event as in a rule: `wasm:opcode:call:before`.
     pub event: String,
-    /// The variables.
+    /// The variables that the event binds.
     pub bound: Vec<BoundInfo>,
 }
 
 /// A variable that an event binds.
 #[derive(Clone, Debug)]
 pub struct BoundInfo {
-    /// Its name.
+    /// The name of the variable.
     pub name: String,
-    /// Its type, or that the rule must say it.
+    /// The type of the variable, or a note that the rule must state it.
     pub ty: String,
-    /// Whether it is known when the rule is matched.
+    /// Whether the value is known when the rule is matched.
     pub is_static: bool,
-    /// Its description.
+    /// A description of the value.
     pub help: &'static str,
 }
 
-/// The events that a match rule such as `wasm:opcode:*load*:before` matches. One whose first part
-/// is `native` is about native programs.
+/// The events that a match rule such as `wasm:opcode:*load*:before` matches. Rules whose first part
+/// is `native` are about native programs.
 ///
 /// # Errors
-/// The rule is malformed or matches nothing.
+/// [`ScriptError`] if the rule is malformed or matches nothing.
 pub fn info(rule: &str) -> Result<Vec<EventInfo>, ScriptError> {
     let error = |problems| ScriptError::new("rule", rule, problems);
     let parsed = parser::parse_rule(rule).map_err(error)?;

@@ -1,16 +1,16 @@
-//! Events of native programs: calls of the functions that a compiler has instrumented.
+//! Events of native programs: calls to the functions that a compiler has instrumented.
 //!
-//! | event | |
+//! | event | occurs when |
 //! | --- | --- |
-//! | `native:func:entry`, `native:func:exit` | a call of a function begins or ends |
+//! | `native:func:entry`, `native:func:exit` | a call to a function begins or ends |
 //! | `native:begin`, `native:end`, `native:report` | as those of `wasm` |
 //!
-//! A place is the entry of a function, or all of its exits together. What is bound is
-//! [`NAMED`](super::bound::NAMED): names are known when a function is discovered; the rest is that
-//! of one call.
+//! A place is the entry of a function, or all of its exits together. The bound variables are
+//! [`NAMED`](super::bound::NAMED): names are known when a function is discovered; all others belong
+//! to one call.
 //!
-//! Arguments, `arg0` or `args.size`, and at exits the result `res0`, have a type by a bound of the
-//! rule, which is a part of their name in exports: `args.size.u64`.
+//! Arguments, `arg0` or `args.size`, and at exits the result `res0`, get their type from a bound of
+//! the rule, which is a part of their name in exports: `args.size.u64`.
 
 use super::ast;
 use super::bound::{Bound, numbered};
@@ -27,7 +27,7 @@ pub(super) enum Provider {
 }
 
 impl Provider {
-    /// As in a rule.
+    /// The name in rules.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Wasm => "wasm",
@@ -35,7 +35,7 @@ impl Provider {
         }
     }
 
-    /// An example of a rule that says the type of a variable.
+    /// An example of a rule that states the type of a variable.
     pub(super) fn with_bound(self, name: &str) -> String {
         match self {
             Self::Wasm => format!("wasm:opcode:NAME({name}: i32):before"),
@@ -48,16 +48,16 @@ impl Provider {
 /// Variables that differ from call to call.
 pub(super) const OF_CALLS: [&str; 7] = ["probe_id", "tid", "ticks", "ns", "depth", "duration", "stack"];
 
-/// Whether a name is that of an argument, by position or by name.
+/// Whether a name refers to an argument, by position or by name.
 pub(super) fn is_argument(name: &str) -> bool {
     numbered(name, "arg").is_some() || name.starts_with("args.")
 }
 
-/// The result of a function: its only one.
+/// The name of a function's only result.
 const RESULT: &str = "res0";
 
-/// Whether a name is that of a value whose type differs from function to function: of an argument,
-/// or at exits of the result.
+/// Whether a name refers to a value whose type differs from function to function: an argument, or
+/// at exits the result.
 pub(super) fn has_bound(name: &str, is_exit: bool) -> bool {
     is_argument(name) || is_exit && name == RESULT
 }
@@ -67,7 +67,7 @@ pub(super) fn typed(name: &str, ty: &Type) -> String {
     format!("{name}.{ty}")
 }
 
-/// A bound variable. `bounds` are the types of arguments and results that the rule says.
+/// A bound variable. `bounds` are the types of arguments and results that the rule states.
 pub(super) fn bound(name: &str, is_exit: bool, bounds: &[(String, Type)]) -> Bound {
     if has_bound(name, is_exit) {
         return match bounds.iter().find(|(bound, _)| bound == name) {

@@ -1,5 +1,5 @@
 //! The instructions that rules of `wasm:opcode` can match: operands, results, immediates and
-//! category of each, as far as they are the same wherever the instruction occurs.
+//! category of each, where these are the same at every occurrence.
 
 use std::sync::LazyLock;
 
@@ -11,16 +11,16 @@ use super::vectors;
 /// An instruction.
 #[derive(Debug)]
 pub(super) struct Opcode {
-    /// As in the text format.
+    /// The name in the text format.
     pub(super) name: &'static str,
     pub(super) category: &'static str,
     /// Number of the category.
     pub(super) category_id: u32,
-    /// Operands from the top of the stack.
+    /// The operands, from the top of the stack.
     pub(super) operands: Values,
     pub(super) results: Values,
     pub(super) immediates: Values,
-    /// The access to memory, of loads and stores.
+    /// The memory access of loads and stores.
     pub(super) access: Option<Access>,
 }
 
@@ -28,24 +28,24 @@ pub(super) struct Opcode {
 pub(super) struct Access {
     pub(super) bytes: u32,
     pub(super) is_write: bool,
-    /// Number of the operand that is the address.
+    /// The number of the operand that is the address.
     pub(super) address: usize,
 }
 
-/// What is known of an operand, a result or an immediate.
+/// What is known about an operand, a result or an immediate.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Known {
     Is(Type),
-    /// An address, index or size: of this type, or of 64 bits if the memory or table has such.
+    /// An address, index or size: of this type, or 64-bit if the memory or table is.
     Address(Type),
     /// The type differs from place to place.
     Differs,
-    /// A vector or a reference, which is no value of the language.
+    /// A vector or a reference, which is not a value of the language.
     Opaque,
 }
 
 impl Known {
-    /// The type, if a rule need not say it.
+    /// The type, if a rule need not state it.
     pub(super) fn ty(&self) -> Option<&Type> {
         match self {
             Self::Is(ty) | Self::Address(ty) => Some(ty),
@@ -68,20 +68,20 @@ impl Known {
 #[derive(Debug, Default)]
 pub(super) struct Values {
     pub(super) known: Vec<Known>,
-    /// There may be more, of types that differ.
+    /// Whether there may be more, whose types differ from place to place.
     pub(super) more: bool,
 }
 
 impl Values {
     pub(super) const NONE: Self = Self { known: Vec::new(), more: false };
 
-    /// What is known of one of them; `None` if there is none.
+    /// What is known about one of them; `None` if it does not exist.
     pub(super) fn get(&self, index: usize) -> Option<&Known> {
         self.known.get(index).or(self.more.then_some(&Known::Differs))
     }
 
-    /// From letters: the types, `a` for an address and `j` for one with a sign, `v` for a vector or
-    /// a reference, `?` for a type that differs, `*` for any number of those.
+    /// Parses letters, which are the types: `a` for an address and `j` for a signed one, `v` for a
+    /// vector or a reference, `?` for a type that differs, `*` for any number of those.
     fn parse(letters: &str) -> Self {
         let mut values = Self::default();
         for letter in letters.chars() {
@@ -217,7 +217,7 @@ const TABLE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Numbers of categories are alphabetical over all that the language knows.
+/// The numbers of categories are those of the alphabetical order of all that the language knows.
 const CATEGORIES: [&str; 17] = [
     "arith", "atomic", "compare", "const", "control", "convert", "exn", "gc", "global", "load", "local",
     "memory", "misc", "ref", "simd", "store", "table",
@@ -252,7 +252,7 @@ fn opcode(category: &'static str, entry: &'static str) -> Opcode {
 fn access(name: &str) -> Option<Access> {
     let (ty, operation) = name.split_once('.')?;
     let (width, address, is_write) = if let Some((_, width)) = operation.split_once("load") {
-        // Of a lane, the vector is above the address.
+        // In accesses to a lane, the vector is above the address.
         (width, usize::from(width.ends_with("_lane")), false)
     } else if let Some((_, width)) = operation.split_once("store") {
         (width, 1, true)
@@ -263,7 +263,7 @@ fn access(name: &str) -> Option<Access> {
     };
     let digits: String = width.chars().take_while(char::is_ascii_digit).collect();
     let bits: u32 = match width[digits.len()..].starts_with('x') {
-        // Half a vector, as 8 by 8 bits.
+        // Half a vector, as eight 8-bit lanes.
         true => 64,
         false => digits.parse().or_else(|_| ty[1..].parse()).ok()?,
     };
@@ -295,7 +295,7 @@ mod tests {
         assert!(crate::monitor_module::of_proposals(&PROPOSALS).count() > 500);
         let missing: Vec<String> = crate::monitor_module::of_proposals(&PROPOSALS)
             .map(|(name, _)| name)
-            // It is never valid.
+            // This one is never valid.
             .filter(|name| name != "typed_select_multi")
             .filter(|name| OPCODES.iter().all(|opcode| opcode.name != name))
             .collect();
@@ -325,7 +325,7 @@ mod tests {
         check("v128.load16_lane", Some((2, false, 1)));
         check("v128.store", Some((16, true, 1)));
         check("v128.store64_lane", Some((8, true, 1)));
-        // Nothing else has an address, and all accesses have one.
+        // Only accesses have an address, and all of them do.
         for opcode in &*OPCODES {
             let address = opcode.access.map(|access| opcode.operands.get(access.address));
             assert!(address.is_none_or(|known| known == Some(&Known::Address(Type::U32))), "{opcode:?}");

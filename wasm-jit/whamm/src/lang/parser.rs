@@ -1,4 +1,4 @@
-//! From a script's text to its syntax tree, by recursive descent.
+//! Parses a script's text to its syntax tree, by recursive descent.
 //!
 //! The text of a match rule has its own lexical structure, so the parser looks for one wherever an
 //! item of a script may start: parts of names and wildcards, then a colon. The grammar is in the
@@ -12,13 +12,13 @@ use super::diagnostics::{Problem, ProblemKind, Span};
 use super::lexer::{Lexer, Token};
 use super::types::{Buckets, Type};
 
-/// Nesting of expressions, blocks and types.
+/// The maximum nesting of expressions, blocks and types.
 const MAX_DEPTH: usize = 128;
 
-/// Conditions of a statement `if` with its `elif`.
+/// The maximum number of conditions of an `if` statement, including `elif`.
 const MAX_ARMS: usize = 256;
 
-/// Problems after which a script is abandoned.
+/// The number of problems after which a script is abandoned.
 const MAX_PROBLEMS: usize = 20;
 
 const KEYWORDS: [&str; 16] = [
@@ -71,7 +71,7 @@ pub(super) fn parse_rule(source: &str) -> Result<Rule, Vec<Problem>> {
 struct Parser<'a> {
     lexer: Lexer<'a>,
     depth: usize,
-    /// A `/` before `{` ends the expression.
+    /// Whether a `/` before `{` ends the expression.
     in_predicate: bool,
 }
 
@@ -149,7 +149,7 @@ impl Parser<'_> {
         parsed
     }
 
-    /// Skips the rest of an item that has a problem; whether there may be more items.
+    /// Skips the rest of an item that has a problem; returns whether there may be more items.
     fn recover(&mut self) -> bool {
         self.depth = 0;
         self.in_predicate = false;
@@ -336,7 +336,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The name of a bound: also that of an argument, such as `args.size`.
+    /// The name of a bound, including that of an argument, such as `args.size`.
     fn bound(&mut self) -> Parsed<Ident> {
         let name = self.ident("a name")?;
         if name.name != ARGUMENTS || !self.accept(".")? {
@@ -345,7 +345,7 @@ impl Parser<'_> {
         self.argument(name)
     }
 
-    /// The name of an argument, after `args.`. It is one of the program's: keywords are allowed.
+    /// The name of an argument, after `args.`. It comes from the program: keywords are allowed.
     fn argument(&mut self, object: Ident) -> Parsed<Ident> {
         match self.lexer.next()? {
             (Token::Name(name), span) => {
@@ -355,7 +355,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The type in a type bound: there, `ref` is one.
+    /// The type in a type bound, where `ref` is also a type.
     fn bound_type(&mut self) -> Parsed<Type> {
         match self.peek()? {
             (Token::Name(name), _) if name == "ref" => {
@@ -755,7 +755,7 @@ impl Parser<'_> {
     }
 }
 
-/// An expression, unless its tree gets too high: what handles it later is recursive.
+/// Makes an expression, unless its tree gets too high: later steps are recursive.
 fn node(span: Span, kind: ExprKind) -> Parsed<Expr> {
     let mut node = Expr { kind, span, depth: 0 };
     node.depth = 1 + node.children().iter().map(|child| child.depth).max().unwrap_or(0);

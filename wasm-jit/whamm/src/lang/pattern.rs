@@ -1,10 +1,10 @@
-//! Patterns of match rules: those of the crate glob, which Whamm itself uses, and alternatives with
-//! `|`.
+//! Patterns of match rules: those of the crate `glob`, which Whamm itself uses, and alternatives
+//! with `|`.
 //!
-//! The patterns of functions' names elsewhere are those of the crate wildmatch, where brackets have
+//! The patterns of function names elsewhere are those of the crate `wildmatch`, where brackets have
 //! no meaning: names such as `operator[]` contain them.
 
-/// The alternatives of one part of a rule. Without any, it matches every name.
+/// The alternatives of one part of a rule. An empty list matches every name.
 #[derive(Debug, Default)]
 pub(super) struct Pattern(Vec<glob::Pattern>);
 
@@ -13,7 +13,7 @@ impl Pattern {
     /// set, `[!ab]` one that is not in the set.
     ///
     /// # Errors
-    /// A set is not closed, or there are three `*` in a row or two that are not the complete
+    /// A set is not closed, or there are three `*` in a row, or two that are not the complete
     /// pattern.
     pub(super) fn parse(text: &str) -> Result<Self, glob::PatternError> {
         if text.is_empty() {

@@ -1,8 +1,8 @@
-//! The values of a script's variables, read from the memory of a running monitor.
+//! Reads the values of a script's variables from the memory of a running monitor.
 //!
-//! The compiler knows where each reported variable lives. [`Script::report`] reads them there, with
-//! their types, so that nothing is lost in a text. A program of one's own can do this at any time
-//! between calls.
+//! The compiler knows where each reported variable is stored. [`Script::report`] reads the values
+//! there, with their types, so that nothing is lost by formatting. A program can do this at any
+//! time between calls.
 
 use wasm_encoder::ValType;
 use wasm_jit::{AsContext, Instance};
@@ -17,7 +17,7 @@ use crate::monitor_module::MonitorError;
 pub(super) struct Layout {
     pub(super) once: Vec<Once>,
     pub(super) rules: Vec<Sites>,
-    /// The blocks of threads, if variables of theirs are reported.
+    /// The blocks of threads, if any of their variables are reported.
     pub(super) threads: Option<Sites>,
 }
 
@@ -34,9 +34,9 @@ pub(super) struct Once {
 #[derive(Clone, Debug)]
 pub(super) struct Sites {
     pub(super) rule: String,
-    /// Address of the list of blocks.
+    /// The address of the list of blocks.
     pub(super) list: u32,
-    /// Names, types and offsets in a block.
+    /// The names, types and offsets in a block.
     pub(super) variables: Vec<(String, Type, u32)>,
 }
 
@@ -44,11 +44,11 @@ pub(super) struct Sites {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ScriptReport {
-    /// Variables that exist once, in the order of the script.
+    /// The variables that exist once, in the order of the script.
     pub variables: Vec<VariableReport>,
-    /// Variables of places, by rules, in the order of the script.
+    /// The variables of places, by rule, in the order of the script.
     pub rules: Vec<RuleReport>,
-    /// Variables of threads, in scripts for native programs.
+    /// The variables of threads, in scripts for native programs.
     pub threads: ThreadsReport,
 }
 
@@ -58,15 +58,15 @@ pub struct ScriptReport {
 pub struct ThreadsReport {
     /// The names of the variables.
     pub variables: Vec<String>,
-    /// The threads for which a rule has used one.
+    /// The threads for which a rule has used a variable of threads.
     pub threads: Vec<ThreadReport>,
 }
 
-/// A thread.
+/// The variables of one thread.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ThreadReport {
-    /// The kernel's number of the thread. Several threads may have had it, one after the other.
+    /// The kernel's id of the thread. Several threads may have had it, one after the other.
     pub thread: u32,
     /// The values, in the order of [`ThreadsReport::variables`].
     pub values: Vec<ReportedValue>,
@@ -76,19 +76,19 @@ pub struct ThreadReport {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct VariableReport {
-    /// Its name.
+    /// The name of the variable.
     pub name: String,
-    /// The rule in which it is declared, if it is.
+    /// The rule in which the variable is declared, if it is declared in a rule.
     pub rule: Option<String>,
-    /// Its value.
+    /// The value of the variable.
     pub value: ReportedValue,
 }
 
-/// The variables of a rule, for each place that it matches.
+/// The variables of a rule that exist for each place that it matches.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RuleReport {
-    /// As in the script: `wasm:opcode:br_if|if:before`.
+    /// The rule as in the script: `wasm:opcode:br_if|if:before`.
     pub rule: String,
     /// The names of the variables.
     pub variables: Vec<String>,
@@ -96,13 +96,13 @@ pub struct RuleReport {
     pub sites: Vec<SiteReport>,
 }
 
-/// A place.
+/// The variables of one place.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SiteReport {
     /// The event: `wasm:opcode:if:before`.
     pub event: String,
-    /// The function's index.
+    /// The index of the function in its module, imports first; for native programs, its number.
     pub function: u32,
     /// The offset of the instruction from the start of the function's body, in bytes; 0 for the
     /// entry, and the length of the body for the exit.
@@ -114,7 +114,7 @@ pub struct SiteReport {
 /// The value of a reported variable.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReportedValue {
-    /// A value.
+    /// The value of a variable that is not a map.
     Value(Value),
     /// The keys of a map with their values, in the order in which they were added.
     Map(Vec<(Value, Value)>),
@@ -126,23 +126,23 @@ pub enum ReportedValue {
 pub enum Value {
     /// An integer of any type.
     Int(i128),
-    /// A float of either type: of an f32, the number that its shortest decimal form stands for, so
-    /// that 0.1 is not 0.10000000149011612. `as f32` returns the value.
+    /// A float of either type. For an f32, it is the number that its shortest decimal form denotes,
+    /// so that 0.1 is not 0.10000000149011612; `as f32` returns the exact value.
     Float(f64),
     /// A boolean.
     Bool(bool),
     /// A string; bytes that are not UTF-8 are replaced.
     Text(String),
-    /// A bucket of a histogram: its lower bound, and the first number after it.
+    /// A bucket of a histogram: its lower bound, and the lower bound of the next bucket.
     Bucket(u64, i128),
-    /// A call stack of a native program, by the number that its observer has given it
+    /// A call stack of a native program, by the number that its observer has assigned to it
     /// ([`NativeCall::stack`](crate::native::NativeCall::stack)).
     Stack(u32),
-    /// A tuple.
+    /// The fields of a tuple, in order.
     Tuple(Vec<Value>),
 }
 
-/// The number that the shortest decimal form of a float stands for.
+/// The number that the shortest decimal form of a float denotes.
 fn shortest(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(value.into())
 }
@@ -151,8 +151,8 @@ fn shortest(value: f32) -> f64 {
 struct Reader<'a>(&'a [u8]);
 
 impl Script {
-    /// Whether there are variables that are declared with `report`, and the script does not report
-    /// by a rule of its own.
+    /// Whether variables are declared with `report`, and the script has no `wasm:report` or
+    /// `native:report` rule that replaces the report.
     pub fn has_report(&self) -> bool {
         !self.layout.once.is_empty() || !self.layout.rules.is_empty() || self.layout.threads.is_some()
     }
@@ -180,7 +180,7 @@ impl Script {
     /// ```
     ///
     /// # Errors
-    /// [`MonitorError::Report`]: the instance is not one of this script's module.
+    /// [`MonitorError::Report`]: the instance does not belong to this script's module.
     ///
     /// # Panics
     /// If the instance belongs to another store.
@@ -232,7 +232,7 @@ impl Reader<'_> {
         let mut sites = Vec::new();
         let mut block = self.half(rule.list)?;
         while block != 0 {
-            // More than fit: the list is not one of this script's.
+            // More sites than fit into the memory: the list does not belong to this script.
             if sites.len() > self.0.len() / SITE_HEADER as usize {
                 return Err(MonitorError::Report { address: rule.list });
             }

@@ -1,11 +1,11 @@
-//! The parts of a predicate that are known when a rule is matched, and the rest.
+//! Splits a predicate into the parts that are known when a rule is matched, and the rest.
 //!
 //! As in section 4.1 of the paper: the static conditions of a predicate are its largest parts of
-//! type `bool` that depend on nothing but the place. For each combination of their outcomes, what
-//! remains of the predicate is folded. Combinations with the same rest are one probe, whose static
-//! predicate is that one of them holds; those whose rest is `false` are none. For `fid == 3 ||
-//! arg0 == 1` there are two probes: without a condition in function 3, and with `arg0 == 1`
-//! elsewhere. Each place is matched by one of them at most.
+//! type `bool` that depend on nothing but the place. For each combination of their outcomes, the
+//! remaining predicate is folded. Combinations with the same rest become one probe, whose static
+//! predicate is that one of them holds; combinations whose rest is `false` become none. For `fid ==
+//! 3 || arg0 == 1` there are two probes: without a condition in function 3, and with `arg0 == 1`
+//! elsewhere. Each place is matched by at most one of them.
 //!
 //! A part that may trap, calls a function or reads a variable stays in the rest.
 
@@ -14,16 +14,16 @@ use super::ir::{Const, Kind, Typed};
 use super::native::OF_CALLS;
 use super::types::Type;
 
-/// The most static conditions of a predicate that become predicates of probes: there may be a probe
-/// for each combination of their results.
+/// The maximum number of static conditions of a predicate that become predicates of probes: there
+/// may be a probe for each combination of their outcomes.
 const MAX_CONDITIONS: usize = 4;
 
 /// A probe for a part of the matching places.
 #[derive(Debug, PartialEq)]
 pub(super) struct Part {
-    /// Holds where the probe belongs; none if it belongs everywhere.
+    /// The condition that holds where the probe belongs; none if it belongs everywhere.
     pub(super) at_match: Option<Typed>,
-    /// Is checked whenever the probe is hit.
+    /// The condition that is checked whenever the probe is hit.
     pub(super) at_run: Option<Typed>,
 }
 
@@ -33,7 +33,7 @@ pub(super) fn split(predicate: Option<&Typed>) -> Vec<Part> {
     let mut conditions = Vec::new();
     collect(predicate, &mut conditions);
     conditions.truncate(MAX_CONDITIONS);
-    // By what remains: the combinations.
+    // The combinations, by the predicate that remains.
     let mut rests: Vec<(Typed, Vec<u32>)> = Vec::new();
     for outcomes in 0..1_u32 << conditions.len() {
         let rest = substitute(predicate, &conditions, outcomes);
@@ -92,7 +92,7 @@ fn substitute(expr: &Typed, conditions: &[Typed], outcomes: u32) -> Typed {
         Kind::Unary(op, operand) => return Typed::unary(*op, again(operand)),
         Kind::Binary(op, left, right) => {
             let (left, right) = (again(left), again(right));
-            // The outcome does not depend on the left one, which has no effects.
+            // The outcome does not depend on the left operand, which has no effects.
             return match (op, right.as_bool()) {
                 (BinaryOp::And, Some(false)) | (BinaryOp::Or, Some(true)) if has_no_effects(&left) => right,
                 _ => Typed::binary(*op, left, right),
@@ -110,18 +110,18 @@ fn substitute(expr: &Typed, conditions: &[Typed], outcomes: u32) -> Typed {
         Kind::Length(text) => Kind::Length(Box::new(again(text))),
         Kind::Log2(number) => return Typed::log2(again(number)),
         Kind::Bucket(buckets, number) => return Typed::bucket(*buckets, again(number)),
-        // It is computed where the rule is matched.
+        // It is computed when the rule is matched.
         leaf @ (Kind::Const(_) | Kind::Variable(..) | Kind::Request(_) | Kind::AtMatch(_)) => leaf.clone(),
     };
     Typed::new(expr.ty.clone(), kind)
 }
 
-/// The condition that one of these combinations holds; none if that is always so.
+/// The condition that one of these combinations holds; none if it always does.
 fn one_of(conditions: &[Typed], combinations: &[u32]) -> Option<Typed> {
     if combinations.len() == 1 << conditions.len() {
         return None;
     }
-    // Conditions that do not matter are left out, by merging combinations that differ in one only.
+    // Irrelevant conditions are left out, by merging combinations that differ in only one.
     let mut terms: Vec<(u32, u32)> = combinations.iter().map(|outcomes| (*outcomes, u32::MAX)).collect();
     while let Some((first, second, bit)) = mergeable(&terms, conditions.len()) {
         let (outcomes, mask) = terms[first];
@@ -173,7 +173,7 @@ pub(super) fn has_request(expr: &Typed) -> bool {
     matches!(expr.kind, Kind::Request(_)) || expr.children().into_iter().any(has_request)
 }
 
-/// Whether an expression can be evaluated where it would not have been.
+/// Whether an expression may be evaluated where it would not be executed.
 pub(super) fn is_pure(expr: &Typed) -> bool {
     let traps = matches!(&expr.kind, Kind::Binary(op, left, right) if may_trap(*op, left, right));
     !traps && expr.children().into_iter().all(is_pure)
@@ -242,7 +242,7 @@ mod tests {
         check(Typed::bool(true), &[(None, None)]);
     }
 
-    /// The parts are disjoint, and together are the predicate.
+    /// The parts are disjoint, and together equal the predicate.
     #[test]
     fn every_place_has_the_predicate() {
         let leaves = [request("fid", 1), request("pc", 1), request("arg0", 1), request("imm0", 1)];

@@ -1,13 +1,13 @@
 //! Rules whose predicates depend on variables that seldom change: their probes are on only while
 //! the predicate can hold, so that the program pays nothing otherwise.
 //!
-//! The paper (section 7) wishes for this, for an engine in which probes are inserted cheaply.
+//! The paper (section 7) proposes this for engines in which inserting probes is cheap.
 //!
 //! # What is added to a script
-//! The part of a predicate that consists of conditions on variables of the script alone, joined by
-//! `&&`, is the condition of a *group*. Rules with the same one share the group. A word of memory
-//! says whether the group's probes are on, at first not. After each assignment to a variable of the
-//! condition, and once when the monitor starts, there is
+//! The conditions of a predicate that depend only on variables of the script, and are joined by
+//! `&&`, form the condition of a *group*. Rules with the same condition share the group. A word of
+//! memory says whether the group's probes are on; at first they are off. After each assignment to a
+//! variable of the condition, and once when the monitor starts, there is
 //!
 //! ```text
 //! if (condition != is_on) {
@@ -16,13 +16,14 @@
 //! }
 //! ```
 //!
-//! where `switch` is a function that this engine has for monitors ([`crate::monitor_module`]). The
-//! check in the rule's function stays. So the events on which a rule acts are the same in all
-//! engines: that its probes are off only saves the cost of those on which it would not act.
+//! where `switch` is a function that this engine provides to monitors ([`crate::monitor_module`]).
+//! The check in the rule's function stays. The events on which a rule acts are therefore the same
+//! in all engines: switching its probes off only saves the cost of events on which it would not
+//! act.
 //!
 //! # Which rules
-//! Those with the annotation `@toggle`. Others, if the variables are assigned in rules that are
-//! executed rarely compared to the events that are saved, as far as the script says this: when the
+//! Those with the annotation `@toggle`, and others if the variables are assigned in rules that are
+//! executed rarely compared to the events that are saved, as far as the script shows this: when the
 //! monitor starts, at entries and exits of functions, and in the rule itself (which then switches
 //! itself off). If this guess is wrong, and switching takes much of the time, the engine leaves the
 //! probes on.
@@ -38,13 +39,13 @@ use super::types::Type;
 /// The events with rules that are assumed to be executed rarely.
 const RARE: [&str; 2] = ["wasm:func:entry", "wasm:func:exit"];
 
-/// Groups of a script: more predicates are checked as usual.
+/// The maximum number of groups of a script; further predicates are checked without groups.
 pub(super) const MAX_GROUPS: usize = 256;
 
 /// An address of a variable, or a component of it.
 type Address = u32;
 
-/// The part of a condition that depends on variables of the script alone, and on at least one.
+/// The part of a condition that depends only on variables of the script, and on at least one.
 pub(super) fn condition(predicate: &Typed) -> Option<Typed> {
     let mut terms = Vec::new();
     conjuncts(predicate, &mut terms);
@@ -127,7 +128,7 @@ fn assigned_in(body: &Body) -> BTreeSet<Address> {
     all
 }
 
-/// Finds the groups of a script, and adds what switches them.
+/// Finds the groups of a script, and adds the statements that switch them.
 pub(super) fn add(program: &mut Program) {
     let mut groups: Vec<Typed> = Vec::new();
     let often = assigned_often(program);
@@ -178,7 +179,7 @@ fn assigned_often(program: &Program) -> AssignedOften {
     often
 }
 
-/// Whether variables are assigned only where a rule seldom comes, or is the probe's own.
+/// Whether variables are assigned only where the program seldom comes, or in the probe itself.
 fn is_rarely_assigned(often: &AssignedOften, probe: &Probe, of: &BTreeSet<Address>) -> bool {
     of.iter().all(|address| {
         let rules = often.in_rules.get(address);

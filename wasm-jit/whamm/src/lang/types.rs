@@ -1,10 +1,10 @@
 //! Types of the language, and how their values are represented.
 //!
-//! A value is a sequence of components, each of which is a value of WebAssembly. Numbers and
-//! booleans are one component, strings an address and a length, tuples the components of their
-//! fields. Narrow integers are kept extended to 32 bits. A component takes eight bytes in memory.
-//! A map is not a value: it lives at an address. A bucket of a histogram is its lower bound, of 64
-//! bits; a stack is a number by which the observer of a native program knows it.
+//! A value is a sequence of components, each of which is a WebAssembly value. Numbers and booleans
+//! are one component, strings an address and a length, tuples the components of their fields.
+//! Narrow integers are kept extended to 32 bits. A component takes eight bytes in memory. A map is
+//! not a value: it is stored at an address. A bucket of a histogram is its 64-bit lower bound; a
+//! stack is the number by which the observer of a native program identifies it.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub(super) enum Type {
     Bucket(Buckets),
     /// The functions that are being called, in a native program.
     Stack,
-    /// A reference, in bounds of results: no value has it.
+    /// A reference, in bounds of results: no value has this type.
     Ref,
     Tuple(Vec<Type>),
     Map(Box<Type>, Box<Type>),
@@ -39,7 +39,7 @@ pub(super) enum Type {
 pub(super) enum Buckets {
     /// 0, 1, 2 to 3, 4 to 7, and so on.
     Log2,
-    /// All of this width, which is not 0.
+    /// Buckets of this width, which is not 0.
     Linear(u64),
 }
 
@@ -49,13 +49,13 @@ impl Buckets {
         let start = i128::from(start);
         match self {
             Self::Log2 => (2 * start).max(1),
-            // The last one may be smaller than others.
+            // The last bucket may be smaller than the others.
             Self::Linear(width) => (start + i128::from(width)).min(1 << 64),
         }
     }
 }
 
-/// Components in a tuple, or in the key or value of a map.
+/// The maximum number of components of a tuple, or of the key or value of a map.
 pub(super) const MAX_COMPONENTS: usize = 16;
 
 impl Type {
@@ -81,7 +81,7 @@ impl Type {
         })
     }
 
-    /// The type of WebAssembly of a number or boolean.
+    /// The WebAssembly type of a number or boolean.
     pub(super) fn scalar(&self) -> Option<ValType> {
         Some(match self {
             Self::U8
@@ -109,7 +109,7 @@ impl Type {
         }
     }
 
-    /// Bytes in memory.
+    /// The size in memory, in bytes.
     pub(super) fn size(&self) -> u32 {
         match self {
             Self::Map(..) => 16,
@@ -129,7 +129,7 @@ impl Type {
         matches!(self, Self::I8 | Self::I16 | Self::I32 | Self::I64)
     }
 
-    /// Bits of an integer.
+    /// The number of bits of an integer.
     pub(super) fn bits(&self) -> Option<u32> {
         Some(match self {
             Self::U8 | Self::I8 => 8,
@@ -140,7 +140,7 @@ impl Type {
         })
     }
 
-    /// Whether `as` converts values from it, and to it.
+    /// Whether `as` converts values of this type, and to this type.
     pub(super) fn is_converted(&self) -> bool {
         self.is_integer() || self.is_float() || *self == Self::Bool
     }

@@ -1,8 +1,8 @@
-//! Instructions on vectors: operands and results of all of them, by their names.
+//! Vector instructions: their operands and results, by name.
 
 use crate::monitor_module::of_proposals;
 
-/// The instructions, as in the table of the others: `i32x4.shl(iv;v)`.
+/// The instructions, in the format of the table of the others: `i32x4.shl(iv;v)`.
 pub(super) fn entries() -> impl Iterator<Item = String> {
     let all = of_proposals(&["simd", "relaxed_simd"]);
     all.map(|(name, operands)| {

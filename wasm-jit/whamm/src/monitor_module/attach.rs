@@ -16,7 +16,7 @@ use super::operands::Functions;
 use super::strings::Buffer;
 use super::time_limit::TimeLimit;
 
-/// A monitor that observes a module. Its probes end when it is dropped.
+/// A monitor that observes a module. Its probes are removed when it is dropped.
 #[derive(Debug)]
 pub struct Attached {
     instance: Instance,
@@ -26,11 +26,11 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// The instance of the monitor, with what was counted until now.
+    /// The instance of the monitor, with everything that was counted until now.
     ///
-    /// If the program runs on, what it counts where functions of rules only add constants to
-    /// numbers appears there when this is called again, or by [`Attached::finish`]. It is lost when
-    /// the monitor is dropped before.
+    /// If the program continues, what the engine counts for rules that only add constants appears
+    /// in the instance when this is called again, or by [`Attached::finish`]. It is lost if the
+    /// monitor is dropped before.
     ///
     /// # Panics
     /// If the store is not the one in which the monitor was attached.
@@ -40,17 +40,17 @@ impl Attached {
     }
 
     /// The number of places at which functions of the monitor are called, or the engine counts for
-    /// them, in functions that were called so far.
+    /// them, in functions that have been called so far.
     pub fn probes(&self) -> usize {
         self.probes.count().0
     }
 
-    /// The number of those at which the engine counts.
+    /// The number of places at which the engine counts, in functions that have been called so far.
     pub fn counters(&self) -> usize {
         self.probes.count().1
     }
 
-    /// The rules that observe nothing, because their types are not those of any place.
+    /// The rules that observe nothing, because no place has values of their types.
     pub fn unfit(&self) -> &[Unfit] {
         &self.unfit
     }
@@ -59,9 +59,10 @@ impl Attached {
     /// often this is called.
     ///
     /// # Errors
-    /// [`MonitorError::Failed`]: a rule of a script has failed, and none of them is called.
-    /// [`MonitorError::Run`]: the rest of them is not called. [`MonitorError::Incomplete`]: all of
-    /// them were called, but a rule was not observed in a function that was called.
+    /// [`MonitorError::Failed`]: a rule of a script has failed, and no function is called.
+    /// [`MonitorError::Run`]: a function failed, and the remaining ones are not called.
+    /// [`MonitorError::Incomplete`]: all functions were called, but a rule was not observed in a
+    /// function that was called.
     pub fn finish<T: 'static>(&mut self, store: &mut Store<T>) -> Result<(), MonitorError> {
         self.probes.end()?;
         self.instance(&mut *store);
@@ -86,41 +87,41 @@ pub(super) fn run<T: 'static>(
     done.map_err(|source| MonitorError::Run { export: export.to_owned(), source: Box::new(source) })
 }
 
-/// A monitor that was instantiated, with what its rules match.
+/// A monitor that was instantiated, with the matches of its rules.
 pub(crate) struct Matched {
     pub(crate) instance: Instance,
     pub(crate) found: Vec<RuleMatch>,
-    /// By rule.
+    /// The functions by rule.
     pub(crate) functions: Vec<WasmFn>,
     pub(crate) last: Last,
     pub(super) switches: Switches,
     pub(super) unfit: Vec<Unfit>,
 }
 
-/// A rule that observes nothing, because the places that its event has do not have the values that
-/// it binds, or have them in other types than those of its function's parameters.
+/// A rule that observes nothing, because the places of its event do not have the values that it
+/// binds, or have them in other types than its function's parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit {
-    /// The name of the rule.
+    /// The name of the rule's export.
     pub export: String,
-    /// The number of places.
+    /// The number of places of the rule's event.
     pub places: usize,
 }
 
 impl MonitorModule {
-    /// Instantiates the monitor and its libraries in a store, and makes probes in a module, which
+    /// Instantiates the monitor and its libraries in a store, and creates probes in a module, which
     /// fire in its instances in this store. If the module has no instances yet, the probes of a
-    /// function are made when it is first called.
+    /// function are created when it is first called.
     ///
-    /// The linker has what the libraries and the monitor import, such as WASI. The libraries'
-    /// exports are added to it.
+    /// The linker provides the imports of the libraries and the monitor, such as WASI. The
+    /// libraries' exports are added to it.
     ///
-    /// A rule of a [script](crate::lang::Script) that fails, by a division by zero for instance,
-    /// ends what the monitor observes, and the program goes on. A function of another monitor that
+    /// If a rule of a [script](crate::lang::Script) fails, by a division by zero for instance, the
+    /// monitor observes nothing more, and the program continues. A function of another monitor that
     /// traps ends the program's call with this trap.
     ///
     /// # Errors
-    /// The errors of instantiation, of functions that are called at match time, and of making
+    /// The errors of instantiation, of functions that are called at match time, and of creating
     /// probes. No probes are left then.
     ///
     /// # Panics

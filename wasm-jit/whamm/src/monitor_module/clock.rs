@@ -12,20 +12,20 @@ pub type Alarm = Box<dyn FnOnce() + Send>;
 
 /// A clock by which a monitor samples events.
 pub trait Clock: fmt::Debug + Send + Sync {
-    /// The time, in nanoseconds since some start. It is called in the program, by each thread that
-    /// comes to a rule.
+    /// The time, in nanoseconds since any fixed start. It is called in the program, by each thread
+    /// that reaches a rule.
     fn now(&self) -> u64;
 
-    /// Calls a function, once, at a time or soon after it, on any thread. It is called in the
-    /// program, and must not wait for long.
+    /// Calls a function, once, at a time in nanoseconds or soon after it, on any thread. It is
+    /// called in the program, and must not wait for long.
     fn call_at(&self, time: u64, function: Alarm);
 }
 
-/// The time of the system, with a thread for what is called later.
+/// The system's clock, with a thread for later calls.
 #[derive(Debug)]
 pub(super) struct SystemClock {
     start: Instant,
-    /// Of the thread, once there is one. It ends with the clock.
+    /// The requests to the thread, once there is one. The thread ends with the clock.
     alarms: Mutex<Option<Sender<(u64, Alarm)>>>,
 }
 
@@ -61,7 +61,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Calls functions when their times have come, until nobody can request more.
+/// Calls functions when they are due, until all senders of requests are gone.
 fn ring(start: Instant, requests: &Receiver<(u64, Alarm)>) {
     let mut waiting: BTreeMap<(u64, u64), Alarm> = BTreeMap::new();
     for number in 0.. {

@@ -1,4 +1,4 @@
-//! The contents of a monitor that the evaluation of its functions needs.
+//! The contents of a monitor that are needed to evaluate its functions.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -33,11 +33,11 @@ impl Width {
 /// The use of a global.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum GlobalUse {
-    /// It never changes: these bits.
+    /// The global never changes: these bits.
     Constant(u64),
-    /// An integer of the monitor's own, which changes.
+    /// An integer that the monitor does not import, and that changes.
     Own(Width),
-    /// One that others may change, or of another type.
+    /// A global that others may change, or of another type.
     Other,
 }
 
@@ -45,7 +45,7 @@ pub(super) enum GlobalUse {
 #[derive(Debug)]
 pub(super) struct Code<'m> {
     pub(super) instructions: Box<[Instruction<'m>]>,
-    /// For `block`, `loop`, `if` and `else`, by their numbers: the `else` or `end` that ends the
+    /// For each `block`, `loop`, `if` and `else`, by its index: the `else` or `end` that ends the
     /// part, and the `end`.
     pub(super) ends: HashMap<usize, (usize, usize)>,
     pub(super) locals: usize,
@@ -94,16 +94,16 @@ pub(super) fn block_results(ty: BlockType) -> Option<usize> {
 #[derive(Debug)]
 pub(super) struct Contents<'m> {
     module: &'m Module,
-    /// The size of each memory that is the monitor's own, and of one thread, in bytes.
+    /// The size in bytes of each memory that is not imported and belongs to one thread.
     memories: Vec<Option<u64>>,
     globals: Vec<GlobalUse>,
-    /// Functions by the names of exports.
+    /// The functions by the names of their exports.
     exports: HashMap<&'m str, u32>,
     code: HashMap<u32, Option<Rc<Code<'m>>>>,
 }
 
 impl<'m> Contents<'m> {
-    /// Of a monitor and its instance.
+    /// The contents of a monitor and its instance.
     pub(super) fn of(module: &'m Module, instance: &Instance, mut store: impl AsContextMut) -> Self {
         let (mut memories, mut globals, mut exports) = (Vec::new(), Vec::new(), HashMap::new());
         let mut global = |is_own: bool, ty: wasm_jit::wasmparser::GlobalType| {
@@ -157,7 +157,7 @@ impl<'m> Contents<'m> {
         Self { module, memories, globals, exports, code: HashMap::new() }
     }
 
-    /// Whether the bytes are in a memory that is the monitor's own. It never gets smaller.
+    /// Whether the bytes are in a memory that the monitor does not import. It never shrinks.
     pub(super) fn has(&self, memory: u32, address: u64, bytes: u64) -> bool {
         let size = self.memories.get(memory as usize).copied().flatten();
         size.is_some_and(|size| address.checked_add(bytes).is_some_and(|end| end <= size))

@@ -1,19 +1,20 @@
-//! Numbers of a monitor that the engine counts.
+//! Numbers of a monitor that the engine updates by counting.
 //!
 //! Where the function of a rule only [adds](super::evaluate) to numbers of the monitor, it is not
-//! called: the place gets a probe that [counts](wasm_jit::probes::Kind::Count), and what it has
-//! counted is multiplied by what a call adds, and added to the numbers before anything can read
-//! them. In this way, a monitor that counts every instruction costs one addition for each straight
-//! run of instructions, exact also if a trap ends it. Adding to the monitor's memory at each place
-//! instead would cost an addition for each instruction, since each may have its own number, or
-//! several; and the code of the program would have addresses in another instance's memory.
+//! called: the place gets a probe that [counts](wasm_jit::probes::Kind::Count). The count is
+//! multiplied by the amounts that a call adds, and added to the numbers before anything can read
+//! them. In this way, a monitor that counts every instruction costs one addition for each
+//! straight-line run of instructions, and is exact even if a trap ends the run. Adding to the
+//! monitor's memory at each place instead would cost an addition for each instruction, since each
+//! may have its own number, or several; and the program's code would contain addresses of another
+//! instance's memory.
 //!
 //! This is the same as calling the function, because
 //!
 //! - additions modulo a power of two may be done in any order, and together;
-//! - the numbers are the monitor's own: in a memory of one thread, or in a global, that it does not
-//!   import. Memories do not get smaller, so a place that was in one remains there. Two numbers
-//!   that share bytes are the same one, or the memory is left to functions ([`choose`]);
+//! - the numbers are in a memory of one thread, or in a global, that the monitor does not import.
+//!   Memories do not shrink, so an address that was in one remains there. Two numbers that share
+//!   bytes are the same one, or the memory is left to functions ([`choose`]);
 //! - no function that is called while the program runs can [reach](super::reach) them. Otherwise,
 //!   all functions that use this memory, or global, are called;
 //! - the probes count in the instances in which calls would happen: those of the monitor's store,
@@ -21,8 +22,8 @@
 //! - hosts, and rules for the end, see them after [`settle`](Counting::settle).
 //!
 //! There are three differences. A function that is not called cannot overflow the stack; probes in
-//! it do not fire; and if another function of the same place ends the program's call by a trap,
-//! before this one would have been called, it has counted.
+//! it do not fire; and if another function of the same place ends the program's call by a trap
+//! before this one would have been called, this one is counted nevertheless.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,17 +35,17 @@ use super::contents::{Contents, Width};
 use super::evaluate::{Adds, Argument, Cell, Ways, evaluate, overlap};
 use super::reach::Reach;
 
-/// Limit of instructions that are executed without a result for a rule; after that, the rule's
-/// function is called at all places that remain. This bounds the evaluation to about a millisecond.
+/// Limit of instructions that are evaluated without a result for a rule; after that, the rule's
+/// function is called at all remaining places. This bounds the evaluation to about a millisecond.
 const FAILING_STEPS: u32 = 100_000;
 
 /// A rule at a place.
 #[derive(Debug)]
 pub(crate) struct RuleMatch {
-    /// Its number.
+    /// The number of the rule.
     pub(crate) rule: usize,
     pub(crate) location: Location,
-    /// The arguments of its function.
+    /// The arguments of the rule's function.
     pub(crate) values: Values,
     /// The choice that the instruction makes, if it makes one.
     pub(super) ways: Option<Ways>,
@@ -57,7 +58,7 @@ pub(crate) struct RuleMatch {
     pub(super) asks_for_callee: bool,
 }
 
-/// Finds out which functions only add, and decides which of them are called nevertheless. The
+/// Determines which functions only add, and decides which of them are called nevertheless. The
 /// functions are those of the rules, with their indices in the monitor.
 pub(super) fn choose(
     found: &mut [RuleMatch],
@@ -70,7 +71,7 @@ pub(super) fn choose(
     for number in 0..found.len() {
         let RuleMatch { rule, ways, ref values, group, .. } = found[number];
         if group.is_some() {
-            // Its function says when it is switched.
+            // The function itself requests when it is switched.
             continue;
         }
         let before = last[rule].replace(number).map(|before| &found[before]);
@@ -137,7 +138,7 @@ impl RuleMatch {
             value if self.ways.is_some_and(|ways| ways.is_passed_as(*value, *parameter)) => {
                 Some(Argument::Choosing)
             }
-            // A place that does not have it, or in another type, is no match.
+            // A place that lacks the value, or has it in another type, is not a match.
             _ => None,
         };
         let arguments = values.map(argument).collect::<Option<Vec<Argument>>>()?;
@@ -191,7 +192,7 @@ pub(super) struct Counting {
     probe: Probe,
     /// The amounts by which each count is multiplied.
     adds: Arc<[Adds]>,
-    /// The part of each count that was already added.
+    /// The part of each count that has already been added.
     settled: Box<[u64]>,
 }
 
@@ -215,14 +216,14 @@ impl Counting {
         }
     }
 
-    /// Adds what was counted since the last time to the monitor's numbers.
+    /// Adds what was counted since the last call to the monitor's numbers.
     pub(super) fn settle(all: &mut [Self], instance: &Instance, mut store: impl AsContextMut) {
         let mut sums: BTreeMap<Cell, u64> = BTreeMap::new();
         for counting in all {
             let counts = counting.counts();
             for ((count, settled), adds) in counts.into_iter().zip(&mut counting.settled).zip(&*counting.adds)
             {
-                // It gets less if an instruction is not executed that was counted with its run.
+                // The count decreases if an instruction was counted with its run, but not executed.
                 let more = count.wrapping_sub(std::mem::replace(settled, count));
                 for (cell, amount) in adds.iter().filter(|_| more != 0) {
                     let sum = sums.entry(*cell).or_default();

@@ -9,85 +9,85 @@ use wasm_jit::probes::ProbeError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MonitorError {
-    /// The name of an export begins like a rule, and is none.
+    /// The name of an export begins like a rule, but is not one.
     #[error("the export `{export}`, column {column}: {reason}")]
     Name {
-        /// The name.
+        /// The name of the export.
         export: String,
         /// The position of the mistake, in characters from 1.
         column: usize,
         /// The mistake.
         reason: NameError,
     },
-    /// The rule of an export cannot be followed.
+    /// The rule of an export cannot be applied.
     #[error("the export `{export}`: {reason}")]
     Signature {
-        /// The name.
+        /// The name of the export.
         export: String,
-        /// Why.
+        /// The reason.
         reason: SignatureError,
     },
-    /// A function that is called at match time failed.
+    /// A function that was called at match time failed.
     #[error("the export `{export}`, for function {function} at offset {offset:#x}: `{call}`: {source}")]
     Call {
-        /// The name of the rule.
+        /// The name of the rule's export.
         export: String,
-        /// The name of the function.
+        /// The name of the function that failed.
         call: String,
-        /// The function of the program.
+        /// The index of the program's function with the place that was matched.
         function: u32,
-        /// The offset of the place in its body.
+        /// The offset of the place in the function's body, in bytes.
         offset: u32,
-        /// The cause.
+        /// The error of the call.
         source: Box<Error>,
     },
-    /// A function that is called at match time took too long.
+    /// A function that was called at match time took too long.
     #[error(
         "the export `{export}`: `{call}` was ended after {limit:?}: it is called when the rule is matched"
     )]
     TooSlow {
-        /// The name of the rule.
+        /// The name of the rule's export.
         export: String,
-        /// The name of the function.
+        /// The name of the function that took too long.
         call: String,
-        /// The time that a call may take.
+        /// The maximum time of a call.
         limit: Duration,
     },
-    /// There is no probe at a place.
+    /// A probe cannot be created at a place.
     #[error("the export `{export}`: {source}")]
     Probe {
-        /// The name of the rule.
+        /// The name of the rule's export.
         export: String,
-        /// Why.
+        /// The reason.
         source: ProbeError,
     },
-    /// A rule's probes could not be made in a function that was called: what the rule reports is
+    /// A rule's probes could not be created in a function that was called: what the rule reports is
     /// incomplete.
     #[error("the report is incomplete: the export `{export}` did not observe function {function}: {source}")]
     Incomplete {
-        /// The name of the rule.
+        /// The name of the rule's export.
         export: String,
-        /// The number of the function.
+        /// The index of the program's function.
         function: u32,
-        /// Why.
+        /// The reason.
         source: ProbeError,
     },
-    /// Probes that were made cannot be switched.
+    /// Existing probes cannot be activated or deactivated.
     #[error("the probes cannot be switched: {0}")]
     Switch(#[source] ProbeError),
-    /// A function of a rule failed in a monitor with a store of its own. The monitor observes
-    /// nothing more.
+    /// A rule of a script failed, or a rule's function in a monitor with a store of its own. The
+    /// monitor observes nothing more.
     #[error("`{export}` failed, and later events were not observed: {reason}")]
     Failed {
-        /// The name of the rule.
+        /// The name of the rule's export.
         export: String,
-        /// The cause.
+        /// The reason.
         reason: String,
     },
-    /// Functions' first calls cannot be watched.
+    /// First calls to functions cannot be watched.
     #[error("the program's functions cannot be watched: {0}")]
     Watch(#[source] ProbeError),
-    /// Memory for strings is missing, or not exported as the interface wants it.
+    /// The memory for strings is missing, or is not exported as the interface requires.
     #[error(
         "strings need the memory `whamm_buffer` and the i32 globals `whamm_buffer:start` and `whamm_buffer:max`"
     )]
@@ -95,9 +95,9 @@ pub enum MonitorError {
     /// A library or the monitor cannot be instantiated.
     #[error("{module}: {source}")]
     Instantiate {
-        /// The library, or `monitor`.
+        /// The name of the library, or `monitor`.
         module: String,
-        /// Why.
+        /// The reason.
         source: Box<Error>,
     },
     /// The memory of a monitor does not contain the report of the script.
@@ -106,12 +106,12 @@ pub enum MonitorError {
         /// The expected address of the report.
         address: u32,
     },
-    /// A function of the beginning or the end failed.
+    /// A function that is called at the beginning or the end failed.
     #[error("`{export}`: {source}")]
     Run {
-        /// The name of the rule.
+        /// The name of the rule's export.
         export: String,
-        /// The cause.
+        /// The error of the call.
         source: Box<Error>,
     },
 }
@@ -120,31 +120,31 @@ pub enum MonitorError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// Another package.
+    /// The package does not exist.
     #[error("expected opcode, func, block, begin, end or exit")]
     Package,
-    /// Another event.
+    /// The event does not exist.
     #[error("functions have the events entry and exit, blocks start and end")]
     Event,
-    /// There is no pattern.
+    /// The pattern is missing.
     #[error("expected the name of an instruction, or a pattern")]
     Pattern,
-    /// There is no such instruction.
+    /// No instruction has this name.
     #[error("no instruction has this name")]
     Opcode,
-    /// Another mode.
+    /// The mode does not exist.
     #[error("the modes are before, after, semantic_after, entry and exit")]
     Mode,
-    /// There is no such value.
+    /// The value does not exist.
     #[error("no value has this name")]
     Value,
     /// Calls are nested too deeply.
     #[error("calls are nested more than {limit} deep")]
     Nested {
-        /// The maximum number.
+        /// The maximum depth.
         limit: usize,
     },
-    /// Something else is needed there.
+    /// A certain text is expected at this position.
     #[error("expected {text}")]
     Expected {
         /// The expected text.
@@ -152,11 +152,11 @@ pub enum NameError {
     },
 }
 
-/// Why a rule cannot be followed.
+/// The reason why the rule of an export cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignatureError {
-    /// The export is no function.
+    /// The export is not a function.
     #[error("a rule must be the name of a function")]
     NoFunction,
     /// The function of a rule has results.
@@ -165,37 +165,37 @@ pub enum SignatureError {
     /// The number of values differs from the number of parameters.
     #[error("`{function}` has {parameters} parameters, but its values take {values}")]
     Count {
-        /// The export.
+        /// The name of the export.
         function: String,
-        /// Of the function.
+        /// The number of the function's parameters.
         parameters: usize,
-        /// Of the rule; a string takes two.
+        /// The number of values of the rule; a string counts as two.
         values: usize,
     },
-    /// The function of a call is not exported.
+    /// A function that the rule calls is not exported.
     #[error("there is no exported function `{function}`")]
     NoCallee {
-        /// Its name.
+        /// The name of the function.
         function: String,
     },
-    /// The function of a call has not one numeric result.
+    /// A function that the rule calls does not have exactly one result that is a number.
     #[error("`{function}` must have one result, which is a number; a predicate's is an i32")]
     Result {
-        /// Its name.
+        /// The name of the function.
         function: String,
     },
-    /// A value cannot be passed at match time.
+    /// A value that is not static cannot be passed at match time.
     #[error("`{function}` is called at match time, when there are no operands, locals or frames")]
     NotStatic {
-        /// The function's name.
+        /// The name of the function.
         function: String,
     },
     /// A value cannot be passed as a parameter of this type.
     #[error("parameter {number} of `{function}` has a type that does not fit the value")]
     Type {
-        /// The function's name.
+        /// The name of the function.
         function: String,
-        /// The number of the parameter, from 0.
+        /// The index of the parameter, from 0.
         number: usize,
     },
     /// A string cannot be passed to the function of a rule.

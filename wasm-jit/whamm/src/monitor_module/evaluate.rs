@@ -1,18 +1,17 @@
-//! Functions of rules that only count.
+//! Evaluates functions of rules, to find those that only count.
 //!
-//! The functions of most monitors add a constant to a number, whose address is known
-//! when the probe is made: `memory[k] += c`, or a global. To find this out, the function is
-//! evaluated for the place once: its parameters are what the rule binds there, constants as far as
-//! they are, and numbers that change are symbols. It counts if all control and all addresses are
-//! known, nothing can trap, and everything that it stores is what was there plus a constant. It may
-//! do so with several numbers, and call other functions of the monitor.
+//! The functions of most monitors add a constant to a number whose address is known when the probe
+//! is created: `memory[k] += c`, or a global. To find this out, the function is evaluated once for
+//! the place: its parameters are the values that the rule binds there, constants where these are
+//! known, and numbers that change are symbols. It counts if all control flow and all addresses are
+//! known, nothing can trap, and everything that it stores is the previous contents plus a constant.
+//! It may update several numbers, and call other functions of the monitor.
 //!
 //! If it depends on the operand that decides how the instruction continues, it is evaluated once
-//! for each way: for a condition, once with an operand that is not 0, and once with 0, also where
-//! the operand is a reference, which is 0 if it is null; for a `br_table`, with each index, and
-//! with one that is larger than all.
+//! for each outcome: for a condition, once with an operand that is not 0, and once with 0 (a null
+//! reference counts as 0); for a `br_table`, with each index, and with one that is larger than all.
 //!
-//! Functions that do anything else are not understood, and are called.
+//! Functions that do anything else are called.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +25,7 @@ use super::numbers::{binary, unary};
 /// Maximum number of instructions that one evaluation executes.
 const STEPS: u32 = 500;
 
-/// Maximum depth of calls of the monitor's own functions.
+/// Maximum depth of calls to the monitor's own functions.
 const DEPTH: u32 = 16;
 
 /// Maximum number of ways to continue that are evaluated.
@@ -56,7 +55,7 @@ pub(super) enum Ways {
 }
 
 impl Ways {
-    /// The ways of an instruction; `None` if it has no choice, or more than [`WAYS`].
+    /// The outcomes of an instruction; `None` if it makes no choice, or has more than [`WAYS`].
     pub(super) fn of(operator: &Operator<'_>) -> Option<Self> {
         match operator {
             Operator::BrIf { .. } | Operator::If { .. } | Operator::Select | Operator::TypedSelect { .. } => {
@@ -69,10 +68,9 @@ impl Ways {
         }
     }
 
-    /// The operand for each, in the order of
-    /// [`Branches`](wasm_jit::probes::Branches).
+    /// The operand for each outcome, in the order of [`Branches`](wasm_jit::probes::Branches).
     fn operands(self) -> impl Iterator<Item = Value> {
-        // Of an operand that is not 0, only the lower bound is known.
+        // For an operand that is not 0, only the lower bound is known.
         let (first, known, last) = match self {
             Self::Condition | Self::NotNull => (Some(Value::AtLeast(1)), 0..0, Value::Known(0)),
             Self::Null => (Some(Value::Known(0)), 0..0, Value::AtLeast(1)),
@@ -81,7 +79,7 @@ impl Ways {
         first.into_iter().chain(known.map(|index| Value::Known(index.into()))).chain([last])
     }
 
-    /// Whether the operand is passed as this to a parameter of this type.
+    /// Whether a bound value is this operand when it is passed to a parameter of this type.
     pub(super) fn is_passed_as(self, value: Bound, parameter: ValType) -> bool {
         match self {
             Self::Condition | Self::Table(_) => value == Bound::Operand(0) && parameter == ValType::I32,
@@ -90,7 +88,7 @@ impl Ways {
     }
 }
 
-/// A value as far as it is known; the upper half of a 32-bit integer is 0.
+/// The known part of a value; the upper half of a 32-bit integer is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Known(u64),
@@ -124,8 +122,8 @@ pub(super) enum Argument {
     Unknown,
 }
 
-/// The amounts that a rule's function adds with these arguments: always, or for each of the ways;
-/// `None` if it has any other effect.
+/// The amounts that a rule's function adds with these arguments: always, or for each of the
+/// outcomes; `None` if it has any other effect.
 ///
 /// `steps` is reduced by the number of executed instructions; the evaluation fails when it
 /// reaches 0.
@@ -164,12 +162,12 @@ struct Evaluation<'a, 'm> {
     steps: u32,
 }
 
-/// A block that control is in.
+/// A block that is being executed.
 struct Label {
-    /// The `loop`, or the `end`.
+    /// The index of the `loop`, or of the `end`.
     at: usize,
     is_loop: bool,
-    /// Of the stack, without the block's values.
+    /// The height of the stack, without the block's values.
     height: usize,
     values: usize,
 }
@@ -204,7 +202,7 @@ impl Activation {
         let values = self.stack.split_off(self.stack.len().checked_sub(kept)?);
         self.stack.truncate(height);
         self.stack.extend(values);
-        // The `end` takes its label away.
+        // The `end` removes its label.
         self.labels.truncate(number + 1);
         self.next = if is_loop { at + 1 } else { at };
         Some(())
@@ -212,8 +210,8 @@ impl Activation {
 }
 
 impl Evaluation<'_, '_> {
-    /// Executes a function; its results. `None` if that is not possible, or may have another
-    /// effect.
+    /// Executes a function and returns its results. `None` if that is not possible, or it may have
+    /// another effect.
     fn call(&mut self, function: u32, arguments: Vec<Value>, depth: u32) -> Option<Vec<Value>> {
         let depth = depth.checked_sub(1)?;
         let code = self.contents.code(function)?;
@@ -242,8 +240,7 @@ impl Evaluation<'_, '_> {
         Some(run.stack)
     }
 
-    /// Executes an instruction of control; `Some(false)` if it is none of those that can be
-    /// executed.
+    /// Executes a control instruction; `Some(false)` if it is not one that can be executed.
     fn control(
         &mut self,
         operator: &Operator<'_>,
@@ -262,7 +259,7 @@ impl Evaluation<'_, '_> {
                 let holds = run.pop()?.is_true()?;
                 run.enter(end, block_results(*blockty)?, false);
                 if !holds {
-                    // Behind the `else`, or at the `end`.
+                    // After the `else`, or at the `end`.
                     run.next = if part == end { end } else { part + 1 };
                 }
             }
@@ -359,7 +356,7 @@ impl Evaluation<'_, '_> {
         Some(())
     }
 
-    /// A number at a known address, which is in the memory.
+    /// The number at a known address, which must be in the memory.
     fn cell(&self, memarg: &MemArg, address: Value, width: Width) -> Option<Cell> {
         let address = address.known()?.checked_add(memarg.offset)?;
         let MemArgTarget::Memory(memory) = memarg.target else { return None };

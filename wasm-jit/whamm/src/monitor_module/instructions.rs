@@ -26,19 +26,19 @@ macro_rules! visitors {
 
         const PROPOSALS: &[&str] = &[$( stringify!($proposal) ),*];
 
-        /// As in `arity memarg 2 -> 1`.
+        /// The arity of each instruction, as in `arity memarg 2 -> 1`.
         const ARITIES: &[&str] = &[$( stringify!($($ann)*) ),*];
     };
 }
 wasm_jit::wasmparser::for_each_operator!(visitors);
 
-/// Parts of names that a dot follows.
+/// Parts of names that are followed by a dot.
 const PREFIXES: &[&str] = &[
     "i32", "i64", "f32", "f64", "v128", "i8x16", "i16x8", "i32x4", "i64x2", "f32x4", "f64x2", "local",
     "global", "table", "memory", "data", "elem", "ref", "struct", "array", "i31", "any", "extern", "atomic",
 ];
 
-/// The name in the text format.
+/// The name of an instruction in the text format, from that of its visitor.
 fn mnemonic(visitor: &str) -> String {
     let name = visitor.strip_prefix("visit_").unwrap_or(visitor);
     match name {
@@ -72,7 +72,7 @@ pub(super) fn exists(name: &str) -> bool {
     VISITORS.iter().any(|visitor| mnemonic(visitor) == name)
 }
 
-/// The names of the instructions of these proposals, with the numbers of their operands, as far as
+/// The names of the instructions of these proposals, with the numbers of their operands, where
 /// these are the same at every occurrence.
 pub(crate) fn of_proposals(proposals: &[&str]) -> impl Iterator<Item = (String, Option<usize>)> {
     let all = PROPOSALS.iter().zip(VISITORS).zip(ARITIES);
@@ -91,7 +91,7 @@ pub(super) enum Immediate {
     F64(u64),
 }
 
-/// Of an access to memory.
+/// The immediates of a memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Access {
     pub(super) align: u64,
@@ -151,11 +151,11 @@ fn number(bytes: &mut &[u8]) -> u64 {
     value
 }
 
-/// The flag of an access that says that the index of a memory follows; the bits below it are the
-/// alignment.
+/// The flag of a memory access that says that the index of a memory follows; the bits below it are
+/// the alignment.
 const HAS_MEMORY: u64 = 1 << 6;
 
-/// The access to memory of an instruction, if it is a load, store or atomic operation.
+/// The memory access of an instruction, if it is a load, store or atomic operation.
 pub(super) fn access(operator: &Operator<'_>, bytes: &[u8]) -> Option<Access> {
     let name = visitor(operator);
     let accesses = name != "visit_atomic_fence"

@@ -1,4 +1,4 @@
-//! [`MonitorModule`]: a module with the rules that its exports are, checked against its functions.
+//! [`MonitorModule`]: a module whose exports are rules, checked against its functions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use super::error::{MonitorError, SignatureError};
 use super::modes::Mode;
 use super::names::{Call, Event, Parameter, Parsed, Replacement, Rule, Static, parse, parse_replacing};
 
-/// A monitor that is a module of WebAssembly.
+/// A monitor that is a WebAssembly module.
 #[derive(Debug)]
 pub struct MonitorModule {
     pub(super) module: Module,
     pub(super) libraries: Vec<(String, Module)>,
-    /// In the order of the exports, by their names.
+    /// The rules in the order of the exports, with their names.
     pub(super) rules: Vec<(String, Rule)>,
     pub(super) has_strings: bool,
     pub(super) always_calls: bool,
@@ -23,28 +23,28 @@ pub struct MonitorModule {
     pub(super) call_limit: Duration,
 }
 
-/// The time that a call at match time may take.
+/// The default maximum time of a call at match time.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 
 impl MonitorModule {
-    /// Reads the rules of a module, and checks that its functions fit.
+    /// Reads the rules of a module, and checks that its functions fit them.
     ///
-    /// The libraries are modules whose exports the monitor, or libraries after them, may import by
-    /// their names: Whamm's own is `whamm_core`.
+    /// The libraries are modules whose exports may be imported by the monitor, or by later
+    /// libraries, under their names: Whamm's own library is `whamm_core`.
     ///
     /// # Errors
-    /// [`MonitorError::Name`], [`MonitorError::Signature`].
+    /// [`MonitorError::Name`] and [`MonitorError::Signature`].
     pub fn new(module: Module, libraries: Vec<(String, Module)>) -> Result<Self, MonitorError> {
         Self::read(module, libraries, parse)
     }
 
-    /// As [`new`](Self::new), of a monitor that becomes a part of the program: rules may replace
+    /// As [`new`](Self::new), for a monitor that becomes a part of the program: rules may replace
     /// instructions.
     pub(crate) fn into_program(module: Module) -> Result<Self, MonitorError> {
         Self::read(module, Vec::new(), parse_replacing)
     }
 
-    /// By rule: what is replaced, if something is.
+    /// The replacements by rule, for rules that replace something.
     pub(crate) fn replacements(&self) -> Vec<Option<Replacement>> {
         self.rules.iter().map(|(_, rule)| rule.replacement()).collect()
     }
@@ -77,27 +77,27 @@ impl MonitorModule {
         Ok(Self { module, libraries, rules, has_strings, always_calls: false, clock, call_limit: CALL_LIMIT })
     }
 
-    /// Uses another clock than the system's for rules that are sampled by time.
+    /// Sets the clock for rules that are sampled by time; the default is the system's.
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Limits the time that each function may take which is called while the monitor is attached;
-    /// 10 s otherwise.
+    /// Limits the time of each function that is called while the monitor is attached; the default
+    /// is 10 s.
     pub fn with_call_limit(mut self, limit: Duration) -> Self {
         self.call_limit = limit;
         self
     }
 
-    /// Calls functions also where the engine could count instead, and where a group of probes could
-    /// be off, which takes much longer: to measure and to compare.
+    /// Calls functions even where the engine could count instead, and where a group of probes could
+    /// be off, which takes much longer: for measurements and comparisons.
     pub fn always_call(mut self) -> Self {
         self.always_calls = true;
         self
     }
 
-    /// The names of the exports that are rules, in their order.
+    /// The names of the exports that are rules, in order.
     pub fn rules(&self) -> impl ExactSizeIterator<Item = &str> + '_ {
         self.rules.iter().map(|(name, _)| name.as_str())
     }
@@ -107,7 +107,7 @@ struct Check<'a> {
     module: &'a Module,
 }
 
-/// A type that a value can be passed as.
+/// The types that a value can be passed as.
 #[derive(Clone, Copy)]
 enum Fits {
     Integer,
@@ -213,7 +213,7 @@ impl Check<'_> {
         }
     }
 
-    /// The type of the result, and whether there are strings.
+    /// Checks a call at match time. Returns the type of its result, and whether it has strings.
     fn call(&self, call: &Call) -> Result<(ValType, bool), SignatureError> {
         let function = || call.name.clone();
         let Some(ExternType::Func(ty)) = self.module.get_export(&call.name) else {

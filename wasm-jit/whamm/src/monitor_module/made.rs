@@ -1,17 +1,17 @@
-//! The probes of a monitor: made when functions are first called, and switched together.
+//! The probes of a monitor: created when functions are first called, and switched together.
 //!
 //! Rules are matched with the complete program when a monitor is attached, because matching calls
-//! functions of the monitor. Probes are made in a function when it is first called, since most
-//! functions of a large program are not. If there are instances of the program already, functions
-//! may be running: then all probes are made at once.
+//! functions of the monitor. The probes of a function are created when it is first called, since
+//! most functions of a large program never are. If the program already has instances, functions may
+//! be running: then all probes are created at once.
 //!
 //! # Groups
-//! Rules with a value `groupN` belong to the group N, whose probes the monitor switches by a
+//! Rules with a value `groupN` belong to group N. The monitor switches the group's probes by a
 //! function, `switch`; `pause` switches them off until a time. They are off at first. At a place
-//! where rules match that do not belong to the group, its probes are always on instead: another
-//! rule there may switch the group, which takes effect from the next event on only, and the order
-//! of rules must not change. The functions of such rules check what they need to. A group that
-//! takes more than a twentieth of the time for being switched is left on.
+//! where rules outside the group also match, the group's probes are always on: another rule there
+//! may switch the group, which takes effect only from the next event on, and the order of rules
+//! must not change. The functions of such rules therefore check the condition themselves. A group
+//! is left on if switching it takes more than a twentieth of the time.
 //!
 //! # Order
 //! Probes at entries of functions are switched on before all others, and off after them. A monitor
@@ -37,39 +37,40 @@ use super::error::MonitorError;
 use super::evaluate::Adds;
 use crate::failure::{self, RuleFailure};
 
-/// The module from which monitors import functions that change their probes.
+/// The module from which monitors import functions that control their probes.
 pub(crate) const PROBES: &str = "wasm_jit:probe";
 
-/// The function that switches a probe off, by its number.
+/// The function that switches off a probe, by its number.
 pub(crate) const OFF: &str = "off";
 
-/// The function that switches the probes of a group: its number, and 1 or 0.
+/// The function that switches the probes of a group; its arguments are the number of the group, and
+/// 1 or 0.
 pub(crate) const SWITCH: &str = "switch";
 
 /// The function that returns the time.
 pub(crate) const NOW: &str = "now";
 
-/// The function that returns the number of the function that is about to be called indirectly: -1
-/// if there is none, and -2 if the program does not know it by a number.
+/// The function that returns the index of the function that is about to be called indirectly: -1 if
+/// there is none, and -2 if the program has no index for it.
 pub(crate) const CALLEE: &str = "callee";
 
 thread_local! {
-    /// The callee of the call that this thread is about to make. A probe sets it, before that of
-    /// the rule that asks for it: functions of monitors cannot have it as an argument.
+    /// The callee of the call that this thread is about to make. A probe sets it before the probe
+    /// of the rule that asks for it: functions of monitors cannot get it as an argument.
     static CALLED: Cell<u64> = const { Cell::new(NO_FUNCTION) };
 }
 
-/// The function that says that a rule has failed: the reason, and the address and length of the
+/// The function that reports that a rule has failed: the reason, and the address and length of the
 /// rule's name in the memory of the monitor.
 pub(crate) const FAILED: &str = "failed";
 
 /// The function that switches the probes of a group off until a time.
 pub(crate) const PAUSE: &str = "pause";
 
-/// A group is left on that takes more than this part of the time for being switched.
+/// A group is left on if switching it takes more than this fraction of the time.
 const MAX_SWITCHING: f64 = 0.05;
 
-/// The time for which a group may be switched in any case.
+/// The total switching time that every group is allowed.
 const FREE_SWITCHING: Duration = Duration::from_millis(1);
 
 /// The function that a probe calls for a rule.
@@ -77,16 +78,16 @@ const FREE_SWITCHING: Duration = Duration::from_millis(1);
 pub(super) enum Callee {
     /// The rule's function, in the program's store.
     Function(WasmFn),
-    /// A closure, which calls it in another store.
+    /// A closure that calls the rule's function in another store.
     Closure(Callback),
 }
 
-/// Makes probes.
+/// Creates probes.
 #[derive(Debug)]
 pub(super) struct Maker {
     pub(super) program: Module,
     pub(super) scope: Scope,
-    /// By rule: the name of the export, and the function.
+    /// For each rule, the name of its export, and its function.
     pub(super) exports: Vec<String>,
     pub(super) callees: Vec<Callee>,
 }
@@ -101,7 +102,8 @@ pub(super) struct Probes {
 struct Shared {
     maker: Maker,
     made: Mutex<MadeProbes>,
-    /// The program goes on if a rule fails; otherwise the call of the rule's function ends.
+    /// Whether the program continues if a rule fails; otherwise the call to the rule's function
+    /// ends.
     goes_on: AtomicBool,
 }
 
@@ -109,20 +111,20 @@ struct Shared {
 #[derive(Default)]
 struct Group {
     is_on: bool,
-    /// It stays on.
+    /// Whether the group stays on.
     is_fixed: bool,
     /// The positions of its probes: whether at an entry, and the index.
     members: Vec<(bool, usize)>,
-    /// When it was first switched.
+    /// The time at which the group was first switched.
     since: Option<Instant>,
-    /// How long switching has taken.
+    /// The total time that switching has taken.
     spent: Duration,
 }
 
 #[derive(Default)]
 struct MadeProbes {
     is_on: bool,
-    /// Matches of which no probes have been made yet, by function.
+    /// Matches for which no probes have been created yet, by function.
     waiting: HashMap<u32, Vec<(usize, RuleMatch)>>,
     /// Probes that call functions, at entries and elsewhere.
     at_entries: Vec<Calling>,
@@ -131,9 +133,9 @@ struct MadeProbes {
     by_number: HashMap<usize, (bool, usize)>,
     counting: Vec<Counting>,
     groups: HashMap<u32, Group>,
-    /// The first of the probes that could not be made.
+    /// The error of the first probe that could not be created.
     refused: Option<MonitorError>,
-    /// The first rule that has failed while the program went on.
+    /// The first rule that failed while the program continued.
     failure: Option<RuleFailure>,
 }
 
@@ -142,14 +144,14 @@ struct Calling {
     probe: Probe,
     rule: usize,
     group: Option<u32>,
-    /// The monitor has switched it off.
+    /// Whether the monitor has switched it off.
     has_ended: bool,
 }
 
-/// A probe that was made for a rule, with what it adds if it counts.
+/// A probe that was created for a rule, with the amounts that it adds if it counts.
 struct NewProbe {
     rule: usize,
-    /// The number of its match, if it is the probe for that.
+    /// The number of its match, if this is the match's own probe.
     number: Option<usize>,
     probe: Probe,
     adds: Option<Arc<[Adds]>>,
@@ -169,7 +171,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets the functions of a monitor switch probes that are made later.
+/// Lets the functions of a monitor switch probes that are created later.
 #[derive(Clone, Default)]
 pub(super) struct Switches(Arc<SwitchesOf>);
 
@@ -248,7 +250,7 @@ impl Switches {
     }
 }
 
-/// Takes those matches out of their groups at whose places there are rules of others.
+/// Removes matches from their groups at places that also have rules outside the group.
 fn separate(found: &mut [RuleMatch]) {
     let mut of_place: HashMap<(u32, Place), (Option<u32>, bool)> = HashMap::new();
     for RuleMatch { location, group, .. } in &*found {
@@ -264,7 +266,8 @@ fn separate(found: &mut [RuleMatch]) {
 }
 
 impl Probes {
-    /// `goes_on` says whether the program goes on if a rule of a script fails, without the monitor.
+    /// `goes_on` says whether the program continues without the monitor if a rule of a script
+    /// fails.
     pub(super) fn new(maker: Maker, mut found: Vec<RuleMatch>, switches: &Switches, goes_on: bool) -> Self {
         separate(&mut found);
         let mut made = MadeProbes::default();
@@ -280,13 +283,14 @@ impl Probes {
         Self { shared, watch: Mutex::default() }
     }
 
-    /// Switches them on or off, those included that are made later; does nothing if they are.
+    /// Switches the probes on or off, including those that are created later; does nothing if they
+    /// are in that state.
     ///
     /// # Errors
     /// [`MonitorError::Probe`], [`MonitorError::Switch`], [`MonitorError::Watch`]: some are
     /// switched, others are not.
     pub(super) fn switch(&self, on: bool) -> Result<(), MonitorError> {
-        // Held until the end: one switches after the other.
+        // Held until the end, so that concurrent calls switch one after the other.
         let mut watch = lock(&self.watch);
         {
             let mut made = lock(&self.shared.made);
@@ -323,7 +327,8 @@ impl Probes {
         lock(&self.shared.made).is_on
     }
 
-    /// The number of places in functions that were called so far, and that of those that count.
+    /// The number of places in functions that have been called so far, and the number of those
+    /// where the engine counts.
     pub(super) fn count(&self) -> (usize, usize) {
         let made = lock(&self.shared.made);
         (made.at_entries.len() + made.others.len() + made.counting.len(), made.counting.len())
@@ -334,7 +339,7 @@ impl Probes {
         Counting::settle(&mut lock(&self.shared.made).counting, instance, store);
     }
 
-    /// The program has ended: rules that fail do not go on.
+    /// Called when the program has ended: from now on, a rule that fails ends the call.
     ///
     /// # Errors
     /// [`MonitorError::Failed`]: a rule has failed before.
@@ -353,7 +358,7 @@ impl Probes {
 }
 
 impl Shared {
-    /// Makes the probes of functions that are called, or may be running.
+    /// Creates the probes of functions that are called, or may be running.
     fn called(&self, functions: &[u32]) -> Result<(), Refused> {
         // Each place is made by one thread only.
         let found: Vec<(usize, RuleMatch)> = {
@@ -377,7 +382,7 @@ impl Shared {
         let mut made = lock(&self.made);
         let mut of_groups = made.add(new);
         if !made.is_on {
-            // They were switched off meanwhile. An error leaves them on.
+            // They were switched off in the meantime. An error leaves them on.
             let _ = made.switch(false);
             return switched;
         }
@@ -455,8 +460,8 @@ impl MadeProbes {
         !calling.has_ended && calling.group.is_none_or(is_on)
     }
 
-    /// Switches the probes at these positions, but those that the monitor has switched off. The
-    /// rule of the first one that could not be switched, and why.
+    /// Switches the probes at these positions, except those that the monitor has switched off. An
+    /// error has the rule of the first one that could not be switched, and the reason.
     fn switch_at(&self, positions: &[(bool, usize)], on: bool) -> Result<(), (usize, ProbeError)> {
         let members = positions.iter().map(|position| self.calling(*position));
         let members: Vec<&Calling> = members.filter(|calling| !calling.has_ended).collect();
@@ -467,7 +472,7 @@ impl MadeProbes {
         failed.collect()
     }
 
-    /// Switches a group, unless that costs too much: then it stays on.
+    /// Switches a group, unless that has taken too much time: then it stays on.
     fn switch_group(&mut self, number: u32, on: bool) -> Result<(), (usize, ProbeError)> {
         let group = self.groups.entry(number).or_default();
         if group.is_fixed || group.is_on == on {
@@ -488,7 +493,7 @@ impl MadeProbes {
         switched
     }
 
-    /// Switches those that were made, but those that the monitor has switched off.
+    /// Switches the existing probes, except those that the monitor has switched off.
     fn switch(&self, on: bool) -> Result<(), ProbeError> {
         let counting = self.counting.iter().map(Counting::probe);
         let [at_entries, others] = [&self.at_entries, &self.others].map(|all| {
@@ -504,7 +509,7 @@ impl MadeProbes {
 }
 
 impl Maker {
-    /// Makes probes, off.
+    /// Creates probes, off.
     fn make(&self, found: Vec<(usize, RuleMatch)>) -> Result<Vec<NewProbe>, Refused> {
         let mut specs = Vec::with_capacity(found.len());
         let mut of_specs = Vec::with_capacity(found.len());
@@ -546,7 +551,7 @@ impl Maker {
     }
 }
 
-/// Whether the place has no such value, or control never comes there.
+/// Whether the place has no such value, or control never reaches it.
 fn is_no_match(refused: &ProbeError) -> bool {
     use ValueError::{NoLocal, NoOperand, NotReference, Type};
     match refused {

@@ -1,5 +1,5 @@
-//! From rules to places: the events of a program, and the values that they have when a monitor is
-//! attached.
+//! Matching of rules with places: the events of a program, and the values that they have when a
+//! monitor is attached.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ use super::operands::Operands;
 use super::strings::Buffer;
 use super::time_limit::TimeLimit;
 
-/// A place that an event has.
+/// A place where an event occurs.
 #[derive(Clone, Copy)]
 struct Match<'m> {
     program: &'m Module,
@@ -33,7 +33,7 @@ struct Match<'m> {
     continuations: Option<&'m Continuations>,
     /// The operands and locals of the function, if a rule needs them.
     operands: Option<&'m Operands>,
-    /// Of the block that ends.
+    /// The number of instructions of the block that ends.
     count: Option<usize>,
 }
 
@@ -43,7 +43,7 @@ enum Evaluated {
     F32(u32),
     F64(u64),
     Text(String),
-    /// The place has none.
+    /// The place has no such value.
     None,
 }
 
@@ -52,9 +52,9 @@ pub(super) struct Matching<'a, T: 'static> {
     pub(super) store: &'a mut Store<T>,
     pub(super) instance: &'a Instance,
     pub(super) buffer: Option<Buffer>,
-    /// By rule.
+    /// The functions by rule.
     pub(super) functions: Vec<WasmFn>,
-    /// The rules for instructions, by their names, as far as they were needed.
+    /// The rules for instructions, by instruction name, for the names looked up so far.
     pub(super) opcodes: HashMap<String, Vec<usize>>,
     pub(super) found: Vec<RuleMatch>,
     /// By rule: the places that do not have its values, or have them in other types.
@@ -63,7 +63,7 @@ pub(super) struct Matching<'a, T: 'static> {
 }
 
 impl<T: 'static> Matching<'_, T> {
-    /// The rules of an event that is no place of a function.
+    /// The rules for an event that is not a place of a function.
     pub(super) fn once(
         &mut self,
         event: &Event,
@@ -160,7 +160,7 @@ impl<T: 'static> Matching<'_, T> {
         self.all(&Event::Exit, &Match { place: Place::Exit, offset: length, index: count, ..entry })
     }
 
-    /// Tells the monitor that a function is there.
+    /// Tells the monitor about a function.
     fn known(&mut self, function: &Match<'_>) -> Result<(), MonitorError> {
         let monitor = self.monitor;
         for (export, rule) in monitor.rules.iter().filter(|(_, rule)| rule.event == Event::Known) {
@@ -176,7 +176,7 @@ impl<T: 'static> Matching<'_, T> {
         rules.filter(|(_, (_, rule))| wants(&rule.event)).map(|(number, _)| number).collect()
     }
 
-    /// The rules of an event that is no opcode.
+    /// The rules for an event that is not an opcode.
     fn all(&mut self, event: &Event, place: &Match<'_>) -> Result<(), MonitorError> {
         for number in 0..self.monitor.rules.len() {
             if self.monitor.rules[number].1.event == *event {
@@ -192,8 +192,8 @@ impl<T: 'static> Matching<'_, T> {
         self.rule_at(number, place, &[place.place], ways)
     }
 
-    /// A rule about a place, whose function is called at others; `ways` are those of the
-    /// instruction there.
+    /// Adds a rule about a place whose function is called at other places; `ways` are the outcomes
+    /// of the instruction there.
     fn rule_at(
         &mut self,
         number: usize,
@@ -227,7 +227,7 @@ impl<T: 'static> Matching<'_, T> {
                 // No place of a module has one.
                 Parameter::OfCall(_) | Parameter::NativeValue(_) => return Ok(()),
                 Parameter::Callee => Bound::Callee,
-                // Their names say it.
+                // The name of the export is enough.
                 Parameter::Replaced(_) | Parameter::Alternative(_) => Bound::Const(0),
                 Parameter::Static(_) | Parameter::Call(_) => {
                     let of_value = self.arguments(export, std::slice::from_ref(value), &[ty], Some(place))?;
@@ -265,7 +265,7 @@ impl<T: 'static> Matching<'_, T> {
         Ok(result.is_some_and(|result| result.i32() != Some(0)))
     }
 
-    /// The result of a function; `None` if the place has not the values that it wants.
+    /// The result of a function; `None` if the place does not have the values that it needs.
     fn call(
         &mut self,
         export: &str,
@@ -294,7 +294,7 @@ impl<T: 'static> Matching<'_, T> {
         Ok(Some(result))
     }
 
-    /// Static values as parameters of these types; `None` if the place has not all of them.
+    /// Static values as parameters of these types; `None` if the place does not have all of them.
     fn arguments(
         &mut self,
         export: &str,
@@ -337,7 +337,7 @@ impl<T: 'static> Matching<'_, T> {
     }
 }
 
-/// A value of the beginning and the end.
+/// The value of an event without a place: the beginning and the end.
 fn nowhere(value: Static) -> Evaluated {
     match value {
         Static::Pc | Static::Opidx | Static::Function => Evaluated::Integer(0),
@@ -356,7 +356,7 @@ fn bits(value: &Val) -> u64 {
     }
 }
 
-/// The name of a function; that of an import.
+/// The name of a function; for an imported one, that of the import.
 fn name_of(function: FunctionInfo<'_>) -> &str {
     let imported = function.import().map(|import| import.name());
     imported.or(function.name()).unwrap_or_default()

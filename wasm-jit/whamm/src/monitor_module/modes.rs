@@ -34,27 +34,27 @@ impl Mode {
         })
     }
 
-    /// Whether the instruction's operands are there.
+    /// Whether the rule is called before the instruction, so that its operands exist.
     pub(super) fn has_operands(self) -> bool {
         self == Self::Before || self.replaces()
     }
 
-    /// Whether the program is changed.
+    /// Whether the rule changes the program.
     pub(super) fn replaces(self) -> bool {
         matches!(self, Self::Alt | Self::BlockAlt)
     }
 }
 
-/// The instructions of a function, and where control comes from and goes to. Indices; that of the
-/// end of the call is the number of instructions.
+/// The control flow between the instructions of a function, by their indices. The index of the end
+/// of the call is the number of instructions.
 pub(super) struct Continuations {
     offsets: Vec<u32>,
     successors: Vec<Vec<usize>>,
     predecessors: Vec<Vec<usize>>,
     is_loop: Vec<bool>,
-    /// Of instructions that begin a block: what follows its end.
+    /// For instructions that begin a block: the index of what follows the block's end.
     after_block: Vec<Option<usize>>,
-    /// Marks the places where handlers of exceptions continue.
+    /// Whether an instruction is where an exception handler continues.
     is_handler: Vec<bool>,
 }
 
@@ -129,7 +129,7 @@ impl Continuations {
         }
     }
 
-    /// Whether control may come to these places in another way than the mode means.
+    /// Whether control may reach these places in another way than the mode means.
     pub(super) fn is_shared(&self, index: usize, mode: Mode) -> bool {
         let of_branch = mode == Mode::SemanticAfter && self.after_block[index].is_none();
         self.indices(index, mode).into_iter().any(|next| {

@@ -1,4 +1,4 @@
-//! The names of exports: from text to [`Rule`].
+//! The names of exports: parses text to a [`Rule`].
 
 use wasm_jit::ValType;
 use wildmatch::WildMatch;
@@ -13,24 +13,24 @@ const MAX_DEPTH: usize = 32;
 /// The event of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event {
-    /// Any of these.
+    /// An instruction whose name matches one of these.
     Opcode(Vec<WildMatch>),
     Entry,
     Exit,
     BlockStart,
     BlockEnd,
-    /// A function is there, imported ones included: only its predicate is evaluated, once.
+    /// A function exists, possibly imported: only the predicate is evaluated, once.
     Known,
     Begin,
     End,
-    /// After all others.
+    /// The end of the program, after all other rules.
     LastEnd,
-    /// A call of a native function begins, or ends.
+    /// A call to a native function begins, or ends.
     NativeEntry,
     NativeExit,
 }
 
-/// A value of a call of a native function.
+/// A value of a call to a native function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OfCall {
     Probe,
@@ -47,7 +47,7 @@ pub(crate) enum OfCall {
 }
 
 impl OfCall {
-    /// Whether it is known only if each call's end is observed with its beginning.
+    /// Whether it is known only if the beginning and end of each call are observed together.
     pub(crate) fn is_of_pair(self) -> bool {
         matches!(self, Self::Depth | Self::Duration | Self::Stack | Self::FrameBlock)
     }
@@ -75,15 +75,16 @@ pub(crate) enum Static {
     TargetType,
     /// The file that contains a native function.
     Object,
-    /// Whether control may come from elsewhere to where a rule of this mode is called.
+    /// Whether control may reach the place where a rule of this mode is called from elsewhere.
     Guard(Mode),
-    /// The number of the group of probes that the rule's belong to.
+    /// The group that the rule's probes belong to.
     Group(u32),
-    /// The rule calls a function that says which function is about to be called.
+    /// The rule calls the function that returns the index of the function that is about to be
+    /// called.
     Callee,
 }
 
-/// The type of a result of what a rule replaces.
+/// The type of a result of a replaced instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replaced {
     Number(ValType),
@@ -91,10 +92,10 @@ pub(crate) enum Replaced {
     Reference,
 }
 
-/// What a rule replaces.
+/// The replacement that a rule makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Replacement {
-    /// The types of its results, from the top of the stack. `None`: the rule computes none, but
+    /// The types of the results, from the top of the stack. `None`: the rule computes none, but
     /// calls a function of the program or leaves the original.
     pub(crate) results: Option<Vec<Replaced>>,
     /// The functions that the rule may call instead, by their numbers in the script.
@@ -131,7 +132,7 @@ pub(crate) enum Parameter {
 }
 
 impl Parameter {
-    /// Whether only monitors that become a part of the program have it.
+    /// Whether only monitors that become a part of the program have this value.
     fn is_of_program(&self) -> bool {
         matches!(self, Self::Callee | Self::Replaced(_) | Self::Alternative(_))
     }
@@ -140,23 +141,23 @@ impl Parameter {
 /// A function that is called at match time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
-    /// With the `$`.
+    /// The name, with the `$`.
     pub(crate) name: String,
     pub(crate) parameters: Vec<Parameter>,
 }
 
-/// The name of an export.
+/// A rule, as the name of an export describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rule {
     pub(crate) event: Event,
-    /// Of an instruction.
+    /// The mode of a rule for an instruction.
     pub(crate) mode: Mode,
     pub(crate) predicate: Option<Call>,
     pub(crate) parameters: Vec<Parameter>,
 }
 
 impl Rule {
-    /// The group that its probes belong to.
+    /// The group that the rule's probes belong to.
     pub(crate) fn group(&self) -> Option<u32> {
         self.parameters.iter().find_map(|parameter| match parameter {
             Parameter::Static(Static::Group(group)) => Some(*group),
@@ -164,12 +165,12 @@ impl Rule {
         })
     }
 
-    /// Whether it asks for the function that is about to be called.
+    /// Whether the rule asks for the function that is about to be called.
     pub(super) fn asks_for_callee(&self) -> bool {
         self.parameters.contains(&Parameter::Static(Static::Callee))
     }
 
-    /// What it replaces, if it replaces something.
+    /// The replacement that the rule makes, if it makes one.
     pub(super) fn replacement(&self) -> Option<Replacement> {
         let results = self.parameters.iter().find_map(|parameter| match parameter {
             Parameter::Replaced(results) => Some(results.clone()),
@@ -183,8 +184,8 @@ impl Rule {
     }
 }
 
-/// The rule of an export's name; `None` if it is none. An error comes with its column, from 1, in
-/// characters.
+/// The rule of an export's name; `None` if the name is not a rule. An error has its column, in
+/// characters from 1.
 pub(super) type Parsed = Result<Option<Rule>, (usize, NameError)>;
 
 /// Reads the name of an export.
@@ -192,7 +193,7 @@ pub(super) fn parse(name: &str) -> Parsed {
     parse_of("wasm:", false, name)
 }
 
-/// As [`parse`]; rules may replace instructions.
+/// As [`parse`], for rules that may replace instructions.
 pub(super) fn parse_replacing(name: &str) -> Parsed {
     parse_of("wasm:", true, name)
 }
@@ -230,7 +231,7 @@ impl<'a> Parser<'a> {
         self.at = self.text.len() - self.rest().trim_start_matches([' ', '\t']).len();
     }
 
-    /// Takes a text, after spaces.
+    /// Consumes this text, after spaces, if it follows.
     fn takes(&mut self, text: &str) -> bool {
         self.skip_spaces();
         let found = self.rest().starts_with(text);
@@ -244,14 +245,14 @@ impl<'a> Parser<'a> {
         if self.takes(text) { Ok(()) } else { Err(NameError::Expected { text }) }
     }
 
-    /// Takes the longest prefix that consists of these characters.
+    /// Consumes the longest prefix that consists of these characters.
     fn word(&mut self, belongs: fn(char) -> bool) -> &'a str {
         let word = &self.rest()[..self.rest().find(|c| !belongs(c)).unwrap_or(self.rest().len())];
         self.at += word.len();
         word
     }
 
-    /// Goes back to the start of the last word, which is wrong.
+    /// Reports an error at the start of the last word.
     fn refuse<T>(&mut self, word: &str, error: NameError) -> Result<T, NameError> {
         self.at -= word.len();
         Err(error)
@@ -347,10 +348,10 @@ impl<'a> Parser<'a> {
         Ok((Event::Opcode(patterns), mode))
     }
 
-    /// After the opening parenthesis.
+    /// Parses parameters, after the opening parenthesis.
     fn parameters(&mut self, depth: usize) -> Result<Vec<Parameter>, NameError> {
         let mut parameters = Vec::new();
-        // One that is missing after a comma is the end.
+        // A trailing comma is allowed.
         while !self.takes(")") {
             parameters.push(self.parameter(depth)?);
             if !self.takes(",") {
@@ -393,7 +394,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The value of a name in a rule about native programs.
+/// The value for a name in a rule about native programs.
 fn native_value(word: &str) -> Option<Parameter> {
     Some(match word {
         "fid" => Parameter::Static(Static::Function),
@@ -439,7 +440,7 @@ fn replaced(results: &str) -> Option<Parameter> {
     }))
 }
 
-/// The value of a name.
+/// The value for a name.
 fn value(word: &str) -> Option<Parameter> {
     let number = |prefix: &str| {
         let digits = word.strip_prefix(prefix)?;

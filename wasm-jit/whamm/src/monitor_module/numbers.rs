@@ -1,4 +1,4 @@
-//! Instructions on integers, as far as their operands are known.
+//! Evaluates instructions on integers whose operands are only partly known.
 
 use std::cmp::Ordering;
 
@@ -98,7 +98,7 @@ fn mirrored<'a>(operator: &Operator<'a>) -> Operator<'a> {
     }
 }
 
-/// Whether a comparison holds for all, or no, numbers that are not less than `least`.
+/// Whether a comparison holds for all, or no, numbers that are at least `least`.
 fn compared(operator: &Operator<'_>, least: u64, x: u64) -> Option<bool> {
     let order = least.cmp(&x);
     match operator {

@@ -1,6 +1,7 @@
 //! The types of the operands and locals at a place of a program, as the validator finds them.
 //!
-//! They say whether a rule matches before anything of the monitor is called for the place.
+//! They determine whether a rule matches before any function of the monitor is called for the
+//! place.
 
 use wasm_jit::{Module, ValType};
 use wasmparser::{
@@ -10,10 +11,10 @@ use wasmparser::{
 
 use super::names::{Parameter, Rule};
 
-/// What is known of a value.
+/// What is known about a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
-    /// There is none.
+    /// The value does not exist.
     Absent,
     /// A reference.
     Reference,
@@ -21,7 +22,7 @@ enum Known {
     Number(ValType),
     /// A vector.
     Vector,
-    /// Control never comes there.
+    /// The type is unknown, because control never reaches the place.
     Unknown,
 }
 
@@ -37,7 +38,7 @@ impl Known {
         }
     }
 
-    /// Whether it may be passed to a parameter of this type.
+    /// Whether the value can be passed to a parameter of this type.
     fn is(self, ty: ValType) -> bool {
         self == Self::Unknown || self == Self::Number(ty)
     }
@@ -47,10 +48,10 @@ impl Known {
     }
 }
 
-/// The operands before each instruction of a function, as far as a rule asks for them, and its
+/// The operands before each instruction of a function, up to the depth that rules ask for, and its
 /// locals.
 pub(super) struct Operands {
-    /// For each instruction, and after the last one: those at each depth.
+    /// The operands at each depth, for each instruction and after the last one.
     all: Vec<Known>,
     depth: usize,
     locals: Vec<Known>,
@@ -63,8 +64,8 @@ impl Operands {
         at.and_then(|at| self.all.get(at)).copied().unwrap_or(Known::Unknown)
     }
 
-    /// Whether the place has the values of a rule, in these types: those of its function. There are
-    /// no operands without an instruction.
+    /// Whether the place has the values of a rule in these types, which are those of its function's
+    /// parameters. Without an instruction, there are no operands.
     pub(super) fn fit(&self, rule: &Rule, types: &[ValType], instruction: Option<usize>) -> bool {
         let operand = |after: usize, depth: u32| {
             instruction.map_or(Known::Unknown, |instruction| self.at(instruction + after, depth))
@@ -79,9 +80,9 @@ impl Operands {
     }
 }
 
-/// The functions of a program that are its own, to be validated once more.
+/// The functions that a program defines, to be validated once more.
 pub(super) struct Functions<'m> {
-    /// In order; `None` if that was done.
+    /// The functions in order; `None` once validated.
     all: Vec<Option<(FuncToValidate<ValidatorResources>, FunctionBody<'m>)>>,
     imported: usize,
     allocations: FuncValidatorAllocations,
@@ -89,7 +90,7 @@ pub(super) struct Functions<'m> {
     depth: usize,
 }
 
-/// Operands for which rules can ask: of deeper ones, the types are not known.
+/// The maximum depth of operands that rules can ask for: the types of deeper ones are not known.
 const MAX_DEPTH: u32 = 64;
 
 impl<'m> Functions<'m> {
@@ -115,7 +116,7 @@ impl<'m> Functions<'m> {
         Some(Self { all, imported, allocations: FuncValidatorAllocations::default(), depth })
     }
 
-    /// The operands in a function; each function is asked for once.
+    /// The operands in a function; each function may be requested once.
     pub(super) fn operands(&mut self, function: u32) -> Option<Operands> {
         let own = (function as usize).checked_sub(self.imported)?;
         let (function, body) = self.all.get_mut(own)?.take()?;

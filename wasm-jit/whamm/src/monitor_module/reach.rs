@@ -1,7 +1,7 @@
 //! Memories and globals that functions of a monitor may access while the program runs.
 //!
-//! Numbers that the engine counts for a monitor are added to it later ([`Counted`]). So none of
-//! them may be in reach of a function that is called meanwhile.
+//! Numbers that the engine counts for a monitor are added to it later ([`Counted`]). Therefore none
+//! of them may be accessible to a function that is called before.
 //!
 //! [`Counted`]: super::counted::Counted
 
@@ -16,7 +16,7 @@ use super::instructions::access;
 /// Memories and globals, by their indices.
 #[derive(Debug, Default)]
 pub(super) struct Reach {
-    /// All of them.
+    /// Whether all memories and globals can be reached.
     everything: bool,
     memories: BTreeSet<u32>,
     globals: BTreeSet<u32>,
@@ -24,7 +24,7 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// Adds what a function may reach, with those that it calls.
+    /// Adds what a function may reach, including through the functions that it calls.
     pub(super) fn add(&mut self, contents: &mut Contents<'_>, function: u32) {
         let mut waiting = vec![function];
         while let Some(function) = waiting.pop() {
@@ -32,7 +32,7 @@ impl Reach {
                 continue;
             }
             let Some(code) = contents.code(function) else {
-                // Others have what the monitor exports.
+                // Other functions can reach what the monitor exports.
                 self.add_everything();
                 return;
             };
@@ -61,7 +61,7 @@ impl Reach {
         }
     }
 
-    /// Adds all that there is.
+    /// Adds all memories and globals.
     pub(super) fn add_everything(&mut self) {
         self.everything = true;
     }

@@ -1,24 +1,24 @@
 //! [`SharedMonitor`]: a monitor with a store of its own, which observes a module in all stores.
 //!
-//! A monitor that is [attached](MonitorModule::attach) to a store is called in this store, by its
-//! thread. It cannot be attached while that thread runs the program, and sees one thread only. A
-//! shared monitor can be attached at any time, from any thread:
+//! A monitor that is [attached](MonitorModule::attach) to a store is called in this store, by the
+//! store's thread. It cannot be attached while that thread runs the program, and sees one thread
+//! only. A shared monitor can be attached at any time, from any thread:
 //!
-//! - Its one instance is in a store of its own, under a lock. Its variables exist once for all
+//! - Its only instance is in a separate store, under a lock. Its variables exist once for all
 //!   threads that run the program.
-//! - Where the engine [counts](super::counted) for a rule, it counts in all instances. That costs
-//!   as much as in an attached monitor.
+//! - Where the engine [counts](super::counted) for a rule, it counts in all instances, at the same
+//!   cost as in an attached monitor.
 //! - Elsewhere, a probe calls a closure, which takes the lock and calls the rule's function. The
-//!   function runs undivided: no other event is observed meanwhile, and other threads wait that
-//!   come to one. It takes some forty times as long as a call in the program's store
-//!   (`wasm-jit run` with and without `--control`, five million calls of a function).
+//!   function runs undivided: no other event is observed during the call, and other threads that
+//!   reach a probe wait. It takes about forty times as long as a call in the program's store
+//!   (`wasm-jit run` with and without `--control`, five million calls to a function).
 //!
 //! # Threads
 //! The runtime of our [scripts](crate::lang) has two stacks, for frames and for instructions that
-//! have begun. Each thread needs stacks of its own. The module exports the globals that describe
-//! them ([`THREAD_STATE`]), and the caller exchanges their values when another thread comes. Other
-//! monitor modules that ask for frames are called by one thread only: the monitor fails when a
-//! second one comes, because it would take frames of one thread for those of another.
+//! have begun. Each thread needs its own stacks. The module exports the globals that describe them
+//! ([`THREAD_STATE`]), and the caller exchanges their values when another thread calls. Other
+//! monitor modules that ask for frames may be called by one thread only: the monitor fails when a
+//! second thread calls, because it would confuse the frames of the threads.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -39,8 +39,8 @@ use super::made::{Callee, Maker, Probes};
 use super::names::{Parameter, Static};
 use crate::failure::RuleFailure;
 
-/// Globals that a module exports if it keeps stacks for threads: for each stack its address, the
-/// number of its entries, and how many it has room for. All are 0 in a new thread.
+/// The globals that a module exports if it keeps stacks for threads: for each stack its address,
+/// the number of its entries, and its capacity. All are 0 in a new thread.
 pub(crate) const THREAD_STATE: [&str; 6] = [
     "thread:frames",
     "thread:frame_count",
@@ -53,11 +53,11 @@ pub(crate) const THREAD_STATE: [&str; 6] = [
 /// The indices of the globals that are 0 when a stack is empty.
 const ENTRIES: [usize; 2] = [1, 4];
 
-/// A function of the monitor for which a caller waits is ended after this time.
+/// A function of the monitor for which a caller waits is aborted after this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A monitor that observes all instances of a module, from a store of its own. Its probes end when
-/// it is dropped.
+/// A monitor that observes all instances of a module, from a separate store. Its probes are removed
+/// when it is dropped.
 ///
 /// All of its functions may be called while threads run the program.
 pub struct SharedMonitor<T: 'static> {
@@ -70,20 +70,19 @@ pub struct SharedMonitor<T: 'static> {
 
 impl MonitorModule {
     /// Instantiates the monitor and its libraries in a store, which becomes the monitor's own, and
-    /// makes probes in a module, off at first.
+    /// creates probes in a module, off at first.
     ///
-    /// They fire in all instances of the module, in all stores and threads. The rules of
+    /// The probes fire in all instances of the module, in all stores and threads. The rules of
     /// `wasm:begin` are called at once. The linker is that of [`MonitorModule::attach`].
     ///
-    /// A function of the monitor that fails does not end the program's call: the monitor observes
-    /// nothing more, and [`SharedMonitor::failure`] and [`SharedMonitor::finish`] say so. What a
-    /// function of the monitor itself executes is not observed. A function that does not return
-    /// keeps the program's thread, and is ended ten seconds after a caller begins to wait for it in
-    /// [`SharedMonitor::read`] or one of the other functions.
+    /// If a function of the monitor fails, the program's call continues: the monitor observes
+    /// nothing more, and [`SharedMonitor::failure`] and [`SharedMonitor::finish`] report this. What
+    /// a function of the monitor itself executes is not observed. A function that does not return
+    /// blocks the program's thread; it is aborted ten seconds after a caller begins to wait for it
+    /// in [`SharedMonitor::read`] or one of the other functions.
     ///
     /// # Errors
-    /// The errors of [`MonitorModule::attach`], except that probes are made by
-    /// [`SharedMonitor::activate`].
+    /// As [`MonitorModule::attach`], except that probes are created by [`SharedMonitor::activate`].
     ///
     /// # Panics
     /// If the store, the linker, the modules and the program's module belong to different engines.
@@ -160,13 +159,13 @@ impl MonitorModule {
 }
 
 impl<T: 'static> SharedMonitor<T> {
-    /// Switches the probes on; does nothing if they are. Variables keep their values, but for those
-    /// of frames: frames that exist get new ones.
+    /// Switches the probes on; does nothing if they are. Variables keep their values, except those
+    /// of frames: existing frames get new ones.
     ///
-    /// If there are instances of the module, probes are made in all functions at once, which
+    /// If there are instances of the module, probes are created in all functions at once, which
     /// compiles the functions; they take effect one after the other, within each function as
-    /// [probes](wasm_jit::probes#consistency) do. Otherwise, those of a function are made when it
-    /// is first called.
+    /// [probes](wasm_jit::probes#consistency) do. Otherwise, the probes of a function are created
+    /// when it is first called.
     ///
     /// # Errors
     /// [`MonitorError::Probe`], [`MonitorError::Switch`], [`MonitorError::Watch`]: the probes are
@@ -176,14 +175,14 @@ impl<T: 'static> SharedMonitor<T> {
             self.lock().forget_frames();
         }
         self.probes.switch(true).inspect_err(|_| {
-            // An error remains: that of switching them on.
+            // The error that is returned is that of switching them on.
             let _ = self.probes.switch(false);
         })
     }
 
     /// Switches the probes off; does nothing if they are. The program's functions return to their
-    /// original code, as [`deactivate_all`](wasm_jit::probes::deactivate_all) says. Other threads
-    /// may still call a function of the monitor once.
+    /// original code, as described at [`deactivate_all`](wasm_jit::probes::deactivate_all). Other
+    /// threads may still call a function of the monitor once.
     ///
     /// # Errors
     /// [`MonitorError::Switch`]: some are still on.
@@ -196,8 +195,9 @@ impl<T: 'static> SharedMonitor<T> {
         self.probes.is_on()
     }
 
-    /// Reads what the monitor has observed so far: if it has [failed](Self::failure), until then.
-    /// No function of the monitor runs meanwhile, and threads of the program wait that come to one.
+    /// Reads what the monitor has observed so far; if it has [failed](Self::failure), until then.
+    /// No function of the monitor runs during the call, and threads of the program that reach a
+    /// probe wait.
     ///
     /// # Panics
     /// Deadlocks or panics if it is called by a function of the monitor.
@@ -218,8 +218,8 @@ impl<T: 'static> SharedMonitor<T> {
     /// often this is called.
     ///
     /// # Errors
-    /// [`MonitorError::Failed`], [`MonitorError::Run`]: the rest of them is not called.
-    /// [`MonitorError::Incomplete`]: all of them were called, but a rule was not observed in a
+    /// [`MonitorError::Failed`], [`MonitorError::Run`]: the remaining functions are not called.
+    /// [`MonitorError::Incomplete`]: all functions were called, but a rule was not observed in a
     /// function that was called.
     pub fn finish(&self) -> Result<(), MonitorError> {
         let mut inner = self.lock();
@@ -233,31 +233,33 @@ impl<T: 'static> SharedMonitor<T> {
         self.probes.take_refused().map_or(Ok(()), Err)
     }
 
-    /// The rules that observe nothing, because their types are not those of any place.
+    /// The rules that observe nothing, because no place has values of their types.
     pub fn unfit(&self) -> &[Unfit] {
         &self.unfit
     }
 
     /// The number of places at which functions of the monitor are called, or the engine counts for
-    /// them, in functions whose probes were made so far.
+    /// them, in functions whose probes have been created so far.
     pub fn probes(&self) -> usize {
         self.probes.count().0
     }
 
-    /// The number of those at which the engine counts.
+    /// The number of places at which the engine counts, in functions whose probes have been created
+    /// so far.
     pub fn counters(&self) -> usize {
         self.probes.count().1
     }
 
-    /// Waits for functions of the monitor that run, but not for ever.
+    /// Acquires the monitor's lock. A function of the monitor that holds it for too long is
+    /// aborted.
     fn lock(&self) -> Lease<'_, T> {
-        // Without it, one that does not return is waited for.
+        // Without the timer, waits for a function that does not return.
         let _ends_by_itself = self.interrupt.interrupt_after(PATIENCE);
         self.caller.lock()
     }
 }
 
-/// The state that closures of probes share. It does not own the program's code.
+/// The state that the closures of probes share. It does not own the program's code.
 struct Caller<T: 'static> {
     inner: Mutex<Inner<T>>,
     /// The thread that holds the lock, or 0.
@@ -270,7 +272,7 @@ struct Inner<T: 'static> {
     instance: Instance,
     rules: Box<[Rule]>,
     threads: Threads,
-    /// Of the call that runs.
+    /// The arguments of the current call.
     arguments: Vec<Val>,
     failure: Option<(String, String)>,
 }
@@ -350,7 +352,7 @@ fn value(ty: ValType, bits: u64) -> Val {
 
 /// The stacks of threads.
 struct Threads {
-    /// In the order of [`THREAD_STATE`]; none if the monitor does not export them.
+    /// The globals in the order of [`THREAD_STATE`]; none if the monitor does not export them.
     globals: Vec<Global>,
     has_frames: bool,
     /// The thread whose values the globals have, or 0.
@@ -400,8 +402,8 @@ impl Threads {
 }
 
 /// A number that identifies this thread among those that exist. A thread that begins after another
-/// one has ended may get its number, and its stacks: their entries have ended, which calls of
-/// functions find out.
+/// one has ended may get its number, and its stacks: their entries belong to calls that have ended,
+/// which the monitor's functions detect.
 fn this_thread() -> usize {
     thread_local!(static HERE: Cell<u8> = const { Cell::new(0) });
     HERE.with(|here| ptr::from_ref(here).addr())

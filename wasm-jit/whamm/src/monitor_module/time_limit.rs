@@ -1,8 +1,8 @@
-//! The time that functions of a monitor may take while it is attached.
+//! Limits the time that functions of a monitor may take while it is attached.
 //!
-//! They are called for each place that a rule matches, which may be millions, so that a timer for
-//! each call would take longer than the calls. One timer is for many: it is renewed at the next
-//! call after a tenth of the time.
+//! They are called for each place that a rule matches, which may be millions of times, so that a
+//! timer for each call would take longer than the calls. One timer serves many calls: it is renewed
+//! at the first call after a tenth of the time.
 
 use std::time::{Duration, Instant};
 
@@ -20,13 +20,13 @@ impl TimeLimit {
         Self { handle, limit, timer: None }
     }
 
-    /// A call begins: it ends by a trap after the time, or up to a tenth later.
+    /// Begins a call, which ends by a trap after the time limit, or up to a tenth later.
     pub(super) fn renew(&mut self) {
         let (now, tenth) = (Instant::now(), self.limit / 10);
         if self.timer.as_ref().is_some_and(|(since, _)| now - *since < tenth) {
             return;
         }
-        // A request of the old one is withdrawn, if it comes between two calls.
+        // The request of the old timer is withdrawn if it came between two calls.
         self.timer = None;
         // Without a timer, there is no limit.
         let timer = self.handle.interrupt_after(self.limit + tenth).ok();

@@ -6,43 +6,43 @@ use std::fmt;
 /// An argument or a result that a rule asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeValue {
-    /// Which one.
+    /// The argument or result.
     pub name: ValueName,
-    /// Its type in the rule.
+    /// The type that the rule expects.
     pub ty: NumberType,
 }
 
-/// An argument of a function, or its result.
+/// The name of an argument of a function, or of its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueName {
-    /// The argument at this position in the list of parameters, from 0: `arg0`.
+    /// The argument at this position in the list of parameters, counted from 0: `arg0`.
     Position(u32),
     /// The argument with this name in the function's source: `args.size`.
     Name(String),
-    /// What the function returns, at its exit: `res0`.
+    /// The return value of the function, at its exit: `res0`.
     Result,
 }
 
-/// A type of numbers of the language.
+/// A numeric type of the language.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberType {
-    /// An integer of this number of bits: 8, 16, 32 or 64.
+    /// An integer of 8, 16, 32 or 64 bits.
     Integer {
-        /// Number of bits.
+        /// The number of bits.
         bits: u8,
-        /// Whether it has a sign.
+        /// Whether the integer is signed.
         is_signed: bool,
     },
-    /// 0 or 1.
+    /// A boolean: 0 or 1.
     Bool,
-    /// A float of 32 bits.
+    /// A 32-bit float.
     F32,
-    /// A float of 64 bits.
+    /// A 64-bit float.
     F64,
 }
 
 impl NativeValue {
-    /// From the name of a value in an export: `args.size.u64`.
+    /// Parses the name of a value in an export: `args.size.u64`.
     pub(crate) fn parse(word: &str) -> Option<Self> {
         let (name, ty) = word.rsplit_once('.')?;
         let ty = NumberType::parse(ty)?;
@@ -72,7 +72,7 @@ impl NumberType {
         Some(Self::Integer { bits, is_signed })
     }
 
-    /// Whether each value of another type is one of this type.
+    /// Whether each value of the other type is also a value of this type.
     ///
     /// ```
     /// use wasm_jit_whamm::native::NumberType;
@@ -98,7 +98,7 @@ impl NumberType {
 }
 
 impl fmt::Display for NativeValue {
-    /// As in a rule.
+    /// Writes the name as in a rule.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
             ValueName::Position(position) => write!(f, "arg{position}"),
@@ -137,7 +137,7 @@ mod tests {
         }
     }
 
-    /// By the ranges of the types.
+    /// The ranges of the types determine this.
     #[test]
     fn a_type_holds_another_if_its_range_does() {
         let range = |ty: NumberType| match ty {

@@ -1,34 +1,34 @@
-//! Functions and globals that belong neither to the program nor to the monitor: what prints, and
-//! what makes the report.
+//! Functions and globals that belong neither to the program nor to the monitor: they print, and
+//! make the report.
 
 use wasm_encoder::{BlockType, Function, Instruction as I, MemArg, MemArgTarget, ValType};
 use wasm_jit::Val;
 
 use super::merge::Numbers;
 
-/// The function that makes the report.
+/// The name of the exported function that makes the report.
 pub(super) const REPORT: &str = "whamm:report";
 
-/// The number of the first frame. Later ones, and those that are called, have smaller numbers.
+/// The number of the first frame. Later frames, and frames of callees, have smaller numbers.
 const FIRST_FRAME: i64 = i64::MAX;
 
-/// Numbers of functions: 0 is what prints.
+/// The numbers of functions: 0 is the one that prints.
 const MAKE_REPORT: u32 = 1;
 const START: u32 = 2;
 
-/// Numbers of globals: the number of the last frame; whether there was a report; and where the page
-/// of the program's memory is, from which reports are printed, or 0.
+/// The numbers of globals: the number of the last frame; whether there was a report; and the
+/// address of the page of the program's memory from which reports are printed, or 0.
 pub(super) const FRAME: u32 = 0;
 const REPORTED: u32 = 1;
 const PAGE: u32 = 2;
 
-/// The offset of bytes in that page; the arguments of `fd_write` are before them.
+/// The offset of the printed bytes in that page; the arguments of `fd_write` are before them.
 const BYTES: i32 = 16;
 
-/// Standard error: the program's output remains what it is.
+/// Standard error: the program's output is unchanged.
 const DESCRIPTOR: i32 = 2;
 
-/// The error number of WASI for a memory that does not grow.
+/// The WASI error number for a memory that does not grow.
 const NO_MEMORY: i32 = 48;
 
 pub(super) struct Added {
@@ -38,7 +38,7 @@ pub(super) struct Added {
     pub(super) start: Option<Entry>,
 }
 
-/// The entry point of the program: the function at whose end the report is made.
+/// The entry point of the program: the report is made when this function returns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) function: u32,
@@ -57,10 +57,10 @@ pub(super) fn start(numbers: Numbers) -> u32 {
     numbers.added(START)
 }
 
-/// Parameters, results and body.
+/// A function's parameters, results and body.
 type Typed = (Vec<ValType>, Vec<ValType>, Function);
 
-/// Rules of the end, by their functions, with arguments.
+/// The rules of the end: their functions, with arguments.
 type Last<'a> = [(u32, &'a [Val])];
 
 fn at(memory: u32, offset: u64) -> MemArg {
@@ -84,7 +84,7 @@ impl Added {
         function
     }
 
-    /// The functions but for that one, in order.
+    /// The other functions, in order.
     pub(super) fn functions(&self, last: &Last<'_>) -> Vec<Typed> {
         let print = match self.memory {
             Some(memory) => self.print_from(memory),
@@ -94,7 +94,7 @@ impl Added {
         vec![(i32s(4), i32s(1), print), (Vec::new(), Vec::new(), self.make_report(last))]
     }
 
-    /// Prints from the monitor's memory, which is the one that is exported.
+    /// Prints from the monitor's memory, which is the exported one.
     fn print(&self) -> Function {
         let mut function = Function::new([]);
         function.instruction(&I::I32Const(DESCRIPTOR));

@@ -1,8 +1,8 @@
 //! The functions of the program that rules call in place of instructions: `alt_call_by_name` and
 //! `alt_call_by_id`.
 //!
-//! The name of a function is that by which scripts know it (`target_fn_name`): that of the import,
-//! or that in the name section. A name that no function has is searched among the exports.
+//! The name of a function is the one by which scripts know it (`target_fn_name`): that of the
+//! import, or that in the name section. If no function has the name, exports are searched.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,13 @@ use wasm_jit::Module;
 use super::RewriteError;
 use crate::lang::Alternative;
 
-/// By number: as in the script, and the index in the program, if there is such a function.
+/// The alternatives by number: as in the script, and the index in the program, if it has such a
+/// function.
 #[derive(Debug)]
 pub(super) struct Alternatives(Vec<(Alternative, Option<u32>)>);
 
 impl Alternatives {
-    /// Finds the functions. `exported` are those that the program exports.
+    /// Finds the functions. `exported` are the functions that the program exports.
     pub(super) fn of(wanted: Vec<Alternative>, program: &Module, exported: &HashMap<String, u32>) -> Self {
         let mut names = exported.clone();
         if wanted.iter().any(|wanted| matches!(wanted, Alternative::Named(_))) {
@@ -43,7 +44,7 @@ impl Alternatives {
         self.0.get(number as usize).and_then(|(_, index)| *index).ok_or_else(missing)
     }
 
-    /// As in the script.
+    /// The alternative as in the script.
     pub(super) fn text(&self, number: u32) -> String {
         self.0.get(number as usize).map_or_else(String::new, |(wanted, _)| wanted.to_string())
     }

@@ -1,4 +1,4 @@
-//! The bodies of the program's functions, with calls of rules.
+//! The bodies of the program's functions, with calls to rules.
 //!
 //! ```text
 //! global.get $last  i64.const 1  i64.sub  local.tee $frame  global.set $last     if a rule asks for it
@@ -15,12 +15,12 @@
 //! ```
 //!
 //! The block has the same depth as the body has in the original, so that branches to the end of the
-//! function lead to the end of the block. The rules of a `loop` come after it, where branches to it
-//! continue; operands under its parameters are moved to locals before it.
+//! function lead to the end of the block. The rules of a `loop` are called inside it, where
+//! branches to it continue; operands below its parameters are moved to locals before it.
 //!
-//! A frame has a smaller number than all that called it, and than those that have ended since. An
-//! exception leaves frames without giving their numbers back; the frame that catches it does that
-//! when it ends.
+//! A frame has a smaller number than all frames that called it, and than those that have ended
+//! since. An exception skips frames without restoring the number; the frame that catches it does
+//! that when it ends.
 
 use std::collections::HashMap;
 
@@ -43,7 +43,7 @@ use crate::monitor_module::{Matched, Replacement, RuleMatch};
 /// A rule.
 pub(super) struct Rule {
     pub(super) function: u32,
-    /// Of its parameters.
+    /// The types of its parameters.
     types: Vec<ValType>,
     pub(super) replacement: Option<Replacement>,
 }
@@ -52,13 +52,13 @@ pub(super) struct Rule {
 pub(super) struct Bodies<'a> {
     numbers: Numbers,
     rules: Vec<Rule>,
-    /// By function, in the order of calls.
+    /// The matched rules by function, in the order of calls.
     found: HashMap<u32, Vec<&'a RuleMatch>>,
-    /// Functions that end the program.
+    /// Imported functions that end the program.
     proc_exit: Vec<u32>,
     alternatives: Alternatives,
     callees: Callees,
-    /// Results of blocks that have several.
+    /// Types of blocks that have several results.
     types: BlockTypes,
     defined: Option<DefinedTypes>,
 }
@@ -91,12 +91,12 @@ impl<'a> Bodies<'a> {
         }
     }
 
-    /// The results of types that are added.
+    /// The results of the types that are added.
     pub(super) fn types(&self) -> &[Vec<ValType>] {
         &self.types.all
     }
 
-    /// What the program looks the callees of indirect calls up in.
+    /// The tables in which the program looks up the callees of indirect calls.
     pub(super) fn callees(&self) -> &Callees {
         &self.callees
     }
@@ -150,8 +150,8 @@ pub(super) fn function_type(
     }
 }
 
-/// The program's types, by the names that the validator has for them. Types that are equal have one
-/// name, and may have several numbers.
+/// The program's types, by the validator's names for them. Equal types have one name, and may have
+/// several numbers.
 pub(super) struct DefinedTypes(HashMap<HeapType, u32>);
 
 impl DefinedTypes {
@@ -175,7 +175,7 @@ impl DefinedTypes {
         }
     }
 
-    /// The type of a value, which the validator has named, for the encoder.
+    /// Converts the type of a value from the validator to the encoder.
     pub(super) fn value_type(&self, ty: wasmparser::ValType) -> Result<ValType, RewriteError> {
         match ty {
             wasmparser::ValType::Ref(reference) => match self.number(reference.heap_type()) {
@@ -204,12 +204,12 @@ pub(super) struct Body<'a, 'v, R> {
     pub(super) proc_exit: &'a [u32],
     pub(super) types: &'v mut BlockTypes,
     callees: &'v mut Callees,
-    /// The indirect call that control has come to.
+    /// The indirect call that control has reached.
     indirect: Option<Indirect>,
     reencoder: &'v mut R,
     pub(super) validator: &'v mut FuncValidator<ValidatorResources>,
     out: Vec<u8>,
-    /// Types of the locals that are added, the number of the first one, and those for operands, by
+    /// The types of the added locals, the number of the first one, and the locals for operands, by
     /// type and depth.
     added: Vec<ValType>,
     first: u32,
@@ -218,7 +218,7 @@ pub(super) struct Body<'a, 'v, R> {
     is_wrapped: bool,
 }
 
-/// The body of a function, in the form of the code section.
+/// Rewrites the body of a function, in the form of the code section.
 pub(super) fn rewritten<R: Reencode<Error = std::convert::Infallible>>(
     bodies: &mut Bodies<'_>,
     reencoder: &mut R,
@@ -320,7 +320,7 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
         code.iter().for_each(|instruction| self.push(instruction));
     }
 
-    /// Gives the number of the frame back.
+    /// Restores the number of the last frame.
     fn end_frame(&mut self) {
         let Some(frame) = self.frame else { return };
         let last = self.numbers.added_global(added::FRAME);
@@ -328,10 +328,10 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
         code.iter().for_each(|instruction| self.push(instruction));
     }
 
-    /// An instruction, with the rules for it.
+    /// Copies an instruction, with the rules for it.
     fn operator(&mut self, operator: Operator<'_>, at: u64, place: Place) -> Result<(), RewriteError> {
         self.indirect = Indirect::of(&operator);
-        // The rules of a loop are called inside of it.
+        // The rules of a loop are called inside it.
         let of_loop = match operator {
             Operator::Loop { blockty } => Some(self.outer_operands(place, blockty)?),
             _ => None,
@@ -380,14 +380,14 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
         self.validator.get_control_frame(0).is_some_and(|frame| !frame.unreachable)
     }
 
-    /// The type of an operand of the block that control is in, or around it.
+    /// The type of an operand of the innermost block that is open, or of those around it.
     pub(super) fn operand(&self, depth: usize) -> Result<Option<ValType>, RewriteError> {
         let ty = self.validator.get_operand_type(depth).flatten();
         ty.map(|ty| self.defined.value_type(ty)).transpose()
     }
 
-    /// Moves operands that the rules of a loop want, and that are no parameters of the loop, to
-    /// locals, which nothing else uses. By depth, as the loop sees them.
+    /// Moves operands that the rules of a loop want, and that are not parameters of the loop, to
+    /// locals that nothing else uses. Returns these by depth, as the loop sees them.
     fn outer_operands(
         &mut self,
         place: Place,
@@ -418,7 +418,7 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
         locals.iter().rev().for_each(|local| self.push(&I::LocalGet(*local)));
     }
 
-    /// Calls the rules of a place; `outer` are operands that are in locals already.
+    /// Calls the rules of a place; `outer` are the operands that are already in locals.
     fn call_rules(&mut self, place: Place, outer: &HashMap<usize, u32>) -> Result<(), RewriteError> {
         let Some(found) = self.found.remove(&place) else { return Ok(()) };
         // At the exit, control comes from branches as well.
@@ -481,7 +481,8 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
         }
     }
 
-    /// Pushes the index of the function that is about to be called by the operand in a local.
+    /// Pushes the index of the function that is about to be called, given the operand of the call
+    /// in a local.
     fn push_callee(&mut self, operand: u32) {
         let indirect = self.indirect.expect("the rule fits");
         let code = self.callees.look_up(indirect, operand, self.numbers.lookups());

@@ -1,9 +1,9 @@
 //! The functions that indirect calls are about to call.
 //!
-//! A reference to a function has no number. The program looks the callee up by the index of its
+//! A reference to a function has no number. The program looks up the callee by the index of the
 //! table's element, in a memory that is added, with a word for each element: the index of its
-//! function, or -1 if it is null. As in place, the function is known also if it has another type
-//! than the call, which then traps.
+//! function, or -1 if it is null. As in place, the function is also known if its type differs from
+//! that of the call, which then traps.
 //!
 //! ```text
 //! local.get $element  i32.const LENGTH  i32.lt_u
@@ -14,9 +14,9 @@
 //! end
 //! ```
 //!
-//! This is right only for tables whose elements are known and stay what they are: those that the
+//! This is correct only for tables whose elements are known and never change: those that the
 //! program neither imports nor exports, and that no instruction changes, with initial elements that
-//! are constants. Others are refused, and so are calls by a reference.
+//! are constants. Calls through other tables are refused, as are calls by a reference.
 
 use std::collections::HashMap;
 
@@ -26,13 +26,13 @@ use wasmparser::{ConstExpr, ElementItems, ElementKind, ElementSectionReader, Tab
 
 use super::RewriteError;
 
-/// Elements of a table that are looked up at most.
+/// The maximum number of elements of a table that are looked up.
 const MAX_ELEMENTS: usize = 1 << 20;
 
 /// An indirect call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Indirect {
-    /// By an element of the table with this number.
+    /// A call through the table with this number.
     ByTable(u32),
     ByReference,
 }
@@ -52,13 +52,12 @@ impl Indirect {
 /// A table.
 #[derive(Debug)]
 struct Table {
-    /// The functions of its elements, without those that are null at the end; or why they are not
-    /// known.
+    /// The functions of its elements, without null elements at the end; or why they are not known.
     elements: Result<Vec<Option<u32>>, &'static str>,
     has_wide_indices: bool,
 }
 
-/// The tables of a program, and what was made of them.
+/// The tables of a program, and what was created for them.
 #[derive(Debug, Default)]
 pub(super) struct Callees {
     tables: Vec<Table>,
@@ -68,7 +67,7 @@ pub(super) struct Callees {
 }
 
 impl Callees {
-    /// The contents of the memory, which is needed only if there are some.
+    /// The contents of the memory, which is needed only if they are not empty.
     pub(super) fn contents(&self) -> Vec<u8> {
         self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
@@ -96,14 +95,14 @@ impl Callees {
         Ok(())
     }
 
-    /// From now on, the elements of a table are not known.
+    /// Marks the elements of a table as unknown from now on.
     pub(super) fn forget(&mut self, table: u32, reason: &'static str) {
         if let Some(table) = self.tables.get_mut(table as usize) {
             table.elements = Err(reason);
         }
     }
 
-    /// Forgets the table that an instruction changes.
+    /// Marks the table that an instruction changes as unknown.
     pub(super) fn see(&mut self, operator: &wasmparser::Operator<'_>) {
         use wasmparser::Operator::{TableCopy, TableFill, TableGrow, TableInit, TableSet};
         match *operator {
@@ -153,7 +152,7 @@ impl Callees {
         Ok(())
     }
 
-    /// Makes what the callee of a call is looked up in.
+    /// Creates the data in which the callee of a call is looked up.
     pub(super) fn find(&mut self, call: Indirect) -> Result<(), RewriteError> {
         let refused = |what: String| {
             let reason = format!(
@@ -201,7 +200,7 @@ impl Callees {
     }
 }
 
-/// The function, or null, that a constant expression is; `None` if it is something else.
+/// The value of a constant expression: a function, or null; `None` if it is something else.
 fn constant(expression: &ConstExpr<'_>) -> Result<Option<Option<u32>>, RewriteError> {
     let mut reader = expression.get_operators_reader();
     let value = match reader.read()? {
@@ -212,7 +211,7 @@ fn constant(expression: &ConstExpr<'_>) -> Result<Option<Option<u32>>, RewriteEr
     Ok(value.filter(|_| matches!(reader.read(), Ok(wasmparser::Operator::End))))
 }
 
-/// The number that a constant expression is, if it is a literal.
+/// The value of a constant expression, if it is a literal.
 fn integer(expression: &ConstExpr<'_>) -> Result<Option<usize>, RewriteError> {
     let mut reader = expression.get_operators_reader();
     let value = match reader.read()? {

@@ -1,4 +1,4 @@
-//! One module from two: sections, and the numbers of what is in them.
+//! Merges two modules into one: sections, and the numbers of their items.
 
 use std::collections::HashMap;
 
@@ -21,11 +21,11 @@ use super::callees::Callees;
 use crate::lang::Alternative;
 use crate::monitor_module::{Matched, Replacement};
 
-/// The monitor's import.
+/// The module of the monitor's import.
 pub(super) const WASI: &str = "wasi_snapshot_preview1";
 pub(super) const WRITE: &str = "fd_write";
 
-/// Names of WASI, older ones included.
+/// Module names of WASI, including older ones.
 const WASIS: [&str; 2] = [WASI, "wasi_unstable"];
 
 /// Bytes of the monitor's memory that are written or left out together.
@@ -34,7 +34,7 @@ const CHUNK: usize = 256;
 /// The numbers of the program's items in the new module.
 struct OfProgram {
     imported: u32,
-    /// Number of additional imported functions.
+    /// The number of additional imported functions.
     more: u32,
 }
 
@@ -75,32 +75,33 @@ impl Reencode for OfMonitor {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Numbers {
     types: u32,
-    /// Functions that the program imports, and those of its own.
+    /// The numbers of functions that the program imports and defines.
     imported: u32,
     own: u32,
     pub(super) globals: u32,
     /// The index of the monitor's memory.
     pub(super) memory: u32,
-    /// `fd_write`, as the program has it.
+    /// The index of `fd_write` in the program, if it imports that.
     write: Option<u32>,
-    /// Functions of the monitor, without the imported one; and its globals.
+    /// The numbers of the monitor's functions, without the imported one, and of its globals.
     of_monitor: u32,
     monitor_globals: u32,
     monitor_types: u32,
 }
 
 impl Numbers {
-    /// A function of the program.
+    /// The index of a function of the program.
     pub(super) fn of_program(&self, function: u32) -> u32 {
         function + if function < self.imported || self.write.is_some() { 0 } else { 1 }
     }
 
-    /// A function of the monitor. The first one is `fd_write`, in whose place it calls ours.
+    /// The index of a function of the monitor. The first one is `fd_write`, which is replaced by
+    /// our function.
     pub(super) fn of_monitor(&self, function: u32) -> u32 {
         self.of_program(self.imported + self.own) + function.checked_sub(1).unwrap_or(self.of_monitor)
     }
 
-    /// A function that belongs to neither; the first one is what the monitor calls to print.
+    /// The index of an added function; the first one is called by the monitor to print.
     pub(super) fn added(&self, number: u32) -> u32 {
         self.of_monitor(0) + number
     }
@@ -115,12 +116,12 @@ impl Numbers {
         self.write.unwrap_or(self.imported)
     }
 
-    /// A type that belongs to neither. Each group of the monitor's types has one.
+    /// The index of an added type. Each group of the monitor's types has one.
     pub(super) fn added_type(&self, number: u32) -> u32 {
         self.types + self.monitor_types + number
     }
 
-    /// A global that belongs to neither.
+    /// The index of an added global.
     pub(super) fn added_global(&self, number: u32) -> u32 {
         self.globals + self.monitor_globals + number
     }
@@ -284,8 +285,8 @@ pub(super) struct Script<'a> {
     pub(super) alternatives: Vec<Alternative>,
 }
 
-/// The program and the script, which was matched with it in this store. `entry` is the name of the
-/// exported function at whose end the report is made.
+/// Merges the program and the script, which was matched with it in this store. `entry` is the name
+/// of the exported function at whose end the report is made.
 pub(super) fn merge(
     program: &wasm_jit::Module,
     script: Script<'_>,
@@ -424,7 +425,7 @@ fn copy_program(
             Payload::DataCountSection { count, .. } => sections.data_count = Some(count),
             Payload::DataSection(section) => of_program.parse_data_section(&mut sections.data, section)?,
             Payload::CustomSection(section) => {
-                // Names that cannot be read are left out, as by engines.
+                // Names that cannot be read are dropped, as engines do.
                 if let KnownCustom::Name(names) = section.as_known() {
                     sections.names = of_program.custom_name_section(names).ok();
                 }
@@ -481,7 +482,7 @@ fn snapshot(
     Ok(())
 }
 
-/// The memory in which callees are looked up, if there are some.
+/// Adds the memory in which callees are looked up, if there are any.
 fn lookups(numbers: Numbers, contents: &[u8], sections: &mut Sections) {
     if contents.is_empty() {
         return;
@@ -490,7 +491,7 @@ fn lookups(numbers: Numbers, contents: &[u8], sections: &mut Sections) {
     sections.data.active(numbers.lookups(), &ConstExpr::i32_const(0), contents.iter().copied());
 }
 
-/// A memory that is large enough for these contents.
+/// The type of a memory that is large enough for these contents.
 fn memory_for(contents: &[u8]) -> MemoryType {
     MemoryType {
         minimum: (contents.len() as u64).div_ceil(1 << 16),
@@ -534,7 +535,7 @@ impl Sections {
     }
 }
 
-/// The types of values, which refer to types of the program.
+/// Converts the type of a value, which may refer to types of the program.
 pub(super) fn value_type(ty: wasmparser::ValType) -> Result<ValType, RewriteError> {
     Ok(RoundtripReencoder.val_type(ty)?)
 }

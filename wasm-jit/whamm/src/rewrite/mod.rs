@@ -11,24 +11,24 @@
 //! 2. Where a rule matches, the program's function calls the rule's function. Operands that it
 //!    wants are moved to locals, and back. Functions whose end is observed get a block around their
 //!    body, which `return` leaves (`body`). Rules of the modes `alt` and `block_alt` are called in
-//!    place of an instruction or block, which is executed if they say that they have not acted, or
-//!    a function of the program that they choose (`replace`, `alternatives`). The functions that
-//!    indirect calls lead to are looked up (`callees`).
+//!    place of an instruction or block. That is executed if they report that they have not acted;
+//!    or a function of the program that they choose is called instead (`replace`, `alternatives`).
+//!    The callees of indirect calls are looked up (`callees`).
 //! 3. `whamm:report`, an exported function, calls the rules of the end and prints the report, once.
-//!    `_start`, or another entry point, calls it when the program has returned, and so does the
+//!    It is called by `_start`, or another entry point, when the program has returned, and by the
 //!    program before it calls `proc_exit` (`added`).
 //!
 //! Places, constants and the order of events are those of the same monitor in place, so that the
-//! report is the same, byte for byte. Numbers of frames are taken from a counter.
+//! report is the same, byte for byte. Frame numbers are taken from a counter.
 //!
 //! # Differences
 //! * There is no report if the program ends by a trap or an exception, or calls `proc_exit` through
 //!   a table, unless the host calls `whamm:report`. Rules and variables are as in place until then.
 //! * A rule's function that traps ends the program.
-//! * WASI reads what is printed from the memory that the module exports. If that is the program's,
-//!   it grows by a page when the report is printed; a program that has no exported memory exports
-//!   the monitor's.
-//! * DWARF and other custom sections are left out, but for names.
+//! * WASI reads the printed bytes from the memory that the module exports. If that is the
+//!   program's, it grows by a page when the report is printed; a program that exports no memory
+//!   exports the monitor's.
+//! * DWARF and other custom sections are dropped, except the name section.
 //!
 //! # Not supported
 //! Scripts that use libraries, and programs that share memories with other threads.
@@ -46,23 +46,23 @@ use self::merge::Script;
 use crate::lang::{self, ScriptError};
 use crate::monitor_module::{MonitorError, MonitorModule};
 
-/// The entry point of programs that run once.
+/// The entry point of programs that run once (WASI commands).
 const START: &str = "_start";
 
 /// The reason why a script cannot be applied to a program by rewriting.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RewriteError {
-    /// The problems of the script, also what cannot be rewritten.
+    /// The script has problems, including constructs that cannot be rewritten.
     #[error("{0}")]
     Script(ScriptError),
-    /// The rules cannot be matched.
+    /// The rules cannot be matched with the program.
     #[error(transparent)]
     Monitor(#[from] MonitorError),
-    /// The program has something that is not supported.
+    /// The program uses a feature that is not supported.
     #[error("the program cannot be rewritten: {reason}")]
     Unsupported {
-        /// The unsupported part.
+        /// The unsupported feature.
         reason: String,
     },
     /// A rule calls a function that the program does not have.
@@ -70,7 +70,7 @@ pub enum RewriteError {
         "the program has no function for `{alternative}`: names are those of imports, of the name section, and of exports"
     )]
     Alternative {
-        /// As in the script.
+        /// The alternative, as in the script.
         alternative: String,
     },
     /// A rule calls a function in place of something of another type.
@@ -79,28 +79,27 @@ pub enum RewriteError {
          restrict the rule by a predicate or type bounds"
     )]
     Type {
-        /// As in the script.
+        /// The alternative, as in the script.
         alternative: String,
         /// The type of the alternative.
         ty: String,
-        /// The type of what it replaces.
+        /// The type of the replaced instruction or block.
         expected: String,
-        /// The index of the function with the place.
+        /// The index of the function that contains the replaced instruction.
         function: u32,
-        /// The offset of the place in the function's body.
+        /// The offset of the replaced instruction in the function's body, in bytes.
         offset: u32,
     },
-    /// The program does not export the function that is its entry point.
+    /// The program does not export the function that should be its entry point.
     #[error("the program exports no function `{name}`: choose one that it exports")]
     Entry {
-        /// The name.
+        /// The name of the entry point.
         name: String,
     },
-    /// The program or the monitor is not a module that can be read: a defect of the engine or the
-    /// compiler.
+    /// The program or the monitor is not a readable module: a defect of the engine or the compiler.
     #[error("the program cannot be read: {reason}")]
     Read {
-        /// Why.
+        /// The reason why the module cannot be read.
         reason: String,
     },
 }
@@ -117,8 +116,8 @@ impl From<wasm_encoder::reencode::Error> for RewriteError {
     }
 }
 
-/// The program with the script in it, as a module in the binary format. `name` is the script's, for
-/// messages.
+/// Instruments a program: returns a module in the binary format that contains the program and the
+/// script. `name` is the script's name, for messages.
 ///
 /// # Errors
 /// See [`RewriteError`].
@@ -140,11 +139,11 @@ pub fn instrument(name: &str, source: &[u8], program: &Module) -> Result<Vec<u8>
     rewrite(name, source, program, None)
 }
 
-/// As [`instrument`], of a program with another entry point than `_start`: the report is made when
+/// As [`instrument`], for a program with another entry point than `_start`: the report is made when
 /// this exported function returns to the host for the first time.
 ///
 /// # Errors
-/// See [`RewriteError`]; [`RewriteError::Entry`] if there is no such function.
+/// See [`RewriteError`]; [`RewriteError::Entry`] if the program does not export such a function.
 pub fn instrument_entry(
     name: &str,
     source: &[u8],
@@ -157,7 +156,7 @@ pub fn instrument_entry(
     }
 }
 
-/// Whether the report of a program is made at its end: whether it has the entry point `_start`.
+/// Whether the report of a program is made at its end: whether it exports `_start`.
 pub fn has_start(program: &Module) -> bool {
     matches!(program.get_export(START), Some(ExternType::Func(_)))
 }

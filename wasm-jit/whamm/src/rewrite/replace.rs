@@ -18,8 +18,8 @@
 //! end
 //! ```
 //!
-//! In the original of a block, labels outside of it are one block further away. The rules of what
-//! is in the block are called there, and therefore not if it is replaced.
+//! Within the original block, labels outside it are one block further out. The rules for
+//! instructions inside the block are called there, and therefore not if the block is replaced.
 
 use wasm_encoder::reencode::Reencode;
 use wasm_encoder::{Catch, Instruction as I, MemArg, MemArgTarget, ValType};
@@ -33,18 +33,19 @@ use super::body::{Body, function_type, number, operands};
 use crate::lang::{FIRST_ALTERNATIVE, REPLACEMENT, REPLACEMENT_RESULT};
 use crate::monitor_module::{Replaced, RuleMatch};
 
-/// The rules that may replace an instruction.
+/// The rules that may replace an instruction, with the operands that they need.
 pub(super) struct Replacing<'a> {
     calls: Vec<&'a RuleMatch>,
     place: Place,
     /// The types of the operands that the instruction takes, or a rule wants, from the top.
     types: Vec<ValType>,
-    /// Those that the instruction takes, as the validator names them, from the top.
+    /// The types of the operands that the instruction takes, as the validator names them, from the
+    /// top.
     taken: Vec<wasmparser::ValType>,
 }
 
 impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
-    /// The rules that may replace an instruction, before that is validated.
+    /// Finds the rules that may replace an instruction, before the instruction is validated.
     pub(super) fn replacement(
         &mut self,
         operator: &Operator<'_>,
@@ -77,8 +78,8 @@ impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
         Ok(Some(Replacing { calls, place, types, taken }))
     }
 
-    /// Calls the rules that replace an instruction with such results, which has been validated.
-    /// Begins what is executed otherwise; returns whether there is something else.
+    /// Calls the rules that replace an instruction, which has been validated and has these results.
+    /// Begins the original, to be executed otherwise; returns whether there is one.
     pub(super) fn begin_replacement(
         &mut self,
         replacing: Replacing<'_>,
@@ -113,7 +114,7 @@ impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
             replacements().flat_map(|rule| &rule.alternatives).copied().collect();
         alternatives.sort_unstable();
         alternatives.dedup();
-        // What says which function is called is no argument.
+        // The operand that selects the callee is not an argument.
         let callee = match operator {
             Operator::CallIndirect { .. } | Operator::CallRef { .. } => 1,
             _ => 0,
@@ -146,7 +147,7 @@ impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
         Ok(true)
     }
 
-    /// Whether a rule replaces what has these results.
+    /// Whether a rule replaces an instruction or block that has these results.
     fn replaces(&self, each: &RuleMatch, results: &[ValType]) -> bool {
         let Some(replacement) = &self.rules[each.rule].replacement else { return false };
         let Some(wanted) = &replacement.results else { return true };
@@ -158,7 +159,7 @@ impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
         wanted.len() == results.len() && wanted.iter().zip(results.iter().rev()).all(is_such)
     }
 
-    /// Pushes a result that rules have computed, by its number from the top of the stack.
+    /// Pushes a result that rules have computed, by its index from the top of the stack.
     fn push_result(&mut self, ty: ValType, index: u32) {
         let result = self.word(REPLACEMENT_RESULT + 8 * index);
         let load = match ty {
@@ -171,7 +172,7 @@ impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
         [&I::I32Const(0), &load].into_iter().for_each(|code| self.push(code));
     }
 
-    /// The function that is an alternative to what has these operands and results.
+    /// The alternative function for an instruction or block that has these operands and results.
     fn alternative(
         &self,
         number: u32,
@@ -295,7 +296,7 @@ fn signature(validator: &FuncValidator<ValidatorResources>, function: u32) -> Op
     }
 }
 
-/// A type for messages.
+/// The text of a type, for messages.
 fn text(parameters: &[wasmparser::ValType], results: &[wasmparser::ValType]) -> String {
     let list =
         |types: &[wasmparser::ValType]| types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");

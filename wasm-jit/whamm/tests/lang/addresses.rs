@@ -1,4 +1,4 @@
-//! Addresses: of memories with 32 and 64 bits, of accesses by vectors, and at the limits; and the
+//! Addresses: in 32-bit and 64-bit memories, in vector accesses, and at the limits; and the
 //! instructions on vectors, references and wide integers.
 
 use wasm_jit::{Engine, Module};
@@ -6,7 +6,7 @@ use wasm_jit_whamm::lang::{self, Script};
 
 use super::engine::check_program;
 
-/// A memory of each kind, and the same accesses to both. The last one traps.
+/// A memory of each kind, with the same accesses to both. The last one traps.
 const MEMORIES: &str = r#"(module (memory $narrow 1) (memory $wide i64 1)
     (func (export "run")
         (i32.store $narrow offset=4 (i32.const 8) (i32.const 1))
@@ -47,7 +47,7 @@ fn addresses_do_not_wrap() {
     );
 }
 
-/// Rules that are for memories of 32 bits only are named.
+/// Rules that are only for 32-bit memories are named.
 #[test]
 fn narrow_rules_are_known() {
     let script = "var a: u64; report var n: u64; wasm:opcode:*load*:before { n++; }
@@ -63,7 +63,7 @@ fn narrow_rules_are_known() {
     assert_eq!(of("(module (memory 1))"), [""; 0]);
 }
 
-/// Nine instructions of the proposals, and others.
+/// Nine instructions from the proposals, and others.
 const NEW: &str = r#"(module (memory 1) (type $pair (struct (field i32))) (type $list (array i64))
     (func (export "run")
         (v128.store offset=16 (i32.const 32) (i32x4.add (v128.load (i32.const 64)) (v128.const i64x2 1 2)))

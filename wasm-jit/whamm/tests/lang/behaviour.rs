@@ -139,7 +139,7 @@ fn shared_and_global_variables() {
     monitor.hit_all("wasm:opcode:call:before", 4, &values(&[], 0));
     monitor.hit_all("wasm:opcode:br:before", 3, &values(&[], 0));
     monitor.hit_all("wasm:opcode:*:before", 1, &values(&[], 0));
-    // 250 and 7 are 1 in eight bits.
+    // 250 plus 7 is 1 in eight bits.
     assert_report(monitor, "all,i32,,,,,48\nof_rule,u8,wasm:opcode:call|br:before,,,,1\n");
 }
 

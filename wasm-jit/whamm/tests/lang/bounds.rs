@@ -1,4 +1,4 @@
-//! Type bounds: a place with other types is no match, and nothing is done for it.
+//! Type bounds: a place with other types does not match, and nothing is done for it.
 
 use super::compile;
 use super::engine::{check_program, observe, rows_of};

@@ -1,4 +1,4 @@
-//! The functions that indirect calls are about to call.
+//! The callees of indirect calls.
 
 use wasm_jit::{Engine, Linker, Module, Store};
 use wasm_jit_whamm::lang::{self, ReportedValue, Script, ScriptReport, Value};
@@ -7,8 +7,8 @@ use wasm_jit_whamm::rewrite::instrument;
 
 use super::{engine, printing};
 
-/// Calls each of three functions by the table, the one that is imported included, twice; one by a
-/// reference, and one by a tail call. In the end, there is no function.
+/// Calls each of three functions, one of which is imported, twice through the table; one by a
+/// reference, and one by a tail call. The last call has no function.
 const PROGRAM: &str = r#"(module
     (type $unary (func (param i32) (result i32)))
     (import "host" "square" (func $imported (type $unary)))
@@ -24,8 +24,8 @@ const PROGRAM: &str = r#"(module
         (drop (call $tail (i32.const 1)))
         (drop (call_indirect (type $unary) (i32.const 8) (local.get $end)))))"#;
 
-/// What a script has found when the program has trapped: in the store of the program, then in one
-/// of its own.
+/// The report of a script after the program has trapped: in the program's store, then in a separate
+/// one.
 fn reports(script: &str) -> [ScriptReport; 2] {
     let script = Script::new("test.mm", script.as_bytes(), &[]).unwrap_or_else(|error| panic!("{error}"));
     let engine = Engine::default();
@@ -91,8 +91,8 @@ fn callees_have_numbers_and_names() {
     }
 }
 
-/// Tables of which the elements are known: of functions with other types and subtypes, an imported
-/// one, null, an index of 64 bits, and initial elements that are expressions.
+/// Tables whose elements are known: functions of other types and subtypes, an imported one, null, a
+/// 64-bit index, and initial elements that are expressions.
 const TABLES: &str = r#"(module
     (type $plain (func (param i32) (result i32)))
     (type $unary (sub (func (param i32) (result i32))))
@@ -128,8 +128,8 @@ const TABLES: &str = r#"(module
             (then (call_indirect $first (type $nothing) (i32.const 4))))
         (drop (call_indirect $first (type $unary) (i32.const 8) (local.get $end)))))"#;
 
-/// A program that looks the callees up reports what is observed in place, whatever the reason is
-/// for which its last call traps.
+/// A program that looks up the callees reports what is observed in place, whatever causes its last
+/// call to trap.
 #[test]
 fn callees_are_looked_up_in_programs() {
     let script = r#"report var calls: map<(str, i32), u64>; report var halves: u32;
@@ -143,7 +143,7 @@ fn callees_are_looked_up_in_programs() {
     let features = wasmparser::WasmFeatures::default();
     wasmparser::Validator::new_with_features(features).validate_all(&instrumented).unwrap();
     let instrumented = Module::from_binary(&engine, &instrumented).unwrap();
-    // Elements that are null or not there, functions of another type, and an index that is large.
+    // Elements that are null or missing, functions of another type, and a large index.
     for end in [0, 3, 5, 6, -1, 20, 21, 22] {
         let (mut linker, output) = printing::printing(&engine);
         linker.func_wrap("host", "square", |number: i32| number * number).unwrap();
@@ -172,8 +172,8 @@ fn callees_are_looked_up_in_programs() {
     }
 }
 
-/// Monitor modules are not told the callee, and programs know it only if their tables do not
-/// change; only calls before them have one.
+/// Monitor modules do not get the callee, and programs know it only if their tables do not change;
+/// only the moment before a call has one.
 #[test]
 fn callees_are_refused_elsewhere() {
     let script = b"report var n: i32; wasm:opcode:call_ref|call_indirect:before { n = resolved_fid; }";

@@ -1,4 +1,4 @@
-//! Scripts as monitors of programs: what they count is what happens.
+//! Scripts as monitors of programs: their counts are the true ones.
 
 use wasm_jit::{Engine, Instance, Linker, Module, Store};
 use wasm_jit_whamm::lang::{self, ReportedValue, Script, ScriptReport, Value};
@@ -7,7 +7,7 @@ use wasm_jit_whamm::rewrite::{self, RewriteError};
 
 use super::{compile, printing};
 
-/// Greatest common divisor: for 1071 and 462, three iterations; then calls it twice.
+/// The greatest common divisor: for 1071 and 462, three iterations; then two calls to it.
 const PROGRAM: &str = r#"(module (memory 1)
     (func $gcd (param $a i32) (param $b i32) (result i32) (local $t i32)
         (block $done
@@ -23,9 +23,9 @@ const PROGRAM: &str = r#"(module (memory 1)
         (i32.store8 offset=1 (i32.const 100) (call $gcd (i32.const 7) (i32.const 0)))
         (drop (i32.load (i32.const 12)))))"#;
 
-/// What a script has found about a run of a program, read from its memory, after it was compared
-/// with what it finds from a store of its own, with what the same script prints as a module of its
-/// own, and with what the program prints that it is rewritten to.
+/// The values that a script has after a run of a program, read from its memory, and compared with
+/// those from a separate store, with what the same script prints as a separate module, and with
+/// what the rewritten program prints.
 #[track_caller]
 pub(super) fn observe(script: &str, libraries: &[(&str, &str)], program: &str) -> ScriptReport {
     let binaries: Vec<(&str, Vec<u8>)> =
@@ -56,7 +56,7 @@ pub(super) fn observe(script: &str, libraries: &[(&str, &str)], program: &str) -
     found
 }
 
-/// What the program prints that is instrumented by a script.
+/// The text that the instrumented program prints.
 pub(super) fn rewritten(script: &str, program: &str) -> Result<String, RewriteError> {
     let engine = Engine::default();
     let instrumented =
@@ -71,7 +71,7 @@ pub(super) fn rewritten(script: &str, program: &str) -> Result<String, RewriteEr
     let instance = linker.allow_shadowing(true).instantiate(&mut store, &module).unwrap();
     let mut call =
         |name: &str| instance.get_typed_func::<(), ()>(&mut store, name).unwrap().call(&mut store, ());
-    // A program that traps has been observed, too.
+    // A program that traps is observed, too.
     let _ = call("run");
     call("whamm:report").unwrap();
     call("whamm:report").unwrap();
@@ -98,14 +98,14 @@ pub(super) fn run(
     let mut store = Store::new(&engine, ());
     let mut attached = monitor.attach(&mut store, &mut linker, &module).unwrap();
     let instance = Instance::new(&mut store, &module, &[]).unwrap();
-    // A program that traps has been observed, too.
+    // A program that traps is observed, too.
     let _ = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ());
     attached.finish(&mut store).unwrap();
     at_end(&mut store, &attached);
     *printed = printing::text(&output);
 }
 
-/// What the script finds from a store of its own.
+/// The values of the script in a separate store.
 fn shared(script: &Script, libraries: &[(&str, &str)], program: &str) -> ScriptReport {
     let engine = Engine::default();
     let libraries =
@@ -163,7 +163,7 @@ fn text(value: &Value) -> String {
 pub(super) fn rows(printed: &str) -> Vec<String> {
     let row = |line: &str| {
         let (mut fields, mut is_quoted) = (vec![String::new()], false);
-        // No text of the tests has this character.
+        // No text in the tests contains this character.
         for character in line.replace("\"\"", "#").chars() {
             match character {
                 '"' => is_quoted = !is_quoted,
@@ -193,7 +193,7 @@ pub(super) fn rows_without_offset(script: &str, libraries: &[(&str, &str)], prog
     rows_of(&report).into_iter().map(without_offset).collect()
 }
 
-/// What a script prints about a run of the program.
+/// The text that a script prints about a run of the program.
 fn printed(script: &str) -> String {
     let mut printed = String::new();
     run(&compile(script), &[], PROGRAM, &mut printed, |_, _| {});
@@ -220,8 +220,8 @@ fn check(script: &str, expected: &[&str]) {
 
 #[test]
 fn instructions_and_calls() {
-    // Three iterations of eleven instructions; three in the last one. Two calls, of which the
-    // second one has a last iteration only. The rest is around them.
+    // Three iterations of eleven instructions; three in the last one. Two calls, the second of
+    // which has a last iteration only. The remaining instructions surround them.
     check("report var n: u64; wasm:opcode:br:before { n++; }", &["n   3"]);
     check("report var n: u64; wasm:opcode:i32.eqz|i32.rem_u:before { n++; }", &["n   8"]);
     check("report var n: u64; wasm:func:entry { n++; } wasm:func:exit { n = n + 100; }", &["n   303"]);

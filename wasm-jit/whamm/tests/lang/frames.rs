@@ -1,8 +1,8 @@
-//! Variables of frames: one for each call, whatever ends it.
+//! Variables of frames: one for each call, however the call ends.
 
 use super::engine::check_program;
 
-/// The depth of each call of a function, kept in its frame, and how the calls end.
+/// The depth of each call to a function, kept in its frame, and how the calls end.
 const DEPTHS: &str = "var depth: u32; report var wrong: u32; report var ended: u32; report var calls: u32;
     frame var mine: u32;
     wasm:func:entry { if (mine != 0) { wrong++; } mine = fid * 1000 + (local0_is()); calls++; }

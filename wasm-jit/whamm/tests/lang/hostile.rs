@@ -1,4 +1,4 @@
-//! Scripts that are made to be hard: each is compiled or refused, and never a panic.
+//! Adversarial scripts: each is compiled or refused, and never causes a panic.
 
 use std::fmt::Write;
 
@@ -62,7 +62,7 @@ fn ten_thousand_rules() {
     // One export with a function that calls each.
     let same = format!("var n: u32;\n{}", "wasm:opcode:*:before { n++; }\n".repeat(10_000));
     assert_eq!(exports(&compile(&same)).len(), 1);
-    // Names of instructions are known: one kind of events for each rule, in whatever order.
+    // Instruction names are known: one kind of event for each rule, in any order.
     let mut selective = String::new();
     for number in 0..400 {
         let _ = writeln!(
@@ -98,7 +98,7 @@ fn large_numbers() {
     compile("var x: i32 = 1 / 0;");
 }
 
-/// Random pieces of the language, in random order, and valid scripts with bytes changed.
+/// Random pieces of the language, in random order, and valid scripts with modified bytes.
 #[test]
 fn random_scripts() {
     const PIECES: [&str; 61] = [

@@ -1,5 +1,5 @@
-//! The compiler of scripts: what is refused and how, that all modules are valid, and what the
-//! functions of a module compute, called as an engine would.
+//! The compiler of scripts: which scripts are refused and how, that all modules are valid, and what
+//! the functions of a module compute when they are called as by an engine.
 
 mod addresses;
 mod behaviour;
@@ -37,7 +37,7 @@ fn compile(source: &str) -> Vec<u8> {
     module
 }
 
-/// Those in the folder `scripts` and in the manual.
+/// The scripts in the directory `scripts` and in the manual.
 #[test]
 fn the_scripts_for_users_compile() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -84,7 +84,7 @@ fn the_scripts_for_users_compile() {
     }
 }
 
-/// The names of a module's exports, but those of match time.
+/// The names of a module's exports, except those for match time.
 fn exports(module: &[u8]) -> Vec<String> {
     let mut names = Vec::new();
     for payload in wasmparser::Parser::new(0).parse_all(module) {

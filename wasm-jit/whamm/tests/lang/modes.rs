@@ -49,7 +49,7 @@ fn an_instruction_before_a_loop_is_not_repeated_by_it() {
         (func (export \"run\") (drop (call $again (i32.const 4)))))";
     let script = "wasm:opcode:call:after / fid == 0 / { report var n: u32; report var sum: i32; n++; sum = sum + res0; }";
     let script = &script.replace("call:after", "call(res0: i32):after");
-    // Not at the iterations of the loop, which are 1 + 2 + 3 + 4.
+    // Not at the iterations of the loop, of which there are 1 + 2 + 3 + 4.
     check_program(script, program, &["n wasm:opcode:call:after 0 4", "sum wasm:opcode:call:after 0 0"]);
     let script = "report var n: u32; wasm:opcode:loop:before { n++; }";
     check_program(script, program, &["n 10"]);
@@ -85,7 +85,7 @@ fn branches_continue_somewhere() {
     let count = |event: &str, times: u32| {
         let script = format!("report var n: u32; wasm:opcode:{event} / fid == 1 / {{ n++; }}");
         check_program(&script, &program, &[&format!("n {times}")]);
-        // Sites are places of the instruction, wherever the function is called.
+        // Sites are the places of the instruction, wherever the rule's function is called.
         let script = format!("wasm:opcode:{event} / fid == 1 / {{ report var n: u32; n++; }}");
         let script = script.replace("n++;", "n++; shared var all: u32; all++;");
         if event.starts_with("br") {
@@ -103,14 +103,14 @@ fn branches_continue_somewhere() {
     count("else:after", 0);
     count("return:semantic_after", 1);
     count("loop:entry", 4);
-    // The outer block is left by a branch; the loop, not at its end.
+    // The outer block is left by a branch; the loop is not left at its end.
     count("loop:exit", 0);
     count("block:exit", 7);
     count("block:entry", 7);
 }
 
-/// An `else` that was executed never continues with the next instruction, also if that is a loop,
-/// to which control comes later in the same call.
+/// An `else` that was executed never continues with the next instruction, even if that is a loop
+/// that control reaches later in the same call.
 #[test]
 fn nothing_comes_after_an_else() {
     let program = r#"(module (func (export "run") (local $i i32)

@@ -1,4 +1,4 @@
-//! Strings that the engine knows: names of functions.
+//! Strings that the engine provides: names of functions.
 
 use super::engine::check_program;
 
@@ -8,7 +8,7 @@ const PROGRAM: &str = "(module (import \"host\" \"unused\" (func $unused))
     (func $b (nop)))";
 
 fn program() -> String {
-    // Nothing is linked: the import is of no use here.
+    // Nothing is linked: the import cannot be provided here.
     PROGRAM.replace("(import \"host\" \"unused\" (func $unused))", "(func $unused)")
 }
 

@@ -31,7 +31,7 @@ impl Clock for Advanced {
 }
 
 impl Advanced {
-    /// Advances it, and calls what is due.
+    /// Advances the clock, and calls the functions that are due.
     fn advance(&self, by: u64) {
         let now = self.now.fetch_add(by, Ordering::Relaxed) + by;
         let alarms = std::mem::take(&mut *self.alarms.lock().unwrap_or_else(PoisonError::into_inner));
@@ -45,7 +45,7 @@ impl Advanced {
     }
 }
 
-/// Forty calls of `$f`, three milliseconds after each other.
+/// Forty calls to `$f`, three milliseconds apart.
 const PROGRAM: &str = r#"(module (import "host" "advance" (func $advance (param i64)))
     (func $f (param i32) (drop (i32.add (local.get 0) (i32.const 1))))
     (func (export "run") (local $i i32)
@@ -54,13 +54,13 @@ const PROGRAM: &str = r#"(module (import "host" "advance" (func $advance (param 
             (call $advance (i64.const 3000000))
             (br_if $next (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 1))) (i32.const 40))))))"#;
 
-/// Counts how often predicates are evaluated that call it.
+/// Counts the evaluations of predicates that call it.
 const COUNTER: &str = r#"(module (global $n (mut i32) (i32.const 0))
     (func (export "tick") (result i32)
         (global.set $n (i32.add (global.get $n) (i32.const 1))) (global.get $n))
     (func (export "ticks") (result i32) (global.get $n)))"#;
 
-/// The values of a script's variables: in the store of the program, then in one of its own.
+/// The values of a script's variables: in the program's store, then in a separate one.
 fn values(rules: &str) -> [Vec<i128>; 2] {
     let script = format!(
         "use counter; report var ticks: i32; report var n: u32; report var sum: i32; {rules}
@@ -108,7 +108,7 @@ fn values(rules: &str) -> [Vec<i128>; 2] {
     [here, of(shared.read(|store, instance| script.report(&*store, instance)).unwrap())]
 }
 
-/// Of the calls of `$f` that are events, the first one in each period of this many milliseconds.
+/// Of the calls to `$f` that are events, the first one in each period of this many milliseconds.
 fn first_in_each(period: i128, is_event: impl Fn(i128) -> bool) -> Vec<i128> {
     let mut due = 0;
     let mut found = Vec::new();
@@ -151,7 +151,7 @@ fn a_period_is_one_of_the_rule() {
     assert_eq!(values(&rules), [vec![0, calls, 40], vec![0, calls, 40]]);
 }
 
-/// Where another rule has to see all events, the probe stays on.
+/// Where another rule needs all events, the probe stays on.
 #[test]
 fn other_rules_see_all_events() {
     let calls = first_in_each(10, |_| true).len() as i128;

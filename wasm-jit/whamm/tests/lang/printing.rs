@@ -1,4 +1,4 @@
-//! What modules print through WASI.
+//! Captures what modules print through WASI.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use wasm_jit::{Caller, Engine, Extern, Linker};
 
 pub(crate) type Printed = Arc<Mutex<Vec<u8>>>;
 
-/// A linker with `fd_write`, which writes to standard error or output, as it may.
+/// A linker with `fd_write`, which writes to standard error or output, as the module requests.
 pub(crate) fn printing(engine: &Engine) -> (Linker<()>, Printed) {
     let printed = Printed::default();
     let mut linker = Linker::new(engine);
@@ -20,7 +20,7 @@ pub(crate) fn printing(engine: &Engine) -> (Linker<()>, Printed) {
     (linker, printed)
 }
 
-/// The bytes of a call of `fd_write` with one vector; `None` without a memory.
+/// The bytes of a call to `fd_write` with one vector; `None` without a memory.
 pub(crate) fn written_bytes(caller: &mut Caller<'_, ()>, vectors: i32, written: i32) -> Option<Vec<u8>> {
     let Some(Extern::Memory(memory)) = caller.get_export("memory") else { return None };
     let mut vector = [0; 8];

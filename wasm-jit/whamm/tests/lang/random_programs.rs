@@ -1,5 +1,5 @@
-//! Random programs: rules after instructions against the hooks for the same, and variables of
-//! frames against what they must be.
+//! Random programs: rules after instructions are compared with hooks for the same events, and
+//! variables of frames with their expected values.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -39,7 +39,7 @@ fn completions_are_those_of_hooks_and_frames_are_apart() {
         let mut attached = monitor.attach(&mut store, &mut Linker::new(&engine), &module).unwrap();
         let counted: Arc<Mutex<Counts>> = Arc::default();
         let counts = counted.clone();
-        // What a rule says about a block is where its end is; so these are not compared.
+        // A rule about a block is reported at the block's end, so blocks are not compared.
         let is_block = |operator: &Operator<'_>| {
             matches!(
                 operator,
@@ -91,7 +91,7 @@ fn completions_are_those_of_hooks_and_frames_are_apart() {
     assert!(events > 100_000 && branches > 1000, "{events} events, {branches} branches");
 }
 
-/// The same script in the rewritten program prints the same report, also of programs that trap.
+/// The same script in the rewritten program prints the same report, even for programs that trap.
 #[test]
 fn rewritten_programs_report_what_is_observed_in_place() {
     let script = SCRIPT.replace("report var wrong", "report var operands: map<i32, u64>; report var wrong")

@@ -1,8 +1,8 @@
-//! Scripts that are refused: the message, the place, and the rendering.
+//! Scripts that are refused: the message, the position, and the rendering.
 
 use wasm_jit_whamm::lang::{self, ProblemKind};
 
-/// The script marks the place of the first problem with `«»`.
+/// The script marks the position of the first problem with `«»`.
 #[track_caller]
 fn check(marked: &str, kind: ProblemKind, message: &str) {
     let start = marked.find('«').unwrap();

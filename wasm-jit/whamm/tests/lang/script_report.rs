@@ -1,4 +1,4 @@
-//! Reports that are read from a monitor's memory. Those of all tests here are compared with what
+//! Reports that are read from a monitor's memory. In all tests here, they are compared with what
 //! the same script prints.
 
 use wasm_jit_whamm::lang::{ReportedValue, Script, Value};
@@ -12,7 +12,7 @@ fn values_have_their_types() {
         report var d: bool = true; report var e: str = \"a, \\\"b\\\"\"; report var f: (u8, (str, i64)) = (1, (\"x\", -1));
         report var g: map<(str, bool), f64>; wasm:begin { g[(\"k\", false)] = 1.5; g[(\"l\", true)] = 2.0; }
         wasm:opcode:nop:before { report var h: u16 = 65535; report var i: map<u32, i32>; i[pc]--; }";
-    // Floats are printed with fewer digits than they are read with.
+    // Floats are printed with fewer digits than they have in memory.
     let report = observe(&script.replace("f32 = 0.1", "f32 = 2.0").replace("1.5;", "1.0;"), &[], program);
     let once: Vec<_> = report.variables.iter().map(|variable| variable.value.clone()).collect();
     let text = |text: &str| Value::Text(text.to_owned());
@@ -40,7 +40,7 @@ fn values_have_their_types() {
     assert_eq!(site.values, [ReportedValue::Value(Value::Int(65535)), counts]);
 }
 
-/// Floats of 32 bits have the decimal form that they were written with.
+/// 32-bit floats have the decimal form with which they were written.
 #[test]
 fn floats_of_32_bits_are_those_of_their_decimal_form() {
     let script = "report var a: f32 = 0.1; report var b: f32 = 16777216.0; report var c: f32 = 3.4e38;
@@ -58,7 +58,7 @@ fn floats_of_32_bits_are_those_of_their_decimal_form() {
     );
 }
 
-/// Buckets of all numbers of one and two bits at each position, and of the largest ones.
+/// Buckets of all one-bit and two-bit numbers at each position, and of the largest ones.
 #[test]
 fn buckets_are_those_of_their_numbers() {
     let ones = (0..64).map(|bit| 1_u64 << bit);

@@ -1,5 +1,5 @@
-//! The scripts of the folder `scripts`, each on a small program of which all counts are known.
-//! Those that a monitor can check run on real programs as well, in the repository's tests.
+//! The scripts of the directory `scripts`, each on a small program with known counts. Scripts that
+//! a monitor can check also run on real programs, in the repository's tests.
 
 use super::engine::rows_without_offset;
 
@@ -61,7 +61,7 @@ fn depths_of_the_stack() {
     let mut expected: Vec<&str> = depths.iter().map(String::as_str).collect();
     expected.push("deepest 7");
     check("stack_depth.mm", PARITY, &expected);
-    // After an exception through two frames and after a tail call, the depth is right again.
+    // After an exception through two frames and after a tail call, the depth is correct again.
     let program = r#"(module (tag $e)
         (func $throw (throw $e))
         (func $middle (call $throw))
@@ -207,7 +207,7 @@ fn accesses_to_memory() {
     check("memory_growth.mm", program, &["pages 2 2", "pages 3 1"]);
 }
 
-/// An allocator that never frees, and a program that writes and reads behind its blocks.
+/// An allocator that never frees, and a program that accesses memory beyond the ends of its blocks.
 const HEAP: &str = r#"(module (memory 1) (global $top (mut i32) (i32.const 64))
     (func $malloc (param i32) (result i32)
         (global.get $top)
@@ -319,7 +319,7 @@ fn a_byte_of_the_input() {
     );
 }
 
-/// The monitors of the paper's table 2 have no more lines than there.
+/// The monitors of the paper's table 2 have no more lines than stated there.
 #[test]
 fn monitors_of_the_paper_are_short() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");

@@ -29,7 +29,7 @@ fn once_is_the_first_event_at_each_place() {
         PROGRAM,
         &[&format!("first {event} 1 4"), &format!("first {event} 1 4")],
     );
-    // Other rules of the place go on, also after a `return`.
+    // Other rules of the place continue, even after a `return`.
     check_program(
         "report var once: u32; report var each: u32;
         @once wasm:func:entry { once++; if (once > 0) { return; } }
@@ -42,7 +42,7 @@ fn once_is_the_first_event_at_each_place() {
     );
 }
 
-/// Whether the probe is switched off shows in how often its predicate is evaluated.
+/// The number of evaluations of its predicate shows whether the probe is switched off.
 #[test]
 fn once_switches_its_probe_off() {
     const LIBRARY: &str = r#"(module (global $n (mut i32) (i32.const 0))
@@ -70,7 +70,7 @@ fn once_switches_its_probe_off() {
         values.collect::<Vec<_>>()
     };
     let expected = [7, 1].map(|value| ReportedValue::Value(Value::Int(value)));
-    // In the store of the program, and in one of its own.
+    // In the program's store, and in a separate one.
     let mut store = Store::new(&engine, ());
     let mut attached = monitor().attach(&mut store, &mut Linker::new(&engine), &program).unwrap();
     run(&mut store);
@@ -81,7 +81,7 @@ fn once_switches_its_probe_off() {
     let shared = monitor().share(Store::new(&engine, ()), &mut Linker::new(&engine), &program).unwrap();
     shared.activate().unwrap();
     run(&mut Store::new(&engine, ()));
-    // On again, it remains off.
+    // After deactivation and activation, it remains off.
     shared.deactivate().unwrap();
     shared.activate().unwrap();
     run(&mut Store::new(&engine, ()));
@@ -90,7 +90,7 @@ fn once_switches_its_probe_off() {
     assert_eq!(values(report), expected);
 }
 
-/// What the generator draws, as the manual describes it.
+/// The numbers that the generator draws, as the manual describes it.
 struct Generator(u64);
 
 impl Generator {
@@ -169,7 +169,7 @@ fn rules_that_are_done_draw_nothing() {
     );
 }
 
-/// The heading of a rule's table says how its figures were selected.
+/// The heading of a rule's table states how its events were selected.
 #[test]
 fn reports_name_the_annotations_of_rules() {
     let script = "@sample( 2% )  @once\n wasm:func:entry { report var n: u32; n++; }

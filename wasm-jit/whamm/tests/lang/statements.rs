@@ -2,7 +2,7 @@
 
 use rand::prelude::*;
 
-/// Statements with branches, calls and exceptions. Loops, and calls of the functions `$f0` to
+/// Statements with branches, calls and exceptions. Loops, and calls to the functions `$f0` to
 /// `$f2`, take fuel, so that programs end.
 struct Statements<'a> {
     random: &'a mut StdRng,

@@ -22,8 +22,8 @@ const CLOCK: &str = r#"(module (global $n (mut i32) (i32.const 0))
         (global.set $n (i32.add (global.get $n) (i32.const 1))) (global.get $n))
     (func (export "ticks") (result i32) (global.get $n)))"#;
 
-/// How often a rule's function has been called that is a rule of loads and calls `clock.tick`, and
-/// what `n` is in the end; in the store of the program, then in one of its own.
+/// The number of calls to the function of a rule about loads that calls `clock.tick`, and the final
+/// value of `n`; in the program's store, then in a separate one.
 fn ticks(rules: &str) -> [(i64, i64); 2] {
     ticks_of(PROGRAM, rules)
 }
@@ -91,26 +91,26 @@ fn variables_that_change_often_switch_nothing_unless_the_script_says_so() {
     assert_eq!(ticks(&format!("{function}{}@toggle {rule}", stores("change();"))), [(8, 8); 2]);
 }
 
-/// A condition that changes all the time is checked in the end.
+/// A condition that changes all the time is eventually checked instead.
 #[test]
 fn switching_does_not_take_the_program_s_time() {
     let program = PROGRAM.replace("(i32.const 4)", "(i32.const 60000)");
     let rules = "var on: bool; wasm:opcode:i32.store:before { on = !on; }
         @toggle wasm:opcode:i32.load:before / clock.tick() > 0 && on / { n++; }";
     for (ticks, n) in ticks_of(&program, rules) {
-        // Of 240,000 loads, half of which come while it is on.
+        // Of 240,000 loads, half occur while it is on.
         assert!(n == 120_000 && ticks > 180_000, "{ticks} {n}");
     }
 }
 
-/// The same place: a rule there may switch the other one in the middle of an event.
+/// At the same place, a rule may switch another one in the middle of an event.
 #[test]
 fn rules_of_one_place_are_called_in_their_order() {
     let rules = "var on: bool;
         wasm:opcode:i32.load:before { on = !on; }
         @toggle wasm:opcode:i32.load:before / clock.tick() > 0 && on / { n++; }";
     assert_eq!(ticks(rules), [(16, 8); 2]);
-    // Two of one group, of which the first one ends it.
+    // Two rules of one group; the first one switches it off.
     let rules = "var left: u32 = 5;
         @toggle wasm:opcode:i32.load:before / clock.tick() > 0 && left > 0 / { left = left - 1; }
         @toggle wasm:opcode:i32.load:before / left > 0 / { n++; }";

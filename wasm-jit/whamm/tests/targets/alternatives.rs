@@ -1,6 +1,6 @@
-//! Rules that call functions of the program in place of instructions and blocks, and those that
-//! replace several results, or references: the program that is made computes what one computes that
-//! was written by hand.
+//! Rules that call functions of the program in place of instructions and blocks, and rules that
+//! replace several results, or references: the rewritten program computes the same as one that was
+//! written by hand.
 
 use wasm_jit::{Engine, Module};
 use wasm_jit_whamm::lang::{Script, compile};
@@ -50,7 +50,7 @@ fn calls_are_redirected() {
         CALL,
         "(i32.xor (local.get 0) (local.get 1))",
     );
-    // Where nothing is called, the original is executed.
+    // Where the rule calls nothing, the original is executed.
     check(
         "wasm:opcode:call(arg0: i32):alt / target_fn_name == \"slow\" / {
              if (arg0 == 2) { alt_call_by_name(\"fast\"); } elif (arg0 == 3) { alt_call_by_name(\"other\"); }
@@ -112,7 +112,7 @@ fn other_instructions_call_functions() {
             (i32.and (i32.eq (local.get 0) (i32.const 0x80000000)) (i32.eq (local.get 1) (i32.const -1))))
             (then (call $divide (local.get 0) (local.get 1))) (else (i32.const 1)))",
     );
-    // The index is no argument.
+    // The index is not an argument.
     check(
         "wasm:opcode:call_indirect(arg0: i32):alt / arg0 != 1 / { alt_call_by_name(\"other\"); }",
         "(call_indirect (type $binary) (local.get 0) (local.get 1) (local.get 0))",
@@ -200,7 +200,7 @@ fn references_are_replaced() {
     );
 }
 
-/// References that cannot be null come from functions only.
+/// Non-null references come from functions only.
 #[test]
 fn references_that_cannot_be_null_are_those_of_functions() {
     let program = "(module (type $f (func (result i32))) (elem declare func $five $six)
@@ -221,7 +221,7 @@ fn references_that_cannot_be_null_are_those_of_functions() {
     assert_eq!(here(&changed, &ARGUMENTS[..1]), [Some(1)]);
 }
 
-/// The program reports also if `proc_exit` is called in place of something.
+/// The program also reports if `proc_exit` is called in place of an instruction.
 #[test]
 fn a_redirected_exit_reports() {
     let program = "(module

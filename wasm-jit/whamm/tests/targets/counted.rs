@@ -1,5 +1,5 @@
-//! Functions of rules that only add constants, which the engine counts for the monitor, compared
-//! with the same functions when they are called.
+//! Functions of rules that only add constants: the engine's counts for the monitor are compared
+//! with the results of calling the same functions.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,9 +24,9 @@ const ALLOC: &str = r#"
     (func (export "$four") (result i32) (call 0 (i32.const 4)))
     (func (export "$many") (result i32) (call 0 (i32.const 600)))"#;
 
-/// Monitors of which the engine counts everything.
+/// Monitors for which the engine counts everything.
 const COUNTED: &[&str] = &[
-    // By instruction, of either width.
+    // By instruction, 32-bit and 64-bit.
     r#"(func (export "wasm:opcode:* ($eight())") (param $at i32)
         (i64.store (local.get $at) (i64.add (i64.load (local.get $at)) (i64.const 1))))"#,
     r#"(func (export "wasm:opcode:* ($four())") (param $at i32)
@@ -42,7 +42,7 @@ const COUNTED: &[&str] = &[
             (global.set $out (i32.add (global.get $out) (i32.mul (local.get 0) (i32.const 3)))))
         (func (export "wasm:block:end (instr_count)") (param i64)
             (global.set $length (i64.add (global.get $length) (local.get 0))))"#,
-    // Branches: by an address, by control, by selection, and both ways together.
+    // Branches: by an address, by control flow, by selection, and both together.
     r#"(func (export "wasm:opcode:br_if|if|select ($many(), arg0)") (param $at i32) (param i32)
         (local.set $at (i32.add (local.get $at) (i32.shl (i32.eqz (local.get 1)) (i32.const 3))))
         (i64.store (local.get $at) (i64.add (i64.load (local.get $at)) (i64.const 1))))"#,
@@ -60,7 +60,7 @@ const COUNTED: &[&str] = &[
     (func (export "wasm:opcode:select ($eight(), arg0)") (param $at i32) (param i32)
         (local.set $at (select (local.get $at) (i32.add (local.get $at) (i32.const 4)) (local.get 1)))
         (i32.store (local.get $at) (i32.add (i32.load (local.get $at)) (i32.const 1))))"#,
-    // Targets of tables.
+    // Targets of `br_table`.
     r#"(func (export "wasm:opcode:br_table ($many(), arg0, num_targets)") (param $at i32) (param i32 i32)
         (if (i32.ge_u (local.get 1) (local.get 2)) (then (local.set 1 (local.get 2))))
         (local.set $at (i32.add (local.get $at) (i32.mul (local.get 1) (i32.const 4))))
@@ -78,19 +78,19 @@ const COUNTED: &[&str] = &[
         (func (export "wasm:opcode:*.get|*.set|end") (call $add (i32.const -5)))"#,
 ];
 
-/// Monitors with functions that are called, so that numbers are not counted that these reach.
+/// Monitors with functions that are called, so that numbers that these can access are not counted.
 const CALLED: &[&str] = &[
-    // Stores what is no sum, or another number's.
+    // Stores something that is not a sum, or a sum with another number.
     r#"(func (export "wasm:opcode:local.get ($eight())") (param $at i32)
         (i32.store (local.get $at) (i32.mul (i32.load (local.get $at)) (i32.const 3))))"#,
     r#"(func (export "wasm:opcode:local.get ($eight())") (param $at i32)
         (i32.store offset=4 (local.get $at) (i32.add (i32.load (local.get $at)) (i32.const 1))))"#,
-    // Depends on what it has counted.
+    // Depends on the number that it has counted.
     r#"(global $g (export "g") (mut i32) (i32.const 0))
         (func (export "wasm:opcode:local.get")
             (if (i32.lt_u (global.get $g) (i32.const 9))
                 (then (global.set $g (i32.add (global.get $g) (i32.const 1))))))"#,
-    // A function that is called reads it, itself or by another.
+    // A function that is called reads the number, directly or through another function.
     r#"(global $g (export "g") (mut i32) (i32.const 0)) (global $h (export "h") (mut i32) (i32.const 0))
         (func (export "wasm:opcode:local.get") (global.set $g (i32.add (global.get $g) (i32.const 1))))
         (func $read (result i32) (global.get $g))
@@ -109,8 +109,8 @@ const CALLED: &[&str] = &[
             (i64.store (i32.const 0) (i64.add (i64.load (i32.const 0)) (i64.const 0x70000001))))
         (func (export "wasm:opcode:local.set")
             (i32.store (i32.const 0) (i32.sub (i32.load (i32.const 0)) (i32.const 0x70000001))))"#,
-    // The operand itself, not whether it is 0; one that is not the condition, and of a type that
-    // the place does not have.
+    // The operand itself, not whether it is 0; an operand that is not the condition, and one of a
+    // type that the place does not have.
     r#"(func (export "wasm:opcode:br_if|if (arg0)") (param i32)
         (i32.store (i32.const 0) (i32.add (i32.load (i32.const 0)) (local.get 0))))"#,
     r#"(global $g (export "g") (mut i32) (i32.const 0))
@@ -118,7 +118,7 @@ const CALLED: &[&str] = &[
             (global.set $g (i32.add (global.get $g) (i32.const 1))))"#,
 ];
 
-/// Programs with exceptions, tail calls, deep recursion, calls of functions by table.
+/// A program with exceptions, tail calls, deep recursion, and calls through a table.
 const PROGRAM: &str = r#"(module
     (memory (export "memory") 1) (tag $e (param i32)) (table funcref (elem $odd $throws))
     (func $throws (param i32) (result i32)
@@ -194,7 +194,8 @@ impl Run {
         main.call(&mut self.store, ()).map_err(|error| error.to_string())
     }
 
-    /// What the program's memory has, and what monitors have counted: their memories and globals.
+    /// The contents of the program's memory, and what monitors have counted: their memories and
+    /// globals.
     fn contents(&mut self) -> Vec<(String, Vec<u8>)> {
         let Self { store, attached, program } = self;
         let monitors: Vec<Instance> = attached.iter().map(|of| *of.instance(&mut *store)).collect();
@@ -257,7 +258,7 @@ fn decisions_by_references_are_counted() {
 #[track_caller]
 fn check(program: &str, module: &Module, text: &str, is_counted: bool) -> bool {
     let engine = module.engine();
-    // Each has a module of its own: the versions of functions differ.
+    // Each has its own module, since the versions of functions differ.
     let other = Module::from_binary(engine, module.bytes()).unwrap();
     let mut counted = Run::new(module, &[monitor(engine, text)]);
     let mut called = Run::new(&other, &[monitor(engine, text).always_call()]);
@@ -272,7 +273,7 @@ fn check(program: &str, module: &Module, text: &str, is_counted: bool) -> bool {
     assert_eq!(counted.probes(), called.probes(), "{program} with {text}");
     assert_eq!(called.counters(), 0);
     let expected = if is_counted { counted.probes() } else { 0 };
-    // Of some monitors that are called, other functions are counted.
+    // Some monitors with called functions also have functions that are counted.
     assert!(counted.counters() == expected, "{} of {}: {text}", counted.counters(), counted.probes());
     has_trapped
 }
@@ -307,7 +308,7 @@ fn random_programs_count_as_calls_would() {
     println!("{trapped} trapped");
 }
 
-/// All of a module's instructions.
+/// A probe at each of a module's instructions.
 fn everywhere(module: &Module, kind: &Kind) -> Vec<Probe> {
     let bodies = module.functions().filter_map(|function| Some((function.index(), function.body()?)));
     let places = bodies.flat_map(|(function, body)| {
@@ -319,8 +320,8 @@ fn everywhere(module: &Module, kind: &Kind) -> Vec<Probe> {
     module.probes(&specs).into_iter().flatten().collect()
 }
 
-/// Two monitors at the same places, of which one is called, in two stores on two threads, while a
-/// third one switches other probes of these places.
+/// Two monitors at the same places, one of which is called, in two stores on two threads, while a
+/// third one toggles other probes of these places.
 #[test]
 fn each_store_counts_its_own_beside_others_and_while_probes_are_switched() {
     let engine = Engine::default();
@@ -377,8 +378,8 @@ fn each_store_counts_its_own_beside_others_and_while_probes_are_switched() {
     });
 }
 
-/// A monitor's number that its memory does not have yet is no number; nor is one of a memory that
-/// it shares with a library.
+/// A number beyond the current end of the monitor's memory does not count as a number, nor does one
+/// in a memory that the monitor shares with a library.
 #[test]
 fn numbers_that_are_not_the_monitors_own_are_not_counted() {
     let engine = Engine::default();

@@ -1,4 +1,4 @@
-//! Rules that fail, or do not end: the program goes on without its monitor.
+//! Rules that fail, or do not end: the program continues without its monitor.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn number(report: &ScriptReport, name: &str) -> i128 {
 }
 
 /// The program runs to its end, and the script sees the first `seen` events, in the program's store
-/// and in one of its own.
+/// and in a separate one.
 #[track_caller]
 fn check(source: &str, seen: i128, rule: &str, reason: &str) {
     let expected = |error: MonitorError| match error {
@@ -101,7 +101,7 @@ fn steps_and_nesting_are_counted_for_each_event() {
     assert_eq!(number(&script.report(&store, instance).unwrap(), "sum"), 1000 + 200 * 10);
 }
 
-/// A monitor that cannot be attached, in either store.
+/// A monitor that cannot be attached, in either kind of store.
 #[track_caller]
 fn refused(monitor: &MonitorModule, program: &Module) -> String {
     let engine = program.engine();

@@ -1,5 +1,5 @@
-//! Monitor modules and scripts in each of their targets: in place, in stores of their own, in
-//! programs that are rewritten, and in native programs.
+//! Monitor modules and scripts in each of their targets: in place, in separate stores, in rewritten
+//! programs, and in native programs.
 
 mod alternatives;
 mod counted;

@@ -88,7 +88,7 @@ impl Observed {
     }
 }
 
-/// What a monitor of `wasm_jit_monitors` reports.
+/// The report of a monitor of `wasm_jit_monitors`.
 struct Truth(Session);
 
 impl Truth {
@@ -135,7 +135,8 @@ fn counting(rules: &[&str]) -> String {
     format!("(module {})", counters.collect::<String>())
 }
 
-/// A counter of 4 bytes for each site, made at match time, with its function and offset in front.
+/// A 4-byte counter for each site, created at match time, preceded by the site's function and
+/// offset.
 const HOTNESS: &str = r#"(module
     (memory (export "memory") 4)
     (global $next (export "next") (mut i32) (i32.const 0))
@@ -221,7 +222,7 @@ fn functions_and_blocks_begin_and_end() {
     let calls = truth.value("calls", "calls") + 1;
     assert_eq!((observed.global(0, "g0"), observed.global(0, "g1")), (calls, calls));
     assert_eq!(observed.global(0, "g2"), observed.global(0, "g3"));
-    // No block is left before its end.
+    // No block is left early.
     assert_eq!(observed.global(1, "instructions"), truth.value("icount", "instructions"));
 }
 
@@ -421,7 +422,7 @@ fn mistakes_are_errors_with_their_export() {
     check(&format!("{long} {rule}"), SignatureError::Result { function: function() });
     check(r#"(func (export "wasm:func:entry (fname)") (param i32 i32))"#, SignatureError::String);
     check(r#"(func (export "wasm:func:exit (local0)") (param i32))"#, SignatureError::NoFrame);
-    // Other exports are left alone.
+    // Other exports are ignored.
     let other =
         r#"(module (func (export "wasm") (result i32) (i32.const 0)) (memory (export "whamm: (") 1))"#;
     assert_eq!(load(&engine, other).unwrap().rules().len(), 0);

@@ -1,4 +1,4 @@
-//! Scripts that observe native programs, without a program: functions and calls are made up.
+//! Scripts that observe native programs, without a program: functions and calls are simulated.
 
 use wasm_jit_whamm::lang::{self, ReportedValue, Script, Value};
 use wasm_jit_whamm::native::{
@@ -69,7 +69,7 @@ fn rules_get_the_values_of_calls() {
     assert_eq!(report.variables[0].value, ReportedValue::Map(expected));
 }
 
-/// What `matches` means, by its definition.
+/// The definition of `matches`.
 fn matches(text: &[u8], pattern: &[u8]) -> bool {
     match (text, pattern) {
         (_, [b'*', rest @ ..]) => (0..=text.len()).any(|skipped| matches(&text[skipped..], rest)),
@@ -80,7 +80,7 @@ fn matches(text: &[u8], pattern: &[u8]) -> bool {
     }
 }
 
-/// All words of these letters, up to a length.
+/// All words over these letters, up to a length.
 fn words(letters: &str, length: usize) -> Vec<String> {
     let mut all = vec![String::new()];
     let mut last = all.clone();
@@ -128,7 +128,7 @@ fn log2_is_the_highest_bit() {
     assert!(values.iter().all(|value| found.iter().any(|(key, _)| *key == i128::from(*value))));
 }
 
-/// Failures are errors of the host, which need no signal handler.
+/// Failures are host errors, which need no signal handler.
 #[test]
 fn failures_are_no_traps() {
     #[track_caller]
@@ -160,7 +160,7 @@ fn failures_are_no_traps() {
     check("while (ticks == 1) { continue; }", 1, Some("2^24 steps"));
 }
 
-/// The steps of one event are not those of the next.
+/// Steps are counted for each event separately.
 #[test]
 fn steps_are_counted_for_each_event() {
     let mut monitor =
@@ -221,7 +221,7 @@ fn stacks_are_numbers_of_the_observer() {
     assert_eq!(report.variables[0].value, ReportedValue::Map(counts.to_vec()));
 }
 
-/// Numbers of an argument's type, as the caller has them, arrive in the rule.
+/// Rules get numbers as the caller passes them, in the argument's type.
 #[test]
 fn rules_get_arguments_with_the_types_of_their_bounds() {
     let script =
@@ -292,7 +292,7 @@ fn monitor_of_result() -> NativeMonitor {
     monitor("report var n: i64; native:func:exit(res0: i64) { n = n + res0; }")
 }
 
-/// The caller says when calls begin and end; their variables are used again.
+/// The caller reports when calls begin and end; the memory of their variables is reused.
 #[test]
 fn each_call_has_frame_variables_of_its_own() {
     let mut monitor = monitor(
@@ -356,7 +356,7 @@ fn arguments_need_a_type() {
     refused("native:func:exit { var k: i32 = retval; }", "the result of a function is `res0`");
     refused("native:func:exit(res1: i32) { }", "no `res1` that could have a type");
     refused("native:func:entry(res0: i32) { }", "no `res0` that could have a type");
-    // Of several events, those that have it.
+    // Among several events, those that have the value.
     Script::native("test.mm", b"native:func:*(res0: i32) { }").expect("exits have a result");
     let many: Vec<_> = (0..13).map(|number| format!("arg{number}: u64")).collect();
     refused(&format!("native:func:entry({}) {{ }}", many.join(", ")), "at most 12 arguments");
@@ -458,7 +458,7 @@ fn rules_of_once_finish_their_places() {
     assert_eq!(values, [13, 1].map(|value| ReportedValue::Value(Value::Int(value))));
 }
 
-/// By the times of the events.
+/// Sampling uses the times of the events.
 #[test]
 fn native_rules_are_sampled_by_time() {
     let mut monitor = monitor(
@@ -472,7 +472,7 @@ fn native_rules_are_sampled_by_time() {
         let nanoseconds = milliseconds * 1_000_000;
         monitor.fire(place, &NativeCall { nanoseconds, ..NativeCall::default() }).unwrap();
     };
-    // One that another thread has delayed is not in the next period.
+    // An event that another thread has delayed does not begin a new period.
     for milliseconds in [3, 4, 9, 10, 11, 20, 19, 45, 49, 50] {
         fire(places.entry[0], milliseconds);
     }

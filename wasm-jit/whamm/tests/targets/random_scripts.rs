@@ -1,8 +1,8 @@
-//! Random scripts on random programs: what a script reports in place, from a store of its own, and
-//! in the program that is rewritten must be the same text. Meanwhile, another thread makes,
-//! switches and drops other probes of the program that is observed in place.
+//! Random scripts on random programs: the reports of a script in place, from a separate store, and
+//! in the rewritten program must be the same text. At the same time, another thread creates,
+//! toggles and drops other probes of the program that is observed in place.
 //!
-//! `RANDOM_SCRIPTS=100..5000` chooses the seeds; without it, there are a few.
+//! `RANDOM_SCRIPTS=100..5000` selects the seeds; by default, there are a few.
 
 mod script;
 
@@ -22,14 +22,14 @@ use wasm_jit_whamm::rewrite;
 
 use crate::printing::{printing, text};
 
-/// How often a program is run: its memory keeps what it has written.
+/// The number of runs of a program: its memory keeps what it has written.
 const RUNS: usize = 3;
 
-/// How often another thread switches a probe in these runs, at most. Each new order of probes at a
+/// The maximum number of toggles by another thread in these runs. Each new order of probes at a
 /// place takes stub memory, which is limited.
 const SWITCHES: usize = 2_000;
 
-/// How each run ended, and what was printed.
+/// The result of each run, and the printed text.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     results: Vec<Result<i64, Option<Trap>>>,
@@ -37,7 +37,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// How deep the stack may get depends on the size of frames.
+    /// The maximum stack depth depends on the size of frames.
     fn has_overflowed(&self) -> bool {
         self.results.contains(&Err(Some(Trap::StackOverflow)))
     }
@@ -61,7 +61,7 @@ fn program(seed: u64) -> String {
     if seed.is_multiple_of(3) {
         return crate::statements::program(&mut StdRng::seed_from_u64(seed));
     }
-    // A report cannot be printed from a memory with addresses of 64 bits.
+    // A report cannot be printed from a 64-bit memory.
     crate::programs::program(seed).replace("(export \"memory\") i64", "i64")
 }
 
@@ -88,11 +88,11 @@ fn other_probes(module: &Module, random: &mut SmallRng) -> Vec<Probe> {
             specs.push(ProbeSpec { location: Location { function: function.index(), place }, kind });
         }
     }
-    // Some of them do not exist: instructions that do not choose, and unreachable ones.
+    // Some of them cannot be created: at instructions that make no choice, and at unreachable ones.
     module.probes(&specs).into_iter().filter_map(Result::ok).collect()
 }
 
-/// Does something while other probes of the module come and go.
+/// Runs an action while other probes of the module are created and dropped.
 fn while_probes_change<T>(module: &Module, seed: u64, action: impl FnOnce() -> T) -> T {
     let (is_over, both) = (AtomicBool::new(false), Barrier::new(2));
     thread::scope(|scope| {
@@ -122,7 +122,7 @@ fn while_probes_change<T>(module: &Module, seed: u64, action: impl FnOnce() -> T
     })
 }
 
-/// By probes, in the program's store.
+/// With probes, in the program's store.
 fn in_place(engine: &Engine, monitor: &[u8], program: &[u8], seed: u64) -> Outcome {
     let (mut linker, printed) = printing(engine);
     let module = Module::from_binary(engine, program).unwrap();
@@ -135,7 +135,7 @@ fn in_place(engine: &Engine, monitor: &[u8], program: &[u8], seed: u64) -> Outco
     Outcome { results, report: text(&printed) }
 }
 
-/// By probes, from a store of its own.
+/// With probes, from a separate store.
 fn shared(engine: &Engine, monitor: &[u8], program: &[u8], seed: u64) -> Outcome {
     let (mut linker, printed) = printing(engine);
     let module = Module::from_binary(engine, program).unwrap();
@@ -149,7 +149,7 @@ fn shared(engine: &Engine, monitor: &[u8], program: &[u8], seed: u64) -> Outcome
     Outcome { results, report: text(&printed) }
 }
 
-/// What a script reports that this engine compiles, which switches groups of probes unless all of
+/// The report of a script that this engine compiles, which toggles groups of probes unless all of
 /// them are always on; in the program's store.
 fn switching(engine: &Engine, script: &Script, program: &[u8], seed: u64, always: bool) -> String {
     let module = Module::from_binary(engine, program).unwrap();
@@ -165,7 +165,7 @@ fn switching(engine: &Engine, script: &Script, program: &[u8], seed: u64, always
     format!("{results:?} {:#?}", script.report(&store, instance).unwrap())
 }
 
-/// In the program that contains the rules; an error if it is refused, or not valid.
+/// In the program that contains the rules; an error if it is refused or invalid.
 fn rewritten(engine: &Engine, script: &str, program: &[u8]) -> Result<Outcome, Box<dyn Error>> {
     let module = Module::from_binary(engine, program)?;
     let instrumented = rewrite::instrument("random.mm", script.as_bytes(), &module)?;

@@ -1,5 +1,5 @@
-//! Rules that act in place of instructions and blocks: the program that is made computes what one
-//! computes that was written by hand, in this engine and in wasmi.
+//! Rules that act in place of instructions and blocks: the rewritten program computes the same as
+//! one that was written by hand, in this engine and in wasmi.
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -74,7 +74,7 @@ fn instructions_are_replaced() {
         "(i32.add (local.get 0) (local.get 1))",
         "(i32.sub (local.get 0) (local.get 1))",
     );
-    // The result is zero unless the rule says something else.
+    // The result is zero unless the rule sets another one.
     check("wasm:opcode:i32.mul:alt { }", "(i32.mul (local.get 0) (local.get 1))", "(i32.const 0)");
     check(
         "wasm:opcode:i32.const:alt / imm0 == 5 / { res0 = 6; }",
@@ -153,7 +153,7 @@ fn calls_accesses_and_globals_are_replaced() {
         "(i32.wrap_i64 (if (result i64) (i32.eq (local.get 0) (i32.const 7))
             (then (call $slow (local.get 0) (i64.const 30))) (else (i64.const 60))))",
     );
-    // Calls with results are not meant.
+    // Calls with results are not replaced.
     check_with(
         MEMORY,
         "wasm:opcode:call:alt { }",
@@ -185,7 +185,7 @@ fn calls_accesses_and_globals_are_replaced() {
     );
 }
 
-/// Other rules see what is there then.
+/// Other rules see the state at that point.
 #[test]
 fn rules_before_and_after_are_called_as_well() {
     check(
@@ -241,7 +241,7 @@ fn blocks_are_replaced() {
                 (br_table 0 1 0 (local.get 0)))
             (i32.const 1000) (i32.add))",
     );
-    // A loop is replaced as a whole, not an iteration.
+    // A loop is replaced in its entirety, not an iteration.
     check_with(
         "(global $calls (mut i32) (i32.const 0))",
         "var times: i32; wasm:opcode:loop:block_alt { times++; }
@@ -252,7 +252,7 @@ fn blocks_are_replaced() {
     );
 }
 
-/// What is in a block that is not replaced is observed, and may be replaced.
+/// Instructions in a block that is not replaced are observed, and may be replaced.
 #[test]
 fn replaceable_blocks_are_nested() {
     check(
@@ -288,7 +288,7 @@ fn what_has_another_result_is_left_alone() {
     assert_eq!(here(&changed, &ARGUMENTS[..1]), here(&wat::parse_str(program).unwrap(), &ARGUMENTS[..1]));
 }
 
-/// Rules may ask for values below the operands of the instruction, which stay there.
+/// Rules may ask for values below the operands of the instruction, which stay on the stack.
 #[test]
 fn deeper_operands_stay() {
     check_with(
@@ -302,7 +302,7 @@ fn deeper_operands_stay() {
     );
 }
 
-/// A local whose reference cannot be null must have a value on all ways to its use.
+/// A local whose reference cannot be null must be initialized on all paths to its use.
 #[test]
 fn locals_that_cannot_be_null_are_set() {
     let program = "(module (type $f (func (result i32))) (elem declare func $five)
@@ -313,7 +313,7 @@ fn locals_that_cannot_be_null_are_set() {
     assert_eq!(here(&changed, &[[0, 0]]), [Some(5)]);
 }
 
-/// Rules that never act, everywhere: labels and operands are right in programs of all kinds.
+/// Rules that never act, everywhere: labels and operands are correct in programs of all kinds.
 #[test]
 fn random_programs_are_the_same_if_no_rule_acts() {
     const NEVER: &str = "var acts: bool;

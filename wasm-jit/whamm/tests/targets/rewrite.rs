@@ -1,4 +1,5 @@
-//! Programs that are rewritten: run by another engine, they print what is observed in place.
+//! Rewritten programs: run by another engine, they print the same report as when they are observed
+//! in place.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +10,7 @@ use wasm_jit_whamm::rewrite::{RewriteError, has_start, instrument, instrument_en
 
 use crate::printing::written_bytes;
 
-/// The program exits.
+/// The error by which the program exits.
 #[derive(Debug, thiserror::Error)]
 #[error("exit {0}")]
 struct Exit(i32);
@@ -106,8 +107,8 @@ fn in_place(monitor: &[u8], program: &str) -> Outcome {
         .outcome(code, sum)
 }
 
-/// All values that rules can ask for, of a program with functions in a table, several results, and
-/// data that it copies by itself.
+/// All values that rules can ask for, in a program with functions in a table, several results, and
+/// passive data.
 const SCRIPT: &str = r#"
     report var operands: map<(str, i32), u64>; report var last: u64; frame var mine: u32; report var frames: u32;
     wasm:func:entry { report var calls: u64; calls++; mine = fid + 1; }
@@ -125,7 +126,8 @@ const SCRIPT: &str = r#"
     wasm:block:end { report var blocks: u64; blocks++; }
     wasm:end { last = last + 1; }"#;
 
-/// `WRITE` is replaced by an import or a function, `MEMORY` by the memory, `END` by how it ends.
+/// `WRITE` is replaced by an import or a function, `MEMORY` by the memory, `END` by the way in
+/// which it ends.
 const PROGRAM: &str = r#"(module
     (type $unary (func (param i32) (result i32)))
     (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
@@ -200,13 +202,13 @@ fn another_engine_reports_what_is_observed_in_place() {
     for imports_write in [true, false] {
         for exports_memory in [true, false] {
             if imports_write && !exports_memory {
-                // WASI would have no memory for the program.
+                // WASI would have no memory of the program.
                 continue;
             }
             for (end, code) in [("", None), ("(call $exit (i32.const 3))", Some(3))] {
                 let (out, err, ..) = check(SCRIPT, &program(imports_write, exports_memory, end), code);
                 assert_eq!(out, if imports_write { "hello\n" } else { "" });
-                // Not empty by mistake: of twelve calls of `$pair`, two do not come to its end.
+                // Not empty by mistake: of twelve calls to `$pair`, two do not reach its end.
                 assert!(err.contains("\"(f64.add, 40)\",10\n"), "{err}");
                 assert!(err.contains("\"(after, 77)\",1\n"), "{err}");
                 assert_eq!(err.matches("name,type,event").count(), 1);
@@ -216,7 +218,7 @@ fn another_engine_reports_what_is_observed_in_place() {
 }
 
 /// Functions of any type can be entry points; the report is made when one returns for the first
-/// time. Without an entry point, it is made when the host wants it.
+/// time. Without an entry point, it is made when the host requests it.
 #[test]
 fn libraries_report_at_the_end_of_an_entry_point() {
     let program = r#"(module
@@ -255,7 +257,7 @@ fn libraries_report_at_the_end_of_an_entry_point() {
         }
         printed
     };
-    // `twice` calls `add` twice; what it calls is not the export.
+    // `twice` calls `add` twice; its callee is not the export.
     let with_entry = instrument_entry("test.mm", script, &module, "add").unwrap();
     assert_eq!(run(with_entry), [None, Some(5), Some(5), Some(5)]);
     let with_entry = instrument_entry("test.mm", script, &module, "twice").unwrap();
@@ -267,7 +269,7 @@ fn libraries_report_at_the_end_of_an_entry_point() {
         let expected = format!("the program exports no function `{missing}`: choose one that it exports");
         assert_eq!(error.to_string(), expected);
     }
-    // `_start` is one, whatever its type is.
+    // A `_start` is an entry point, whatever its type is.
     let program = r#"(module (func (export "_start") (param i32) (result i32) (local.get 0)))"#;
     let module = Module::new(&engine, program).unwrap();
     assert!(has_start(&module));
@@ -281,7 +283,7 @@ fn libraries_report_at_the_end_of_an_entry_point() {
     assert!(crate::printing::text(&output).ends_with("n,u64,,,,,1\n"));
 }
 
-/// A report that is longer than the buffer of the monitor and a page of memory.
+/// A report that is longer than the monitor's buffer and a page of memory.
 #[test]
 fn long_reports_are_complete() {
     let script = "report var squares: map<(u64, u64), u64>;
@@ -290,7 +292,7 @@ fn long_reports_are_complete() {
     assert!(err.len() > 65_536 && err.ends_with("\"(2999, 8994001)\",3000\n"), "{}", err.len());
 }
 
-/// What cannot be rewritten is refused, in the script where it is in the script.
+/// What cannot be rewritten is refused, with the position in the script if it is in the script.
 #[test]
 fn the_rest_is_refused() {
     let engine = Engine::default();
@@ -319,7 +321,7 @@ fn the_rest_is_refused() {
     }
 }
 
-/// Rules that match nothing, and programs without anything.
+/// Rules that match nothing, and empty programs.
 #[test]
 fn small_programs_and_scripts() {
     let engine = Engine::default();

@@ -1,4 +1,4 @@
-//! Monitors with stores of their own: attached to programs that run, in several threads.
+//! Monitors with separate stores: attached to running programs, in several threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -28,7 +28,7 @@ impl Observed {
         self.shared.read(|store, instance| self.script.report(&*store, instance)).unwrap()
     }
 
-    /// The integers that exist once.
+    /// The integer variables that exist once.
     fn integers(&self) -> Vec<i128> {
         let integer = |value: &ReportedValue| match value {
             ReportedValue::Value(Value::Int(value)) => Some(*value),
@@ -64,8 +64,8 @@ fn share(monitor: Module, program: &Module) -> SharedMonitor<()> {
     monitor.share(Store::new(engine, ()), &mut Linker::new(engine), program).unwrap()
 }
 
-/// Calls the host for each number from its argument down to 0, in a loop, and after each a function
-/// that recurs as often as the number says.
+/// Calls the host for each number from its argument down to 0, in a loop, and after each call a
+/// function that recurses as often as the number says.
 const PROGRAM: &str = r#"(module
     (import "host" "at" (func $at (param i32)))
     (func $down (param i32)
@@ -76,7 +76,7 @@ const PROGRAM: &str = r#"(module
             (call $down (local.get 0))
             (br_if $next (i32.ge_s (local.tee 0 (i32.sub (local.get 0) (i32.const 1))) (i32.const 0))))))"#;
 
-/// Runs the program, in a new instance, with a function of the host.
+/// Runs the program, in a new instance, with a host function.
 fn run(program: &Module, argument: i32, at: impl Fn(i32) + Send + Sync + 'static) {
     let mut linker: Linker<()> = Linker::new(program.engine());
     linker.func_wrap("host", "at", at).unwrap();
@@ -86,7 +86,7 @@ fn run(program: &Module, argument: i32, at: impl Fn(i32) + Send + Sync + 'static
 }
 
 /// Switches a monitor on when the host is called with one number, and off with another one; the
-/// calls of functions in between are known.
+/// calls in between are known.
 #[track_caller]
 fn check_in_the_middle(script: &str, is_expected: impl Fn(&Observed)) {
     let program = Module::new(&Engine::default(), PROGRAM).unwrap();
@@ -95,7 +95,7 @@ fn check_in_the_middle(script: &str, is_expected: impl Fn(&Observed)) {
     run(&program, 9, move |number| {
         let mut observed = of_host.lock().unwrap();
         match number {
-            // The program's functions run already, and were never probed.
+            // The program's functions are already running, and were never probed.
             7 => observed.insert(Observed::of(&text, &module)).shared.activate().unwrap(),
             5 => observed.as_ref().unwrap().shared.deactivate().unwrap(),
             3 => observed.as_ref().unwrap().shared.activate().unwrap(),
@@ -120,7 +120,7 @@ fn what_comes_while_it_is_on_is_counted_exactly() {
         assert_eq!(observed.integers(), [8 + 7 + 4 + 3]);
         assert_eq!(observed.shared.counters(), observed.shared.probes());
     });
-    // By functions that are called, of operands.
+    // Functions that are called, with operands.
     check_in_the_middle(
         "report var by: map<i32, u64>; wasm:opcode:call(arg0: i32):before / fname == \"down\" / { by[arg0]++; }",
         |observed| {
@@ -143,8 +143,8 @@ fn what_comes_while_it_is_on_is_counted_exactly() {
     });
 }
 
-/// Variables of frames that are older than the probes begin when they are first used, and those of
-/// frames that are gone do not come back.
+/// Variables of frames that are older than the probes are initialized when they are first used, and
+/// those of frames that are gone do not reappear.
 #[test]
 fn frames_begin_anew_when_it_is_switched_on() {
     let script = "frame var calls: u64; report var most: map<str, u64>; report var n: u64;
@@ -152,8 +152,8 @@ fn frames_begin_anew_when_it_is_switched_on() {
         wasm:func:exit { if (calls > most[fname]) { most[fname] = calls; } }
         wasm:opcode:br_if:before { if (calls > most[fname]) { most[fname] = calls; } }";
     check_in_the_middle(script, |observed| {
-        // Each time, `run` calls `down`, the host and `down`, until it comes to the end of the
-        // loop; then the host, which switches it off.
+        // Each time, `run` calls `down`, the host and `down`, until the end of the loop; then the
+        // host, which switches the monitor off.
         let most = observed.map();
         assert_eq!(most, [("down".to_owned(), 1), ("run".to_owned(), 3)]);
         assert_eq!(observed.integers(), [7 + 6 + 3 + 2 + 4 + 4]);
@@ -173,7 +173,7 @@ fn in_threads(count: usize, each: impl Fn(usize) + Sync) {
 #[test]
 fn threads_have_frames_of_their_own() {
     let program = Module::new(&Engine::default(), PROGRAM).unwrap();
-    // The depth of each call below its caller comes back in its own frame.
+    // The depth of each call below its caller is found again in its own frame.
     let script = "frame var argument: i32; frame var calls: u64;
         report var n: u64; report var wrong: u64; report var ended: u64;
         wasm:func:entry(local0: i32) { argument = local0; }
@@ -187,15 +187,15 @@ fn threads_have_frames_of_their_own() {
     in_threads(4, |number| {
         (0..ROUNDS).for_each(|_| run(&program, 10 + number as i32, |_| thread::yield_now()))
     });
-    // Each run with n: n + 1 calls of the host and of `down`, which calls itself 0 + 1 + .. + n
+    // Each run with n: n + 1 calls to the host and to `down`, which calls itself 0 + 1 + .. + n
     // times.
     let calls = |n: i128| 2 * (n + 1) + n * (n + 1) / 2;
     let expected = ROUNDS as i128 * (10..14).map(calls).sum::<i128>();
     assert_eq!(observed.integers(), [expected, 0, expected]);
 }
 
-/// Threads switch a monitor that others run into: no event of the time after is lost, none is
-/// counted twice, and the variables of a rule agree at any time.
+/// Threads toggle a monitor while others run the program: no event after activation is lost, none
+/// is counted twice, and the variables of a rule are always consistent.
 #[test]
 fn threads_switch_it_while_others_run_the_program() {
     let program = Module::new(&Engine::default(), PROGRAM).unwrap();
@@ -252,7 +252,7 @@ fn threads_switch_it_while_others_run_the_program() {
     assert_eq!(by(&called), called.integers()[0]);
 }
 
-/// The monitor is asked while threads are in its functions.
+/// The monitor is read while threads are in its functions.
 #[test]
 fn reports_are_read_while_the_program_runs() {
     let program = Module::new(&Engine::default(), PROGRAM).unwrap();
@@ -288,8 +288,8 @@ fn a_monitor_that_fails_does_not_end_the_program() {
     observed.shared.activate().unwrap();
     assert!(observed.shared.failure().is_none());
     run(&program, 3, |_| ());
-    // Two calls for each number; the report is of those before the failure, and of what its event
-    // had done.
+    // Two calls for each number; the report contains the events before the failure, and the effects
+    // of the failed event up to it.
     assert_eq!(observed.integers(), [7]);
     let error = observed.shared.failure().unwrap();
     let MonitorError::Failed { export, reason } = &error else { panic!("{error}") };
@@ -302,8 +302,8 @@ fn a_monitor_that_fails_does_not_end_the_program() {
     observed.shared.deactivate().unwrap();
 }
 
-/// A monitor module that is none of our scripts asks for frames: which thread one belongs to is not
-/// known to it.
+/// A monitor module that is not one of our scripts asks for frames: it does not know which thread a
+/// frame belongs to.
 #[test]
 fn frames_of_several_threads_are_refused_to_modules_that_cannot_tell_them_apart() {
     let engine = Engine::default();
@@ -359,7 +359,7 @@ fn a_monitor_does_not_observe_itself() {
     assert!(matches!(n, Val::I32(13)), "{n:?}");
 }
 
-/// After it has failed, no function of a monitor is called.
+/// After a monitor has failed, none of its functions is called.
 #[test]
 fn a_monitor_that_has_failed_is_not_called() {
     let engine = Engine::default();

@@ -1,5 +1,5 @@
-//! Rust's standard library on WASI, and packages that compute: a picture is drawn, a folder of text
-//! is indexed, files are made, renamed and removed.
+//! Rust's standard library on WASI, and packages that compute: an image is drawn, a directory of
+//! texts is indexed, files are created, renamed and removed.
 //!
 //! usage: rust.wasm draw PICTURE.svg PICTURE.png | index FOLDER REGEX | files FOLDER
 
@@ -45,10 +45,11 @@ fn draw(picture: &str, to: &str) -> Outcome {
     Ok(())
 }
 
-/// How often each match stands in the files of a folder and of the folders in it, as JSON.
+/// The number of occurrences of each match in the files of a directory and its subdirectories, as
+/// JSON.
 fn index(folder: &str, pattern: &str) -> Outcome {
     let pattern = Regex::new(pattern)?;
-    // Hashed by random numbers of the system, so ordered before it is shown.
+    // Hashed with random numbers from the system, so sorted before it is printed.
     let mut found: HashMap<String, HashMap<String, u64>> = HashMap::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -98,7 +99,7 @@ fn files(folder: &Path) -> Outcome {
         fs::read_dir(&inside)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<_, _>>()?;
     names.sort();
     println!("{names:?}");
-    // By WASI's numbers: what std calls them changes from version to version.
+    // By WASI's error numbers: their names in std change from version to version.
     let refused = |what: &str, result: io::Result<()>| {
         println!("{what}: {:?}", result.map_err(|error| error.raw_os_error()));
     };

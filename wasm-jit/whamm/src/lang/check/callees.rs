@@ -1,8 +1,8 @@
-//! The functions that indirect calls are about to call.
+//! The callees of indirect calls.
 //!
-//! This engine tells a rule the number of the callee by a function, `callee`, if the rule asks for
-//! it by the value of this name. In a program that is rewritten, the number is a value, which the
-//! program looks up ([`rewrite`](crate::rewrite)). Names are in a map of the monitor, which is
+//! This engine passes the number of the callee to a rule by a function, `callee`, if the rule asks
+//! for it by the value of this name. In a program that is rewritten, the number is a value, which
+//! the program looks up ([`rewrite`](crate::rewrite)). Names are in a map of the monitor, which is
 //! filled when it is attached.
 
 use super::super::Target;
@@ -13,7 +13,7 @@ use super::super::types::Type;
 use super::Checker;
 
 impl Checker<'_> {
-    /// What a rule asks for of the function that is about to be called.
+    /// The value that a rule asks for about the function that is about to be called.
     pub(super) fn callee(&mut self, callee: Callee, name: &str, span: &Span) -> Option<Typed> {
         let number = match self.target {
             Target::Here => {

@@ -1,10 +1,9 @@
-//! Checking of calls: functions of the script, of libraries, and of strings.
+//! Checks calls: to functions of the script, of libraries, and of strings.
 //!
-//! A function of a library is called where the call is, or with `@static` when a place is matched,
-//! in a predicate perhaps several times, and with `@init`, as a statement, once when a place is
-//! matched; in the statements of the script the three are the same. The values of WebAssembly have
-//! no signs, so that `u32` and `bool` are passed as well as `i32`; the result of type i32 is an
-//! `i32`.
+//! A library function is called where the call is; with `@static`, when a place is matched (in a
+//! predicate perhaps several times); and with `@init`, as a statement, once when a place is
+//! matched. In the statements of the script, the three are the same. WebAssembly values have no
+//! signs, so `u32` and `bool` are passed as well as `i32`; a result of type i32 is an `i32`.
 
 use wasm_encoder::ValType;
 
@@ -64,7 +63,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A call with `@init`.
+    /// Checks a call with `@init`.
     pub(super) fn init_call(
         &mut self,
         call: &Expr,
@@ -88,7 +87,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether the arguments of a call are known when the rule is matched; a problem if not.
+    /// Whether the arguments of a call are known when the rule is matched; reports a problem if
+    /// not.
     fn is_static(&mut self, call: &Typed, place: &Expr) -> bool {
         let is_static = call.children().into_iter().all(split::is_static);
         if !is_static {
@@ -110,7 +110,7 @@ impl Checker<'_> {
         }
         match &self.context {
             Context::Rule { event, .. } if event.has_site() => {}
-            // There is one time only.
+            // Here, match time and run time are the same.
             _ => return Some(call),
         }
         for (value, argument) in call.children().into_iter().zip(arguments) {
@@ -152,7 +152,7 @@ impl Checker<'_> {
         let mut checked = Vec::new();
         for (argument, ty) in arguments.iter().zip(&types) {
             let value = self.expr(argument, Some(ty))?;
-            // Signs are a matter of operations.
+            // Only operations distinguish signed from unsigned.
             if value.ty.scalar() != ty.scalar() && !self.same_type(&value, ty, &argument.span) {
                 return None;
             }
@@ -199,7 +199,7 @@ impl Checker<'_> {
         Some(Typed::new(signature.result, Kind::Call(signature.index, checked)))
     }
 
-    /// Refuses functions that call themselves: nothing limits the stack that they need.
+    /// Refuses recursive functions: nothing limits the stack that they need.
     pub(super) fn refuse_recursion(&mut self, script: &Script) {
         let functions = &self.program.functions;
         let calls = |function: &Function| {
@@ -211,7 +211,7 @@ impl Checker<'_> {
             called
         };
         let graph: Vec<Vec<usize>> = functions.iter().map(calls).collect();
-        // Functions of which all callees end are done; a round without one leaves the cycles.
+        // A function is done if all of its callees are; a round that finds none leaves the cycles.
         let mut is_done = vec![false; graph.len()];
         while let Some(next) = (0..graph.len())
             .find(|number| !is_done[*number] && graph[*number].iter().all(|callee| is_done[*callee]))
@@ -248,7 +248,7 @@ impl Checker<'_> {
         None
     }
 
-    /// A function of a string.
+    /// Checks a call to a function of a string.
     fn method(&mut self, object: &Ident, name: &Ident, arguments: &[Expr]) -> Option<Typed> {
         let is_bound = match &self.context {
             Context::Rule { event, bounds, .. } => {

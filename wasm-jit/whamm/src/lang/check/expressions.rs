@@ -1,4 +1,4 @@
-//! Checking of expressions.
+//! Checks expressions.
 //!
 //! Types are never converted implicitly. A literal takes the type that its context expects.
 
@@ -10,7 +10,7 @@ use super::super::types::Type;
 use super::{Checker, Context};
 
 impl Checker<'_> {
-    /// Reports a value of another type than the expected one.
+    /// Reports a value whose type is not the expected one.
     pub(super) fn same_type(&mut self, value: &Typed, expected: &Type, span: &Span) -> bool {
         if value.ty == *expected {
             return true;
@@ -30,8 +30,8 @@ impl Checker<'_> {
         false
     }
 
-    /// Checks an expression; reports what is wrong with it. The expected type is that of literals.
-    /// Where a bucket is expected, an unsigned integer stands for the one that it is in.
+    /// Checks an expression; reports its problems. Literals take the expected type. Where a bucket
+    /// is expected, an unsigned integer stands for the bucket that contains it.
     pub(super) fn expr(&mut self, expr: &Expr, expected: Option<&Type>) -> Option<Typed> {
         let Some(Type::Bucket(buckets)) = expected else { return self.expr_of(expr, expected) };
         let number = self.expr_of(expr, Some(&Type::U64))?;
@@ -76,7 +76,7 @@ impl Checker<'_> {
             ExprKind::Unary(op, operand) => self.unary(*op, operand, expected, &expr.span),
             ExprKind::Binary(op, left, right) => self.binary(*op, left, right, expected),
             ExprKind::Cast(operand, ty) => {
-                // A literal takes the type, if it can.
+                // A literal takes the type if it can.
                 let expected = (is_literal(operand) && (ty.is_integer() || ty.is_float())).then_some(ty);
                 let operand_checked = self.expr(operand, expected)?;
                 if operand_checked.ty.is_converted() && ty.is_converted() {
@@ -106,7 +106,7 @@ impl Checker<'_> {
                 fitting.into_iter().find(fits).unwrap_or(Type::I64)
             }
         };
-        // Also the bits of a negative number, such as 0xffff0000.
+        // The bits of a negative number, such as 0xffff0000, are also accepted.
         let bits = ty.bits().unwrap_or(64);
         if value >= 1 << bits || value < -(1 << (bits - 1)) || (value < 0 && !ty.is_signed()) {
             self.problem(ProblemKind::Type, span, format!("{value} is not in the range of `{ty}`"));

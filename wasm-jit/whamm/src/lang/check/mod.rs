@@ -1,9 +1,9 @@
-//! From the syntax tree to the typed one: names, types, storage of variables, and what each rule
-//! means for each event that it matches.
+//! Makes the typed tree from the syntax tree: resolves names, types, the storage of variables, and
+//! the meaning of each rule for each event that it matches.
 //!
-//! A rule is checked once for each event: bound variables differ in type and value, and what
-//! depends on constants such as `opname` is folded. Variables of a rule have the same storage for
-//! all its events.
+//! A rule is checked once for each event: bound variables differ in type and value, and expressions
+//! that depend on constants such as `opname` are folded. Variables of a rule have the same storage
+//! for all its events.
 
 mod callees;
 mod calls;
@@ -32,16 +32,17 @@ use super::native;
 use super::split;
 use super::types::Type;
 
-/// Pairs of rules and events in a script.
+/// The maximum number of pairs of rules and events in a script.
 const MAX_PROBES: usize = 100_000;
 
-/// Pairs of rules and events that are checked: the predicates of most may not hold.
+/// The maximum number of pairs of rules and events that are checked: the predicates of most may not
+/// hold.
 const MAX_CHECKED: usize = 3_000_000;
 
-/// Arguments and results of native functions for which one rule asks.
+/// The maximum number of arguments and results of native functions for which one rule may ask.
 const MAX_ARGUMENTS: usize = 12;
 
-/// Problems after which a script is abandoned.
+/// The number of problems after which a script is abandoned.
 const MAX_PROBLEMS: usize = 20;
 
 #[derive(Clone, Debug)]
@@ -61,7 +62,7 @@ struct Signature {
 /// The context in which code is checked.
 #[derive(Clone, Debug)]
 enum Context {
-    /// Statements outside of rules and functions.
+    /// Statements outside rules and functions.
     Script,
     Function {
         result: Type,
@@ -98,9 +99,9 @@ struct Checker<'a> {
     site_size: u32,
     sites: Vec<Report>,
     loops: usize,
-    /// An initial value is being checked, which is computed when a site is matched.
+    /// Whether an initial value is being checked, which is computed when a site is matched.
     in_init: bool,
-    /// The rule has something for each site, if not variables.
+    /// Whether the rule stores something for each site, other than variables.
     has_site: bool,
     /// The environment in which the module runs.
     target: Target,
@@ -108,7 +109,7 @@ struct Checker<'a> {
     generator: Option<Place>,
     /// The alternatives that the rule calls, by their numbers.
     alternatives: Vec<u32>,
-    /// Rules that are sampled by time, with when each of them acts again.
+    /// Rules that are sampled by time, with the location of the time at which each acts again.
     sampled: Vec<(usize, Place)>,
     /// The number of pairs of rules and events so far.
     checked: usize,
@@ -282,7 +283,7 @@ impl Checker<'_> {
             self.problem(ProblemKind::Limit, &rule.span, message);
             return;
         }
-        // One export for all instructions, if the rule does not ask which one it is.
+        // One export for all instructions, if the rule does not ask which instruction it is.
         if let Some(event) = any.filter(|_| rule.bounds.is_empty()) {
             let (problems, probes) = (self.problems.len(), self.program.probes.len());
             self.event(index, rule, event, bounds.clone());
@@ -297,7 +298,7 @@ impl Checker<'_> {
         }
         let mut matched = false;
         let is_single = events.len() == 1;
-        // The first event without a value that has a bound, and that bound.
+        // The first event that lacks a value with a bound, and that bound.
         let mut lacking = None;
         let mut has_all = false;
         for event in events {
@@ -410,7 +411,7 @@ impl Checker<'_> {
                     }
                     _ => bounds,
                 };
-                // Those follow from the operand.
+                // These types follow from that of the operand.
                 let is_passed = |(name, _): &(String, Type)| !events::ADDRESSES.contains(&name.as_str());
                 let bounds = bounds.into_iter().filter(is_passed).collect();
                 let (mode, event) = (event.mode(), event.text());
@@ -431,7 +432,7 @@ impl Checker<'_> {
                     alternatives,
                 };
                 self.check_toggle(&rule.selection, &probe);
-                // Nothing is left of one whose predicate never holds.
+                // Nothing is left of a probe whose predicate never holds.
                 if !probe.predicate.as_ref().is_some_and(split::never_holds) {
                     self.program.probes.push(probe);
                 }
@@ -454,7 +455,7 @@ impl Checker<'_> {
     /// Whether an event binds a name for which the rule declares a variable.
     fn is_bound(&self, name: &str) -> bool {
         match &self.context {
-            // Only what is numbered: scripts may call a variable as they like, `taken` for
+            // Only numbered names: scripts may choose any other name for a variable, `taken` for
             // instance.
             Context::Rule { .. } => {
                 ["arg", "res", "imm", "local"].iter().any(|prefix| bound::numbered(name, prefix).is_some())
@@ -468,7 +469,7 @@ impl Checker<'_> {
     }
 }
 
-/// Whether control cannot get to the end.
+/// Whether control cannot reach the end.
 fn always_returns(statements: &[Statement]) -> bool {
     statements.iter().any(|statement| match statement {
         Statement::Return(_) => true,
@@ -484,7 +485,7 @@ fn contains_break(statement: &Statement) -> bool {
     match statement {
         Statement::Break => true,
         Statement::If { yes, no, .. } => yes.iter().chain(no).any(contains_break),
-        // The `break` of an inner loop is its own.
+        // The `break` of an inner loop does not end this one.
         _ => false,
     }
 }

@@ -1,8 +1,8 @@
 //! Rules that act in place of the program's code: `alt` and `block_alt`.
 //!
-//! Such a rule is a function as others, which is called before the instruction. It tells the
-//! program through words of the monitor's memory, [`Place::Replacement`], that it has acted, and
-//! what the results are:
+//! Such a rule is a function like any other, which is called before the instruction. Through words
+//! of the monitor's memory, [`Place::Replacement`], it tells the program that it has acted, and the
+//! results:
 //!
 //! ```text
 //! if (predicate) {
@@ -13,15 +13,15 @@
 //! ```
 //!
 //! The program reads them directly after the call. If several rules replace the same instruction,
-//! each of them acts whose predicate holds, in the order of the script, and the results are those
-//! of the last one.
+//! each rule whose predicate holds acts, in the order of the script, and the results are those of
+//! the last one.
 //!
 //! # Alternatives
 //! `alt_call_by_name("f")` and `alt_call_by_id(7)` set `replaced` to a number that stands for the
 //! function. When the rules have been executed, the program calls it with the operands of the
-//! instruction, and its results are those of the instruction. A rule that calls alternatives need
-//! not say the types of results. It then computes none, and begins with `replaced = 0`: where it
-//! calls no alternative, the original is executed.
+//! instruction, and its results become those of the instruction. A rule that calls alternatives
+//! need not state the types of results. It then computes none, and begins with `replaced = 0`: if
+//! it calls no alternative, the original is executed.
 
 use super::super::Target;
 use super::super::ast::{self, Expr, Ident};
@@ -37,7 +37,7 @@ use super::super::types::Type;
 use super::statements::zero;
 use super::{Checker, Context, Variable};
 
-/// Whether a name is that of a result of what is replaced.
+/// Whether a name refers to a result of the replaced instruction.
 pub(super) fn is_result(name: &str) -> bool {
     numbered(name, "res").is_some()
 }
@@ -46,20 +46,21 @@ fn place(index: usize) -> Place {
     Place::Replacement(REPLACEMENT_RESULT + 8 * index as u32)
 }
 
-/// The results of what a rule replaces, as far as the rule and the instruction say them.
+/// The results of a replaced instruction, as far as the rule and the instruction determine them.
 #[derive(Debug, Default)]
 pub(super) struct Results {
-    /// Types, from the top of the stack.
+    /// The types, from the top of the stack.
     types: Vec<Type>,
-    /// The type of the next one differs from place to place, and the rule does not say it.
+    /// Whether the type of the next one differs from place to place, and the rule does not state
+    /// it.
     is_incomplete: bool,
-    /// The number of results differs from place to place, and the rule says none.
+    /// Whether the number of results differs from place to place, and the rule states none.
     is_open: bool,
 }
 
 impl Checker<'_> {
-    /// Whether the script's target can do what a rule for these events asks for; if not, there is a
-    /// problem.
+    /// Whether the script's target supports what a rule for these events asks for; reports a
+    /// problem if not.
     pub(super) fn can_replace(&mut self, rule: &ast::Rule, events: &[Event]) -> bool {
         let Some(event) = events.iter().find(|event| event.mode().replaces()) else { return true };
         if self.target == Target::Program {
@@ -72,7 +73,7 @@ impl Checker<'_> {
         false
     }
 
-    /// Declares the results of what a rule replaces, as far as they are known before its statements
+    /// Declares the results of the replaced instruction that are known before the rule's statements
     /// are checked.
     pub(super) fn declare_results(
         &mut self,
@@ -93,7 +94,7 @@ impl Checker<'_> {
                 }
                 (None, None) => break,
             };
-            // A reference is no variable: a rule cannot compute one.
+            // A reference is not a variable: a rule cannot compute one.
             if ty != Type::Ref {
                 let variable = Variable { ty: ty.clone(), place: place(index) };
                 let scope = self.scopes.last_mut().expect("there is always a scope");
@@ -136,7 +137,7 @@ impl Checker<'_> {
         Some(found.types)
     }
 
-    /// Adds to the statements of a rule what tells the program that they were executed.
+    /// Adds code to the statements of a rule that tells the program that they were executed.
     pub(super) fn mark_replaced(&mut self, results: Option<&[Type]>, statements: &mut Vec<Statement>) {
         let set = |place, value| Statement::Set { place, component: 0, value };
         let replaced = set(Place::Replacement(0), Typed::int(Type::U32, i128::from(results.is_some())));
@@ -145,13 +146,13 @@ impl Checker<'_> {
         statements.splice(0..0, [replaced].into_iter().chain(zeroes));
     }
 
-    /// Whether a name is that of a statement that calls a function of the program.
+    /// Whether a name is a statement that calls a function of the program.
     pub(super) fn is_alternative(&self, name: &Ident) -> bool {
         [ALT_CALL_BY_NAME, ALT_CALL_BY_ID].contains(&name.name.as_str())
             && !self.functions.contains_key(&name.name)
     }
 
-    /// A statement that calls a function of the program in place of the instruction.
+    /// Checks a statement that calls a function of the program in place of the instruction.
     pub(super) fn call_alternative(&mut self, name: &Ident, arguments: &[Expr]) -> Option<Statement> {
         let may_replace = matches!(&self.context, Context::Rule { event, .. } if event.mode().replaces());
         if !may_replace {

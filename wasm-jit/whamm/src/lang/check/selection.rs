@@ -1,4 +1,4 @@
-//! Rules that act on some of their events, `@once` and `@sample(..)`, and those whose predicates
+//! Rules that act on some of their events, `@once` and `@sample(..)`, and rules whose predicates
 //! switch their probes, `@toggle` ([`toggled`](super::super::toggled)).
 //!
 //! The selection is code of the rule's function, after the predicate:
@@ -13,7 +13,7 @@
 //! }
 //! ```
 //!
-//! Nothing is drawn at a place that is done: where the probe is off, there is nobody who could.
+//! Nothing is drawn at a place that is done: where the probe is off, nothing could be drawn.
 //!
 //! A rule that is sampled by time has, in place of `draw`:
 //!
@@ -26,18 +26,18 @@
 //! ```
 //!
 //! `due` is a variable of the rule, and `pause` switches the probes of all its places off until
-//! then. Here, `now` and `pause` are functions that the engine has for monitors; in native
+//! then. Here, `now` and `pause` are functions that the engine provides to monitors; in native
 //! programs, the time is that of the event, and `pause` tells the observer that it needs no events
 //! of the rule until then.
 //!
-//! `done` is a variable of the place. It alone decides what is executed; that the engine switches
-//! the probe off only saves its cost; so it is with `due`. `off` is a function that this engine has
-//! for monitors: `wasm_jit:probe`. In native programs, the number that it gets is that of the
-//! place.
+//! `done` is a variable of the place, and alone decides whether the statements are executed;
+//! switching the probe off only saves its cost. The same holds for `due`. `off` is a function that
+//! this engine provides to monitors: `wasm_jit:probe`. In native programs, its argument is the
+//! number of the place.
 //!
 //! # Drawing
-//! Each event is drawn independently of the others, with the probability that the rule says, as far
-//! as the generator is random: xorshift64*, of which the upper 32 bits are compared. All rules
+//! Each event is drawn independently of the others, with the probability that the rule states, as
+//! far as the generator is random: xorshift64*, of which the upper 32 bits are compared. All rules
 //! share its state, which is the same at the beginning of each run. The draws therefore depend only
 //! on the order of events.
 
@@ -60,7 +60,7 @@ const SEED: i128 = 0x9e37_79b9_7f4a_7c15;
 const MULTIPLIER: i128 = 0x2545_f491_4f6c_dd1d;
 
 impl Checker<'_> {
-    /// Whether a rule for this event can have the annotations; if not, there is a problem.
+    /// Whether a rule for this event can have the annotations; reports a problem if not.
     pub(super) fn can_select(&mut self, selection: &Selection, event: Event) -> bool {
         if let Some((Sample::Period(_), span)) = &selection.sample
             && self.target.prints()
@@ -94,7 +94,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The statements of a rule, executed for the events that it selects.
+    /// The statements of a rule, restricted to the events that it selects.
     pub(super) fn selected(
         &mut self,
         rule: usize,
@@ -134,7 +134,7 @@ impl Checker<'_> {
         statements
     }
 
-    /// Statements that are executed for the first event in each period.
+    /// Statements that are executed for the first event in each period only.
     fn in_each_period(&mut self, rule: usize, period: u64, mut statements: Vec<Statement>) -> Vec<Statement> {
         let due = self.due(rule);
         let now = self.local(&Type::U64);
@@ -161,7 +161,7 @@ impl Checker<'_> {
         vec![read, Statement::If { condition, yes: acts, no: Vec::new() }]
     }
 
-    /// When a rule that is sampled by time acts again.
+    /// The location of the time at which a rule that is sampled by time acts again.
     fn due(&mut self, rule: usize) -> Place {
         if let Some((_, due)) = self.sampled.iter().find(|(sampled, _)| *sampled == rule) {
             return *due;

@@ -1,4 +1,4 @@
-//! Checking of statements.
+//! Checks statements.
 
 use std::collections::HashMap;
 
@@ -76,7 +76,7 @@ impl Checker<'_> {
 
     fn declaration(&mut self, declaration: &ast::Declaration) -> Vec<Statement> {
         let Some(variable) = self.allocate(declaration) else {
-            // Uses of the variable are no further problems.
+            // Uses of the variable should not be reported as further problems.
             let place = Place::Absolute(0);
             let ty = declaration.ty.clone();
             self.declare(&declaration.name, Variable { ty, place });
@@ -115,14 +115,14 @@ impl Checker<'_> {
                 })
             }
             Some(init) => self.expr(init, Some(&ty)).filter(|value| self.same_type(value, &ty, &init.span)),
-            // A block may be executed again.
+            // A block may be executed several times.
             None if matches!(place, Place::Local(_)) => Some(zero(&ty)),
             None => None,
         };
         self.declare(&declaration.name, variable);
         let Some(value) = value else { return Vec::new() };
         if let Place::Thread(offset) = place {
-            // The block of a thread is that of a site when it is made.
+            // The block of a thread is addressed as a site's block while it is created.
             let set = Statement::Set { place: Place::Site(offset), component: 0, value };
             if !self.program.thread_init.statements.contains(&set) {
                 self.shared_value(declaration, &set);
@@ -149,7 +149,7 @@ impl Checker<'_> {
         Vec::new()
     }
 
-    /// Refuses an initial value that differs from place to place, of a variable that exists once.
+    /// Refuses an initial value that differs from place to place for a variable that exists once.
     fn shared_value(&mut self, declaration: &ast::Declaration, set: &Statement) {
         if let (Statement::Set { value, .. }, Some(init)) = (set, &declaration.init)
             && super::super::split::has_request(value)
@@ -163,7 +163,7 @@ impl Checker<'_> {
         match &target.kind {
             ExprKind::Name(name) => {
                 let Some(variable) = self.find(name).cloned() else {
-                    // An unknown name, or a bound one.
+                    // An unknown name, or the name of a bound variable.
                     if self.expr(target, None).is_some() {
                         self.problem(
                             ProblemKind::Name,
@@ -246,7 +246,7 @@ impl Checker<'_> {
         Some(Statement::Call(self.expr(call, None)?))
     }
 
-    /// A statement also where there is a problem: control does not continue.
+    /// Makes a statement even if there is a problem: control does not continue.
     fn return_statement(&mut self, value: Option<&Expr>, statement: &ast::Statement) -> Statement {
         let expected = match &self.context {
             Context::Function { result } => result.clone(),
@@ -278,7 +278,7 @@ impl Checker<'_> {
     }
 }
 
-/// The value of variables without an initial one.
+/// The value of variables without an initial value.
 pub(super) fn zero(ty: &Type) -> Typed {
     match ty {
         Type::Bool => Typed::bool(false),

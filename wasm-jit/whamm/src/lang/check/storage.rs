@@ -7,11 +7,11 @@ use super::super::ir::{Place, Report, SITE_HEADER};
 use super::super::types::{MAX_COMPONENTS, Type};
 use super::{Checker, Context, Variable};
 
-/// Bytes of variables in a script, of a match site, and of a frame.
+/// The maximum size in bytes of the variables of a script, of a match site, and of a frame.
 const MAX_STORAGE: u32 = 1 << 20;
 
 impl Checker<'_> {
-    /// Locals for a value.
+    /// Allocates locals for a value.
     pub(super) fn local(&mut self, ty: &Type) -> Place {
         let locals = if self.in_init { &mut self.init.locals } else { &mut self.body.locals };
         let place = Place::Local(locals.len() as u32);
@@ -19,7 +19,7 @@ impl Checker<'_> {
         place
     }
 
-    /// Memory for a variable that exists once.
+    /// Allocates memory for a variable that exists once.
     fn once(&mut self, ty: &Type, span: &Span) -> Place {
         let address = self.program.static_size;
         self.program.static_size += ty.size();
@@ -30,7 +30,7 @@ impl Checker<'_> {
         Place::Absolute(address)
     }
 
-    /// A type of values: no map, and not too many components.
+    /// Checks a type of values: not a map, and not too many components.
     pub(super) fn check_value_type(&mut self, ty: &Type, span: &Span) -> bool {
         if ty.has_map() {
             self.problem(
@@ -66,7 +66,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Memory for a declared variable, or locals.
+    /// Allocates memory, or locals, for a declared variable.
     pub(super) fn allocate(&mut self, declaration: &ast::Declaration) -> Option<Variable> {
         let ast::Declaration { storage, report, name, ty, .. } = declaration;
         if !self.check_variable_type(ty, &name.span) {
@@ -77,7 +77,7 @@ impl Checker<'_> {
             _ => None,
         };
         let storage = match (storage, report) {
-            // As `report` alone is for each site in upstream's language.
+            // In upstream's language, `report` alone also means one for each site.
             (Storage::Plain, true) if rule.as_ref().is_some_and(|(_, has_site, _)| *has_site) => {
                 Storage::Unshared
             }
@@ -168,7 +168,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A variable of frames. All declarations of a name are one variable.
+    /// Declares a variable of frames. All declarations of a name are one variable.
     fn frame_variable(&mut self, declaration: &ast::Declaration) -> Option<Variable> {
         let ast::Declaration { report, name, ty, .. } = declaration;
         let belongs = self.belongs_to_sites();
@@ -212,7 +212,7 @@ impl Checker<'_> {
         Some(variable)
     }
 
-    /// A variable of threads. All declarations of a name are one variable.
+    /// Declares a variable of threads. All declarations of a name are one variable.
     fn thread_variable(&mut self, declaration: &ast::Declaration) -> Option<Variable> {
         let ast::Declaration { report, name, ty, .. } = declaration;
         if self.target != Target::Native {
@@ -264,8 +264,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a variable can be used here: there must be a frame for those of frames, and a thread
-    /// for those of threads.
+    /// Whether a variable can be used here: variables of frames need a frame, and those of threads
+    /// a thread.
     pub(super) fn is_in_frame(&mut self, place: Place, name: &str, span: &Span) -> bool {
         let has_frame = match &self.context {
             Context::Rule { event, .. } => event.has_site(),

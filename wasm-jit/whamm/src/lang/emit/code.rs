@@ -1,4 +1,4 @@
-//! Code of one function: statements and expressions to instructions.
+//! Emits the code of one function: statements and expressions become instructions.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,33 +13,34 @@ use super::Strings;
 use super::effort::Effort;
 use super::runtime::{FAILING, KEY, Runtime};
 
-/// Fixed facts of the module.
+/// Facts about the module that are the same for all functions.
 #[derive(Clone, Copy)]
 pub(super) struct Layout<'r> {
     pub(super) runtime: &'r Runtime,
-    /// Address of variables that exist once.
+    /// The address of the variables that exist once.
     pub(super) variables: u32,
-    /// Number of the script's first function.
+    /// The number of the script's first function.
     pub(super) functions: u32,
-    /// Number of the function that returns the block of a frame, if there are variables of frames.
+    /// The number of the function that returns the block of a frame, if there are variables of
+    /// frames.
     pub(super) frame: Option<u32>,
     /// Whether this function may fail, because of initial values.
     pub(super) frame_fails: bool,
-    /// What rules do that fail. If they do not trap, they cannot run without end.
+    /// What a rule does when it fails. If it does not trap, it cannot run without end.
     pub(super) failing: Failing,
     /// The number of the function that ends a rule that has failed, if it is an import.
     pub(super) failed: Option<u32>,
-    /// Of the script's functions.
+    /// The efforts of the script's functions.
     pub(super) efforts: &'r [Effort],
 }
 
 /// The tag of the exceptions that rules throw.
 const FAILURE: u32 = 0;
 
-/// The exception is caught by the block around.
+/// The enclosing block catches the exception.
 const CATCHES: [Catch; 1] = [Catch::One { tag: FAILURE, label: 0 }];
 
-/// Words of the stack that a call of a function takes at least.
+/// The minimum number of words on the stack that a call to a function takes.
 const CALL_WORDS: u32 = 64;
 
 /// A function whose code is being emitted.
@@ -55,17 +56,17 @@ pub(super) struct Code<'a> {
     first: u32,
     has_own_parameters: bool,
     pub(super) code: Vec<Instruction<'static>>,
-    /// Nesting of blocks, and at each loop.
+    /// The nesting depth of blocks, and that of each open loop.
     depth: u32,
     loops: Vec<u32>,
-    /// The local variables with the blocks of the site, of the frame, and of the thread.
+    /// The local variables with the addresses of the site's, frame's and thread's blocks.
     block: u32,
     frame: u32,
     thread: u32,
-    /// Where steps are counted from, if they need to be.
+    /// The position from which steps are counted, if necessary.
     start: Option<usize>,
     takes_steps: bool,
-    /// The constants that are the size of the function's frame.
+    /// The positions of the constants with the size of the function's frame.
     frame_sizes: Vec<usize>,
     is_recursive: bool,
     pub(super) may_fail: bool,
@@ -77,7 +78,7 @@ pub(super) fn memarg(offset: u32) -> MemArg {
 }
 
 impl<'a> Code<'a> {
-    /// A function with these parameters, and without a body yet.
+    /// Begins a function with these parameters, without a body yet.
     pub(super) fn new(
         layout: Layout<'a>,
         strings: &'a mut Strings,
@@ -117,7 +118,7 @@ impl<'a> Code<'a> {
         self.requests.insert(name, parameter);
     }
 
-    /// Returns if there is a guard, and the instruction of this place and rule has not begun in the
+    /// Returns if there is a guard and the instruction of this place and rule has not begun in the
     /// frame.
     pub(super) fn unless_completed(&mut self, frame: u32, guard: u32, rule: u32) {
         self.emit(Instruction::LocalGet(guard));
@@ -142,7 +143,7 @@ impl<'a> Code<'a> {
         self.start = Some(self.code.len());
     }
 
-    /// A step of those that a rule can take.
+    /// Counts a step of the rule.
     fn step(&mut self) {
         if self.is_bounded() {
             self.takes_steps = true;
@@ -150,8 +151,8 @@ impl<'a> Code<'a> {
         }
     }
 
-    /// Begins a function of the script: counts its calls, and how deeply they are nested, if they
-    /// may have no end.
+    /// Begins a function of the script: if it needs to be limited, counts its calls and their
+    /// nesting depth.
     pub(super) fn begin_call(&mut self, effort: Effort) {
         self.is_recursive = effort.is_recursive && self.is_bounded();
         if effort.is_counted {
@@ -212,8 +213,8 @@ impl<'a> Code<'a> {
         (self.parameters.len() + self.locals.len() - 1) as u32
     }
 
-    /// As [`finish`](Self::finish), of a function that the engine calls for a rule. If the rule
-    /// fails, by an exception, the function says so and returns, or else traps:
+    /// As [`finish`](Self::finish), for a function that the engine calls for a rule. If the rule
+    /// fails, by an exception, the function reports this and returns, or else traps:
     ///
     /// ```text
     /// block (result i32)
@@ -272,10 +273,10 @@ impl<'a> Code<'a> {
         (self.parameters, self.results, function.into_raw_body())
     }
 
-    /// A body: its locals, then its statements.
+    /// Emits a body: declares its locals, then emits its statements.
     pub(super) fn body(&mut self, body: &Body) {
         if self.has_own_parameters {
-            // They are the first of the body's locals.
+            // The parameters are the first of the body's locals.
             self.first = 0;
             self.locals.extend(&body.locals[self.parameters.len()..]);
         } else {
@@ -351,7 +352,7 @@ impl<'a> Code<'a> {
                 self.close();
             }
             Statement::Break | Statement::Continue => {
-                // Only inside of loops.
+                // Only inside loops.
                 let inner = self.loops.last().map_or(0, |depth| self.depth - depth);
                 let outer = u32::from(*statement == Statement::Break);
                 self.emit(Instruction::Br(inner + outer));
@@ -388,7 +389,7 @@ impl<'a> Code<'a> {
         locals
     }
 
-    /// Base address and offset of a variable in memory.
+    /// Pushes the base address of a variable in memory; returns its offset.
     fn base(&mut self, place: Place) -> u32 {
         match place {
             Place::Absolute(address) => {
@@ -481,7 +482,7 @@ impl<'a> Code<'a> {
         self.int(8 * (kept.len() as u32) + value.size());
     }
 
-    /// The address of a key's value, which is added if there is none, in a new local.
+    /// The address of a key's value, in a new local; the key is added if it is missing.
     fn slot(&mut self, map: Place, key: &Typed, value: &Type) -> u32 {
         self.map_arguments(map, key, value);
         self.call("slot");
@@ -509,7 +510,7 @@ impl<'a> Code<'a> {
                 let parameter = self.requests.get(name).copied().unwrap_or(0);
                 self.emit(Instruction::LocalGet(parameter));
                 if expr.ty == Type::Str {
-                    // The address of its address and length.
+                    // Loads the string's address and length.
                     self.load(ValType::I32, 0);
                     self.emit(Instruction::LocalGet(parameter));
                     self.load(ValType::I32, 8);
@@ -545,7 +546,7 @@ impl<'a> Code<'a> {
                 for argument in arguments {
                     self.expr(argument);
                 }
-                // They are the first of all.
+                // Imported functions are the first of all.
                 self.emit(Instruction::Call(*function as u32));
             }
             Kind::AtMatch(value) => match self.requests.get(&super::key(value)) {
@@ -585,8 +586,8 @@ impl<'a> Code<'a> {
                 self.expr(number);
                 let value = self.local(ValType::I64);
                 match buckets {
-                    // The highest bit that is 1: it is shifted to by the zeros before it. Zero has
-                    // 64, which shift by 0, and no bit there.
+                    // The highest bit that is 1: 1 << 63 shifted by the number of leading zeros.
+                    // Zero has 64, which shifts by 0, and has no such bit.
                     Buckets::Log2 => {
                         self.emit(Instruction::LocalTee(value));
                         self.emit(Instruction::I64Const(i64::MIN));
@@ -735,7 +736,7 @@ impl<'a> Code<'a> {
         }
     }
 
-    /// Equal strings have equal addresses: each is stored once.
+    /// Compares strings by address: each string is stored once.
     fn strings_equal(&mut self) {
         let other_length = self.local(ValType::I32);
         let other = self.local(ValType::I32);
@@ -759,7 +760,7 @@ impl<'a> Code<'a> {
         self.emit(Instruction::LocalGet(self.block));
     }
 
-    /// Instructions as they are; blocks are balanced.
+    /// Emits these instructions; their blocks must be balanced.
     pub(super) fn raw(&mut self, instructions: impl IntoIterator<Item = Instruction<'static>>) {
         self.code.extend(instructions);
     }

@@ -1,40 +1,41 @@
-//! Which functions of a script may run for long, call each other without end, or fail.
+//! Determines which functions of a script may run for long, recurse without end, or fail.
 //!
-//! Rules count steps so that they end: iterations of loops, and calls of functions. Only functions
-//! that need it are counted, so that a rule without loops and recursion costs nothing more:
+//! Rules count steps to ensure that they end: iterations of loops, and calls to functions. Only
+//! functions that need it are counted, so that a rule without loops and recursion has no additional
+//! cost:
 //!
 //! - those with a loop, in which iterations are counted,
-//! - those that call themselves, also by way of others, and those that call these,
+//! - those that call themselves, directly or indirectly, and those that call these,
 //! - those whose calls add up to more than [`MAX_UNCOUNTED`]: each of a chain of functions may call
 //!   the next one twice.
 //!
-//! The rest is found from the leaves of the call graph on: the functions that are left then are, or
-//! lead to, a recursion.
+//! The remaining ones are found from the leaves of the call graph: functions that are left over are
+//! part of a recursion, or lead to one.
 
 use super::super::ast::BinaryOp;
 use super::super::ir::{Function, Kind, Statement, Typed};
 use super::super::split;
 
-/// Calls that a function may cause without a step.
+/// The maximum number of calls that a function may cause without a step.
 const MAX_UNCOUNTED: u64 = 1 << 12;
 
 /// How much a function of a script may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Effort {
-    /// Each call of it is a step.
+    /// Whether each call to it is a step.
     pub(super) is_counted: bool,
-    /// It may be called again before it has returned.
+    /// Whether it may be called again before it has returned.
     pub(super) is_recursive: bool,
-    /// It, or one that it calls, takes steps.
+    /// Whether it, or a function that it calls, takes steps.
     pub(super) takes_steps: bool,
-    /// It, or one that it calls, may fail.
+    /// Whether it, or a function that it calls, may fail.
     pub(super) may_fail: bool,
 }
 
-/// What a function does by itself.
+/// The effort of a function without its callees.
 #[derive(Default)]
 struct Own {
-    /// Each as often as it is called.
+    /// The function's callees, each as often as it is called.
     callees: Vec<usize>,
     has_loop: bool,
     may_fail: bool,
@@ -50,7 +51,7 @@ pub(super) fn of(functions: &[Function]) -> Vec<Effort> {
     }
     let endless = Effort { is_counted: true, is_recursive: true, takes_steps: true, may_fail: true };
     let mut efforts = vec![endless; functions.len()];
-    // Calls that a call causes which are no steps, with itself.
+    // The number of calls, including itself, that a call causes and that are not steps.
     let mut uncounted = vec![1_u64; functions.len()];
     let mut left: Vec<usize> = own.iter().map(|own| own.callees.len()).collect();
     let mut ready: Vec<usize> = (0..functions.len()).filter(|number| left[*number] == 0).collect();
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn only_what_may_run_for_long_is_counted() {
         let mut functions = vec![function(&[]), function(&[0, 0]), function(&[2]), function(&[2, 0])];
-        // A loop, and what calls it.
+        // A loop, and a function that calls it.
         let condition = Typed::bool(true);
         functions.push(function(&[]));
         functions[4].body.statements.push(Statement::While { condition, body: Vec::new() });
@@ -132,7 +133,7 @@ mod tests {
         let endless = Effort { is_counted: true, is_recursive: true, takes_steps: true, may_fail: true };
         let long = Effort { takes_steps: true, may_fail: true, ..plain };
         assert_eq!(of(&functions), [plain, plain, endless, endless, long, long]);
-        // Each calls the one before twice: every twelfth one is counted.
+        // Each function calls the previous one twice: every twelfth one is counted.
         let chain: Vec<Function> = (0..100_usize)
             .map(|number| number.checked_sub(1).map_or(function(&[]), |callee| function(&[callee, callee])))
             .collect();

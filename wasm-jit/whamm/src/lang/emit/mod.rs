@@ -1,8 +1,8 @@
-//! From a checked script to a monitor module.
+//! Emits a monitor module from a checked script.
 //!
-//! The module starts with the runtime's functions, then those of the script. Each part of each
-//! probe, as [`split`] makes them, becomes functions and an export, whose name says what they are
-//! for, in the interface of monitor modules:
+//! The module starts with the runtime's functions, followed by those of the script. Each part of
+//! each probe, as [`split`] makes them, becomes functions and an export, whose name describes them
+//! in the interface of monitor modules:
 //!
 //! `wasm:opcode:call:before / $PREDICATE(fid) / ($SITE(fid, pc), arg0)`
 //!
@@ -11,23 +11,23 @@
 //! functions are emitted once. Parts that would have the same name become one function that calls
 //! each of theirs, in the order of the script.
 //!
-//! Strings that the engine knows, such as `fname`, go through a function of match time, which keeps
-//! one copy of each and returns the address of its entry: `$INTERN(fname)`. In this way equal
-//! strings have equal addresses. Calls with `@static` are functions of match time as well.
+//! Strings that the engine knows, such as `fname`, are passed to a function at match time, which
+//! keeps one copy of each and returns the address of its entry: `$INTERN(fname)`. Equal strings
+//! therefore have equal addresses. Calls with `@static` are also made at match time.
 //!
 //! # Frames
-//! The variables of frames are on a stack of the monitor's, with the number of their frame. Frames
-//! that a frame has called have smaller numbers. A function `wasm:func:entry (frame)`, which is the
-//! first of all exports, removes what has the number of the new frame or a smaller one: the frames
-//! of those entries have ended, in whatever way. An entry is added when a rule first needs it.
+//! The variables of frames are on a stack of the monitor, with the number of their frame. The
+//! callees of a frame have smaller numbers. A function `wasm:func:entry (frame)`, which is the
+//! first of all exports, removes the entries with the number of the new frame or a smaller one:
+//! their frames have ended, in whatever way. An entry is added when a rule first needs it.
 //!
-//! In native programs, whoever calls the module knows the frames: it keeps the address of a block
+//! In native programs, the caller of the module knows the frames: it keeps the address of a block
 //! for each, which the export [`FRAME_BLOCK`] makes, and passes it to rules.
 //!
 //! # After an instruction
-//! A rule with such a mode is called where control continues. Where control may also come from
+//! A rule with such a mode is called where control continues. If control may also come from
 //! elsewhere, the engine passes a number other than zero as `guard_MODE`. For these places, another
-//! export notes before the instruction that it begins, in a stack by frames, and the rule's
+//! export notes before the instruction that it begins, on a stack by frames, and the rule's
 //! function does nothing unless it finds the note, which it removes.
 
 mod code;
@@ -55,10 +55,10 @@ use super::report::Layout as ReportLayout;
 use super::split::split;
 use super::types::Type;
 
-/// Exports in a module.
+/// The maximum number of exports of a module.
 const MAX_EXPORTS: usize = 200_000;
 
-/// Strings of the module, each once, from [`END`] on.
+/// The strings of the module, each stored once, starting at [`END`].
 #[derive(Default)]
 struct Strings {
     bytes: Vec<u8>,
@@ -78,20 +78,20 @@ impl Strings {
     }
 }
 
-/// Parameters, results and code of a function.
+/// The parameters, results and code of a function.
 type Function = (Vec<ValType>, Vec<ValType>, Vec<u8>);
 
-/// Functions of the module after the runtime's.
+/// The functions of the module after the runtime's.
 #[derive(Default)]
 struct Functions {
     all: Vec<Function>,
     numbers: HashMap<Function, u32>,
-    /// Number of the first.
+    /// The number of the first one.
     first: u32,
 }
 
 impl Functions {
-    /// Adds a function, or finds an equal one; its number.
+    /// Adds a function, or finds an equal one; returns its number.
     fn add(&mut self, function: Function) -> u32 {
         if let Some(number) = self.numbers.get(&function) {
             return *number;
@@ -114,21 +114,21 @@ struct Emitter<'a> {
     layout: Layout<'a>,
     /// Whether the module prints the report itself.
     prints: bool,
-    /// The rule that is emitted, for messages.
+    /// The rule that is being emitted, for messages.
     rule: String,
-    /// The function that keeps strings, if there are any.
+    /// The function that stores strings, if there are any.
     intern: Option<u32>,
-    /// Addresses of the lists of sites, by rule.
+    /// The addresses of the lists of sites, by rule.
     lists: HashMap<usize, u32>,
-    /// Address of the list of threads, if there are variables of threads.
+    /// The address of the list of threads, if there are variables of threads.
     threads: Option<u32>,
-    /// Functions by the names of exports, in order.
+    /// The functions by the names of their exports, in order.
     exports: Vec<(String, Vec<u32>)>,
     positions: HashMap<String, usize>,
 }
 
-/// Emits the module, and says where the reported variables are. If `prints`, the module prints the
-/// report itself.
+/// Emits the module, and returns the locations of the reported variables. If `prints`, the module
+/// prints the report itself.
 pub(super) fn emit(program: &Program, prints: bool) -> Result<(Vec<u8>, ReportLayout), Vec<Problem>> {
     let runtime: &Runtime = &Runtime::of(&program.imports, prints);
     let efforts = effort::of(&program.functions);
@@ -250,8 +250,8 @@ impl<'a> Emitter<'a> {
         self.export("wasm:func:entry (frame)".to_owned(), number);
     }
 
-    /// The function that makes the block of a frame, at an address where there was one, or at a new
-    /// one if that is 0.
+    /// The function that makes the block of a frame: at the address of a block that is no longer
+    /// used, or at a new address if the argument is 0.
     fn frame_block(&mut self) {
         let size = self.program.frame_size;
         let mut code = Code::new(self.layout, &mut self.strings, vec![ValType::I32], vec![ValType::I32]);
@@ -288,14 +288,14 @@ impl<'a> Emitter<'a> {
         self.threads = Some(list);
     }
 
-    /// A rule for messages; what is no rule is known by its event.
+    /// The name of a rule for messages; code outside rules is named after its event.
     fn name_of(&self, rule: Option<usize>, event: &str) -> String {
         let rule = rule.and_then(|rule| self.program.rules.get(rule));
         rule.cloned().unwrap_or_else(|| event.to_owned())
     }
 
     fn export(&mut self, mut name: String, function: u32) {
-        // Rules that want the same values in other types have a name of their own.
+        // Rules that want the same values in other types have separate names.
         let parameters = |number: u32| &self.functions.all[(number - self.layout.runtime.count()) as usize].0;
         let differs = |name: &String| {
             let known = self.positions.get(name).map(|position| self.exports[*position].1[0]);
@@ -307,7 +307,7 @@ impl<'a> Emitter<'a> {
         match self.positions.get(&name) {
             Some(position) => {
                 let functions = &mut self.exports[*position].1;
-                // A function that is called at match time has a name that means it alone.
+                // The name of a function that is called at match time is unique.
                 if !name.starts_with('$') {
                     functions.push(function);
                 }
@@ -341,9 +341,10 @@ impl<'a> Emitter<'a> {
                 reporter.once(report, event.as_deref());
             }
             calls.push(self.functions.add(code.finish()));
-            // A function for each rule: there may be many.
+            // A function for each rule, since there may be many rules.
             for sites in &program.reported_sites {
-                // None if nothing of the rule is left, because its predicate never holds.
+                // There is no list if nothing of the rule is left, because its predicate never
+                // holds.
                 let Some(list) = self.lists.get(&sites.rule).copied() else { continue };
                 let mut code = Code::new(self.layout, &mut self.strings, Vec::new(), Vec::new());
                 Reporter { code: &mut code, layout: self.layout }.sites(&sites.reports, list);

@@ -1,4 +1,4 @@
-//! The sections of the module, when all functions are known.
+//! Emits the sections of the module, once all functions are known.
 
 use std::collections::HashMap;
 
@@ -15,14 +15,14 @@ use super::code::Code;
 use super::runtime::END;
 use super::{Emitter, calling};
 
-/// Size of the engine's buffer for strings, if there are any: longer ones are cut.
+/// The size of the engine's buffer for strings, if there are any: longer strings are truncated.
 const BUFFER: u32 = 1 << 14;
 
-/// Pages of the memory of a script that runs in another program: 1 GiB.
+/// The maximum number of memory pages of a script that runs in another program: 1 GiB.
 const MAX_PAGES: u64 = 1 << 14;
 
 impl Emitter<'_> {
-    /// The positions of the reported variables; none if the script prints a report of its own.
+    /// The locations of the reported variables; none if the script prints its own report.
     fn report(&self) -> ReportLayout {
         let program = self.program;
         if !program.report.is_empty() {
@@ -38,7 +38,7 @@ impl Emitter<'_> {
                 Place::Site(offset) => Some((report.name.clone(), report.ty.clone(), offset)),
                 _ => None,
             });
-            // No list if nothing of the rule is left, because its predicate never holds.
+            // There is no list if nothing of the rule is left, because its predicate never holds.
             let list = self.lists.get(&sites.rule).copied().unwrap_or(0);
             Sites { rule: sites.text.clone(), list, variables: variables.collect() }
         });
@@ -68,12 +68,13 @@ impl Emitter<'_> {
             calls.push(self.functions.add(code.finish_rule(&rule)));
         }
         if self.intern.is_some() {
-            // First, but with the strings of the others.
+            // Called first, but emitted last, with the strings of all other functions.
             calls.insert(0, self.keep_strings());
         }
         let start = (!calls.is_empty()).then(|| self.functions.add(calling(&calls, &[])));
         if END + self.strings.bytes.len() as u32 > variables {
-            // Initial values have strings that nothing else has: once more, with room for them.
+            // Initial values use strings that nothing else uses: emits once more, with room for
+            // them.
             let variables = (END + self.strings.bytes.len() as u32).next_multiple_of(8);
             let again = Emitter::new(self.program, runtime, self.layout.efforts, variables, self.prints);
             return again.run()?.module(variables);
@@ -136,7 +137,7 @@ impl Emitter<'_> {
         });
         let mut tags = TagSection::new();
         if self.program.failing == Failing::Throws {
-            // The runtime has it.
+            // The runtime has this type.
             let func_type_idx = known[&(vec![ValType::I32], Vec::new())];
             tags.tag(TagType { kind: TagKind::Exception, func_type_idx });
         }
@@ -174,7 +175,8 @@ impl Emitter<'_> {
             || probes.iter().any(|probe| !probe.mode.has_operands())
     }
 
-    /// The function that makes the script's own strings known, so that equal ones are the same.
+    /// The function that registers the script's own strings, so that equal strings have equal
+    /// addresses.
     fn keep_strings(&mut self) -> u32 {
         let mut known: Vec<_> =
             self.strings.addresses.iter().map(|(text, address)| (*address, text.len() as u32)).collect();

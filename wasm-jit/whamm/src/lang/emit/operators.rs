@@ -11,7 +11,7 @@ impl Code<'_> {
     pub(super) fn check_division(&mut self, op: BinaryOp, ty: &Type) {
         use Instruction as I;
         let Some(scalar) = ty.scalar().filter(|_| self.is_bounded() && ty.is_integer()) else { return };
-        // The remainder of the least number and -1 is 0.
+        // The remainder of the least number divided by -1 is 0.
         let overflows = op == BinaryOp::Div && ty.is_signed();
         let (dividend, divisor) = (self.local(scalar), self.local(scalar));
         self.emit(I::LocalSet(divisor));
@@ -32,7 +32,7 @@ impl Code<'_> {
     }
 
     /// Traps if the quotient on the stack is not in the range of a narrow type, as instructions do
-    /// for others.
+    /// for other types.
     pub(super) fn check_quotient(&mut self, ty: &Type) {
         use Instruction as I;
         if self.is_bounded() || !matches!(ty, Type::I8 | Type::I16) {
@@ -85,7 +85,7 @@ impl Code<'_> {
                 BinaryOp::Sub => I::F32Sub,
                 BinaryOp::Mul => I::F32Mul,
                 BinaryOp::Div => I::F32Div,
-                // Others have no meaning for these types, and are refused.
+                // Other operators have no meaning for these types, and are refused.
                 _ => I::F32Add,
             },
             (Some(ValType::F64), op) => match op {
@@ -157,7 +157,7 @@ impl Code<'_> {
         }
         let (of_signed, to_signed) = (from.is_signed(), to.is_signed());
         let either = |is_signed, signed, unsigned| if is_signed { signed } else { unsigned };
-        // Narrow integers are converted by way of 32 bits, and then wrap.
+        // Narrow integers are converted to and from 32 bits, and then wrap.
         let instruction = match (source, target) {
             (I32, I64) => either(of_signed, I::I64ExtendI32S, I::I64ExtendI32U),
             (I32, F32) => either(of_signed, I::F32ConvertI32S, I::F32ConvertI32U),

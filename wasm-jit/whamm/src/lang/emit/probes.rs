@@ -1,4 +1,4 @@
-//! The functions of probes, and those of match time that they need.
+//! Emits the functions of probes, and the functions that they need at match time.
 
 use wasm_encoder::{Instruction as I, ValType};
 
@@ -32,7 +32,7 @@ impl Emitter<'_> {
         all.join(", ")
     }
 
-    /// The function of match time that keeps a string.
+    /// The function that stores a string, called at match time.
     fn intern(&mut self) -> u32 {
         if let Some(number) = self.intern {
             return number;
@@ -47,7 +47,7 @@ impl Emitter<'_> {
         number
     }
 
-    /// A function of match time.
+    /// Adds a function that is called at match time.
     fn at_match(
         &mut self,
         requested: &[Requested],
@@ -63,13 +63,13 @@ impl Emitter<'_> {
         }
         emit(&mut code);
         let number = self.functions.add(code.finish_rule(&self.rule));
-        // A name of its own, as the interface has them.
+        // A unique name, as the interface requires.
         let name = format!("${number}");
         self.export(name.clone(), number);
         format!("{name}({arguments})")
     }
 
-    /// The part of a name that is the predicate.
+    /// The part of an export's name that is the predicate.
     fn predicate(&mut self, condition: &Typed) -> String {
         let mut requested = Vec::new();
         requests(condition, true, &mut requested);
@@ -77,7 +77,7 @@ impl Emitter<'_> {
         format!(" / {call} /")
     }
 
-    /// Keeps the names of all functions, by their numbers, in a map: the predicate of a rule that
+    /// Stores the names of all functions, by their numbers, in a map: the predicate of a rule that
     /// matches nothing.
     pub(super) fn names(&mut self, map: Place) {
         let requested = [Requested::Value("fid".to_owned(), Type::U32), Requested::Text("fname".to_owned())];
@@ -168,7 +168,7 @@ impl Emitter<'_> {
         if self.asks_for_callee(part.at_run.as_ref(), &probe.body.statements) {
             add("callee", &Type::U32);
         }
-        // By their names, the program knows what to do with the results.
+        // Their names tell the program what to do with the results.
         if probe.mode.replaces() {
             add(&format!("replaced_{}", replaced(probe.results.as_deref())), &Type::U32);
             for number in &probe.alternatives {
@@ -253,7 +253,7 @@ fn calls(value: &Typed, import: usize) -> bool {
         || value.children().into_iter().any(|child| calls(child, import))
 }
 
-/// The function of match time that allocates a site.
+/// Emits the function that allocates a site at match time.
 fn site(code: &mut Code<'_>, probe: &Probe, size: u32, list: u32) {
     code.int(list);
     code.int(size);

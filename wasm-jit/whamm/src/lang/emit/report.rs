@@ -1,8 +1,8 @@
-//! The report: rows of values, separated by commas, under the columns of [`HEADER`].
+//! Emits the report: rows of values, separated by commas, under the columns of [`HEADER`].
 //!
-//! A variable of sites has a row for each site, a map one for each of its entries. `event` is the
-//! event of the site, or the rule of a variable that the rule's sites share; variables of the
-//! script have none.
+//! A variable of sites has a row for each site, a map has a row for each of its entries. `event` is
+//! the event of the site, or the rule of a variable that the rule's sites share; it is empty for
+//! variables of the script.
 
 use wasm_encoder::{BlockType, Instruction as I, ValType};
 
@@ -10,10 +10,10 @@ use super::super::ir::{Place, Report};
 use super::super::types::Type;
 use super::code::{Code, Layout, memarg};
 
-/// The columns.
+/// The header with the names of the columns.
 const HEADER: &str = "name,type,event,fid,pc,key,value\n";
 
-/// Text as a field: in quotes where needed.
+/// A text as a field, in quotes if necessary.
 fn field(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -37,7 +37,7 @@ impl Reporter<'_, '_> {
         self.code.call("text");
     }
 
-    /// A variable that exists once.
+    /// Emits the row of a variable that exists once.
     pub(super) fn once(&mut self, report: &Report, event: Option<&str>) {
         let Place::Absolute(address) = report.place else { return };
         let prefix = format!(
@@ -52,7 +52,7 @@ impl Reporter<'_, '_> {
         self.rows(&report.ty, base, &mut |reporter| reporter.text(&prefix));
     }
 
-    /// The variables of a rule's sites, whose list is at an address.
+    /// Emits the rows of the variables of a rule's sites, whose list is at an address.
     pub(super) fn sites(&mut self, reports: &[Report], list: u32) {
         let block = self.code.local(ValType::I32);
         let base = self.code.local(ValType::I32);
@@ -97,7 +97,7 @@ impl Reporter<'_, '_> {
         self.code.raw([I::LocalSet(block), I::Br(0), I::End, I::End]);
     }
 
-    /// The row of a value at an address, or the rows of a map; each after a prefix.
+    /// Emits the row of the value at an address, or the rows of a map; each after a prefix.
     fn rows(&mut self, ty: &Type, base: u32, prefix: &mut dyn FnMut(&mut Self)) {
         let Type::Map(key, value) = ty else {
             prefix(self);
@@ -142,7 +142,7 @@ impl Reporter<'_, '_> {
         ]);
     }
 
-    /// A field with the value at an offset from an address.
+    /// Emits a field with the value at an offset from an address.
     fn value(&mut self, ty: &Type, base: u32, offset: u32) {
         let quoted = matches!(ty, Type::Tuple(_) | Type::Str);
         if quoted {

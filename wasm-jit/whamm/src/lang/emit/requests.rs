@@ -5,14 +5,14 @@ use wasm_encoder::ValType;
 use super::super::ir::{Kind, Place, Statement, Typed};
 use super::super::types::Type;
 
-/// A parameter.
+/// A parameter that the engine passes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Requested {
-    /// A number, by its name.
+    /// A number: its name and type.
     Value(String, Type),
     /// A string: the address of its entry.
     Text(String),
-    /// The result of a function of match time.
+    /// The result of a function that is called at match time.
     AtMatch(Typed),
 }
 
@@ -30,7 +30,7 @@ impl Requested {
         }
     }
 
-    /// By which expressions refer to it.
+    /// The key by which expressions refer to it.
     pub(super) fn key(&self) -> String {
         match self {
             Self::Value(name, _) | Self::Text(name) => name.clone(),
@@ -39,8 +39,8 @@ impl Requested {
     }
 }
 
-/// Adds the values that an expression requests, in order of first use. At match time, what is to be
-/// computed then is a part of the expression.
+/// Adds the values that an expression requests, in order of first use. At match time, values that
+/// are computed then are a part of the expression.
 pub(super) fn requests(expr: &Typed, at_match: bool, all: &mut Vec<Requested>) {
     let requested = match &expr.kind {
         Kind::Request(name) if expr.ty == Type::Str => Some(Requested::Text(name.clone())),
@@ -62,7 +62,7 @@ pub(super) fn requests_of(statements: &[Statement], at_match: bool, all: &mut Ve
     });
 }
 
-/// Whether something holds for a value of these statements; stops there.
+/// Whether the condition holds for a value of these statements; stops at the first one.
 pub(in super::super) fn any(statements: &[Statement], holds: &mut dyn FnMut(&Typed) -> bool) -> bool {
     statements.iter().any(|statement| match statement {
         Statement::Set { value, .. } | Statement::Call(value) => holds(value),
@@ -76,7 +76,7 @@ pub(in super::super) fn any(statements: &[Statement], holds: &mut dyn FnMut(&Typ
     })
 }
 
-/// Whether a value is, or depends on, a variable at such a place.
+/// Whether a value is, or depends on, a variable in storage for which the condition holds.
 pub(super) fn reads(value: &Typed, is_such: fn(Place) -> bool) -> bool {
     let is_own = match &value.kind {
         Kind::Variable(place, _) | Kind::MapGet(place, _) => is_such(*place),
@@ -85,7 +85,7 @@ pub(super) fn reads(value: &Typed, is_such: fn(Place) -> bool) -> bool {
     is_own || value.children().into_iter().any(|value| reads(value, is_such))
 }
 
-/// Whether a variable at such a place is set.
+/// Whether a variable in storage for which the condition holds is set.
 pub(super) fn sets(statements: &[Statement], is_such: fn(Place) -> bool) -> bool {
     statements.iter().any(|statement| match statement {
         Statement::Set { place, .. }

@@ -10,14 +10,14 @@ use wasmparser::{ExternalKind, Parser, Payload, TypeRef};
 
 use super::super::ir::{FAILURES, Import};
 
-/// Address of the key of a map access.
+/// The address of the key of a map access.
 pub(super) const KEY: u32 = 64;
 
-/// Address of the first byte that is not the runtime's.
+/// The address after the runtime's data.
 pub(super) const END: u32 = 9216;
 
-/// The functions that may fail. Those for frames also fail if there is no memory, but a stack is
-/// not large enough for that.
+/// The functions that may fail. Those for frames also fail if there is no memory, but a stack does
+/// not get large enough for that.
 pub(super) const FAILING: [&str; 8] =
     ["alloc", "check_s64", "check_u64", "enter_call", "intern", "keep_string", "site", "step"];
 
@@ -25,16 +25,16 @@ pub(super) const FAILING: [&str; 8] =
 #[derive(Clone, Debug)]
 pub(super) struct Runtime {
     pub(super) types: Vec<(Vec<ValType>, Vec<ValType>)>,
-    /// Module, name and type.
+    /// The module, name and type of each import.
     pub(super) imports: Vec<(String, String, u32)>,
-    /// Types of the functions.
+    /// The types of the functions.
     pub(super) functions: Vec<u32>,
-    /// Bodies of the functions.
+    /// The bodies of the functions.
     pub(super) code: Vec<Vec<u8>>,
-    /// Globals: all are i32, mutable and start at zero, but the heap.
+    /// The number of globals: all are i32, mutable and initially zero, except the heap.
     pub(super) globals: u32,
     pub(super) heap: u32,
-    /// Globals of the calling thread, with their names.
+    /// The globals of the calling thread, with their names.
     pub(super) of_thread: Vec<(String, u32)>,
     names: HashMap<String, u32>,
 }
@@ -51,18 +51,17 @@ impl Runtime {
     }
 }
 
-/// The runtime of modules that print and have no libraries. It is part of this crate, so that it is
-/// valid: a test assembles it.
+/// The runtime of modules that print and have no libraries. It is known to be valid: a test
+/// assembles it.
 static PRINTING: LazyLock<Runtime> = LazyLock::new(|| Runtime::assemble(&[], true));
 
 /// The runtime of modules that do not print and have no libraries.
 static SILENT: LazyLock<Runtime> = LazyLock::new(|| Runtime::assemble(&[], false));
 
-/// The runtime of scripts in this engine, which have nothing else to import.
+/// The runtime of scripts in this engine, which have no other imports.
 static HERE: LazyLock<Runtime> = LazyLock::new(|| Runtime::assemble(&[Import::failed()], false));
 
-/// After this line, functions of libraries are imported: functions that a module imports come
-/// first.
+/// The line after which functions of libraries are imported: imported functions come first.
 const IMPORTS: &str = "  ;; Libraries.\n";
 
 /// The line that imports what a module prints with.
@@ -74,11 +73,11 @@ const NO_WRITE: &str = "  (func $fd_write (param i32 i32 i32 i32) (result i32) i
 /// The line with the function that ends a rule by a trap.
 const FAIL: &str = "  (func $fail (export \"fail\") (param i32) unreachable)\n";
 
-/// The same, by an exception, which has the reason.
+/// The same, for a rule that ends by an exception with the reason.
 const FAIL_BY_EXCEPTION: &str = "  (tag $failure (param i32))\n  (func $fail (export \"fail\") (param i32) (throw $failure (local.get 0)))\n";
 
-/// What makes room for an entry of a map, and the line after it. If it fails, by an exception, the
-/// host is told, without the name of a rule.
+/// The code that makes room for an entry of a map, and the line after it. If it fails, by an
+/// exception, the failure is reported to the host without the name of a rule.
 const MAKE_ROOM: &str = "(call $grow (local.get $map) (local.get $words) (local.get $entry_size))";
 const ROOM_MADE: &str = "\n    (i32.const 1)";
 
@@ -152,7 +151,7 @@ pub(super) fn keyword_of(ty: ValType) -> &'static str {
         ValType::I64 => "i64",
         ValType::F32 => "f32",
         ValType::F64 => "f64",
-        // Functions with others are refused.
+        // Functions with other types are refused.
         _ => "i32",
     }
 }

@@ -1,6 +1,6 @@
 //! Random scripts: all packages, modes, storage classes, annotations and types of the language.
 //!
-//! They divide nothing, since a division by zero in a rule ends a program that is rewritten, and
+//! They contain no divisions, since a division by zero in a rule ends a rewritten program, and
 //! convert no floats to text. Their loops end.
 
 use std::fmt::Write as _;
@@ -9,10 +9,10 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 const INTEGERS: [&str; 8] = ["u32", "i32", "u64", "i64", "u8", "i8", "u16", "i16"];
-/// Keys of maps; also by pairs of them.
+/// The types of map keys; pairs of them are also used.
 const KEYS: [&str; 8] = ["u32", "i64", "bool", "str", "log2", "linear<10>", "u8", "i32"];
 
-/// The events of a rule, and what they bind: names with their types.
+/// The events of a rule, and the variables that they bind: names with their types.
 struct Event {
     pattern: &'static str,
     bound: &'static [(&'static str, &'static str)],
@@ -28,7 +28,7 @@ const fn event(
     Event { pattern, bound, can_select }
 }
 
-/// In all events of the program's code.
+/// The variables of all events of the program's code.
 const EVERYWHERE: [(&str, &str); 5] =
     [("fid", "u32"), ("pc", "u32"), ("opidx", "u32"), ("fname", "str"), ("at_func_end", "bool")];
 
@@ -103,7 +103,7 @@ struct Writer {
     random: SmallRng,
     text: String,
     names: usize,
-    /// In scope.
+    /// The values in scope.
     values: Vec<Named>,
     maps: Vec<Map>,
     /// Whether variables of frames are in scope, which are the last among the values.
@@ -365,7 +365,7 @@ impl Writer {
         }
     }
 
-    /// An expression of a type: that of a bound value or a variable, or one that is made of others.
+    /// An expression of a type: a bound value, a variable, or a combination of expressions.
     fn expression(&mut self, ty: &str, depth: usize) -> String {
         let known: Vec<String> =
             self.values.iter().filter(|value| value.ty == ty).map(|value| value.name.clone()).collect();
@@ -464,7 +464,7 @@ impl Writer {
     }
 }
 
-/// Both, for messages.
+/// The script and the program, for messages.
 pub(super) fn with_program(script: &str, program: &str) -> String {
     let mut text = String::new();
     let _ = write!(text, "{program}\n\n{script}");
