@@ -244,10 +244,7 @@ impl Running {
 
     fn call(&mut self) -> Outcome {
         let result = self.main.call(&mut self.store, ());
-        let result = result.map_err(|error| match error.trap() {
-            Some(trap) => trap.to_string(),
-            None => error.to_string(),
-        });
+        let result = result.map_err(|error| error.reason());
         let memory = self.instance.get_memory(&mut self.store, "memory").expect("a memory");
         (result, crc32fast::hash(memory.data(&self.store)))
     }

@@ -280,6 +280,15 @@ impl Error {
         }
     }
 
+    /// The error as text, without the frames of its [`backtrace`](Self::backtrace).
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Trap { trap, .. } => trap.to_string(),
+            Self::Exception { exception, .. } => Self::from(exception.clone()).to_string(),
+            other => other.to_string(),
+        }
+    }
+
     /// The frames of the program at a trap, or where an exception was thrown that it did not catch.
     pub fn backtrace(&self) -> Option<&WasmBacktrace> {
         match self {

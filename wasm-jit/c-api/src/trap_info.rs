@@ -22,12 +22,11 @@ impl TrapInfo {
 
     /// The trap for an error of the engine.
     pub(crate) fn of_error(error: Error) -> Self {
-        let (message, backtrace, exception) = match error {
-            Error::Trap { trap, backtrace } => (trap.to_string(), backtrace, None),
-            Error::Exception { exception, backtrace } => {
-                (Error::from(exception.clone()).to_string(), backtrace, Some(exception))
-            }
-            other => (other.to_string(), WasmBacktrace::default(), None),
+        let message = error.reason();
+        let (backtrace, exception) = match error {
+            Error::Trap { backtrace, .. } => (backtrace, None),
+            Error::Exception { exception, backtrace } => (backtrace, Some(exception)),
+            _ => (WasmBacktrace::default(), None),
         };
         Self { message: message.into_bytes(), backtrace: Arc::new(backtrace), exception }
     }

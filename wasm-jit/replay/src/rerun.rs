@@ -168,8 +168,8 @@ impl<R: Read, O: Observer> Run<R, O> {
 enum HostEnded {
     /// It returned these results; for the host itself, after its last call, there are none.
     Returned(Vec<Value>),
-    /// It threw this exception.
-    Threw(ExnRef),
+    /// It threw an exception: this error.
+    Threw(wasm_jit::Error),
     /// It failed, for this reason if it is known, or a function that it called failed.
     Failed(Option<Reason>),
     /// The trace ended before: the recording, or its process, was ended.
@@ -266,7 +266,7 @@ pub(crate) fn run<R: Read + 'static, O: Observer>(store: &mut Store<Run<R, O>>) 
             }
             Some(_) => Err(store.data().mismatch("the run continues after a failure")),
         },
-        HostEnded::Threw(exception) => Ok(Ended::Failed(exception.into())),
+        HostEnded::Threw(exception) => Ok(Ended::Failed(exception)),
         // Before a call that was stopped.
         HostEnded::Returned(_) if matches!(cut, Ended::Stopped(_)) => Ok(cut),
         HostEnded::Returned(_) => Ok(Ended::Returned),
@@ -337,7 +337,7 @@ fn host_function<R: Read + 'static, O: Observer>(
                 Ok(()) => return Ok(()),
                 Err(error) => Err(error),
             },
-            Ok(HostEnded::Threw(exception)) => return Err(exception.into()),
+            Ok(HostEnded::Threw(exception)) => return Err(exception),
             Ok(HostEnded::Failed(reason)) => return Err(failed(store, reason)),
             Ok(HostEnded::Trace) => Ok(()),
             Err(error) => Err(error),
@@ -461,7 +461,7 @@ fn act<R: Read + 'static, O: Observer>(
             }
             Event::Return { results } if import.is_some() => return Ok(HostEnded::Returned(results)),
             Event::Throw(exception) if import.is_some() => {
-                return thrown(store, &exception).map(HostEnded::Threw);
+                return Ok(HostEnded::Threw(thrown(store, &exception)?.into()));
             }
             Event::Fail { reason } if import.is_some() => return Ok(HostEnded::Failed(reason)),
             _ => return Err(store.data().mismatch("the program runs, and the host does something else")),
@@ -514,8 +514,8 @@ fn clear<R: Read + 'static, O: Observer>(
 /// The end of a call to the program.
 enum Entered {
     Returned,
-    /// It threw this exception, as recorded.
-    Threw(ExnRef),
+    /// It ended with an exception, as recorded: this error.
+    Threw(wasm_jit::Error),
     /// It ended with another error, as recorded.
     Failed,
     /// The trace ended during the call, or an error stopped the run.
@@ -541,9 +541,9 @@ fn enter<R: Read + 'static, O: Observer>(
     let now = values(store, &results);
     match (store.data_mut().next()?, done) {
         (Some(Event::Leave { results }), Ok(())) if Some(&results) == now.as_ref() => Ok(Entered::Returned),
-        (Some(Event::Throw(recorded)), Err(wasm_jit::Error::Exception { exception, .. })) => {
+        (Some(Event::Throw(recorded)), Err(wasm_jit::Error::Exception { exception, backtrace })) => {
             compare(store, &exception, &recorded)?;
-            Ok(Entered::Threw(exception))
+            Ok(Entered::Threw(wasm_jit::Error::Exception { exception, backtrace }))
         }
         (Some(Event::Fail { .. }), Err(error)) if !matches!(error, wasm_jit::Error::Exception { .. }) => {
             // The cause is the failure of a call inside this one.

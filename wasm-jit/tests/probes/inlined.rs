@@ -15,7 +15,7 @@ use wasm_jit::{Error, Instance, Module, Store, Trap, Val};
 
 use super::rewrite::Counted;
 use super::threads::Ends;
-use super::{call_main, engine, location, outcome, programs, reason, seeds, values};
+use super::{call_main, engine, location, outcome, programs, seeds, values};
 
 /// How the functions of a monitor are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -312,7 +312,7 @@ fn run(
         let value: Val = instance.get_global(&mut store, name).unwrap().get(&mut store);
         format!("{value:?}")
     });
-    let result = result.map_err(reason);
+    let result = result.map_err(|error| error.reason());
     Left { result, backtrace, memory, globals }
 }
 

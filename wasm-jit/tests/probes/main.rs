@@ -35,7 +35,7 @@ mod wasm;
 use std::cell::Cell;
 
 use wasm_jit::probes::{Kind, Location, Place, Probe, ProbeError, ProbeSpec, activate_all};
-use wasm_jit::{Config, Engine, Error, Instance, Module, ProbeSites, Store, Val};
+use wasm_jit::{Config, Engine, Instance, Module, ProbeSites, Store, Val};
 
 thread_local! {
     static SITES: Cell<ProbeSites> = const { Cell::new(ProbeSites::None) };
@@ -189,14 +189,9 @@ fn outcome(module: &Module) -> (Outcome, Store<()>, Instance) {
     (outcome, store, instance)
 }
 
-/// Why a call has failed, without the frames: the offsets in a module depend on what else is in it.
-fn reason(error: Error) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
-}
-
 fn call_main(store: &mut Store<()>, instance: &Instance) -> Outcome {
     let main = instance.get_typed_func::<(), i64>(&mut *store, "main").unwrap();
-    let result = main.call(&mut *store, ()).map_err(reason);
+    let result = main.call(&mut *store, ()).map_err(|error| error.reason());
     let memory = instance.get_memory(&mut *store, "memory").unwrap();
     let sum = memory.data(&*store).iter().fold(0_u64, |sum, byte| sum.rotate_left(5) ^ u64::from(*byte));
     (result, sum)

@@ -44,10 +44,7 @@ fn call_main(store: &mut Store<()>, instance: &Instance, arguments: &[Val]) -> R
     let done = main.call(&mut *store, arguments, &mut results);
     let shown =
         || results.iter().map(|value| wasm_jit_debug::Value::from(value).to_string()).collect::<Vec<_>>();
-    done.map(|()| shown().join(" ")).map_err(|error| match error.trap() {
-        Some(trap) => trap.to_string(),
-        None => error.to_string(),
-    })
+    done.map(|()| shown().join(" ")).map_err(|error| error.reason())
 }
 
 impl Debugged {

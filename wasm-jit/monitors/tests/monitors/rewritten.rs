@@ -29,10 +29,7 @@ fn run(module: &Module, log: &Log) -> Outcome {
     let mut store = Store::new(module.engine(), ());
     let instance = linker.instantiate(&mut store, module).unwrap();
     let main = instance.get_typed_func::<(), i64>(&mut store, "main").unwrap();
-    let result = main.call(&mut store, ()).map_err(|error| match error.trap() {
-        Some(trap) => trap.to_string(),
-        None => error.to_string(),
-    });
+    let result = main.call(&mut store, ()).map_err(|error| error.reason());
     let memory = instance.get_memory(&mut store, "memory").unwrap();
     let sum = memory.data(&store).iter().fold(0_u64, |sum, byte| sum.rotate_left(5) ^ u64::from(*byte));
     (result, sum)
