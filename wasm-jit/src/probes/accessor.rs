@@ -189,7 +189,7 @@ impl FrameAccessor {
     /// # Errors
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::NoLocal`].
     pub fn local(&self, frame: &mut Frame<'_>, index: u32) -> Result<Val, AccessError> {
-        self.values(frame)?.local(frame, index)
+        self.values(frame)?.local(frame.opaque_mut(), index)
     }
 
     /// The value of an operand, counted from the top of the stack (0).
@@ -197,7 +197,7 @@ impl FrameAccessor {
     /// # Errors
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::NoOperand`].
     pub fn operand(&self, frame: &mut Frame<'_>, depth: u32) -> Result<Val, AccessError> {
-        self.values(frame)?.operand(frame, depth)
+        self.values(frame)?.operand(frame.opaque_mut(), depth)
     }
 
     /// Changes a parameter or local.

@@ -192,7 +192,7 @@ impl<'a> Frame<'a> {
     /// # Errors
     /// [`AccessError::NoLocal`].
     pub fn local(&mut self, index: u32) -> Result<Val, AccessError> {
-        self.with_own(|own, frame| own.local(frame, index))
+        self.read_own(|own, store| own.local(store, index))
     }
 
     /// The value of an operand, counted from the top of the stack (0).
@@ -200,7 +200,7 @@ impl<'a> Frame<'a> {
     /// # Errors
     /// [`AccessError::NoOperand`].
     pub fn operand(&mut self, depth: u32) -> Result<Val, AccessError> {
-        self.with_own(|own, frame| own.operand(frame, depth))
+        self.read_own(|own, store| own.operand(store, depth))
     }
 
     /// Whether a value is of a type; for a reference, the result of `ref.test`.
@@ -214,7 +214,7 @@ impl<'a> Frame<'a> {
     /// [`AccessError::NoLocal`], [`AccessError::Value`], [`AccessError::Fixed`],
     /// [`AccessError::Version`], [`AccessError::StackOverflow`]: nothing has changed.
     pub fn set_local(&mut self, index: u32, value: &Val) -> Result<(), AccessError> {
-        self.with_own(|own, frame| own.set_local(frame, index, value))
+        self.find_own().set_local(self, index, value)
     }
 
     /// Changes an operand, counted from the top of the stack.
@@ -223,19 +223,20 @@ impl<'a> Frame<'a> {
     /// [`AccessError::NoOperand`], [`AccessError::Value`], [`AccessError::Fixed`],
     /// [`AccessError::Version`], [`AccessError::StackOverflow`]: nothing has changed.
     pub fn set_operand(&mut self, depth: u32, value: &Val) -> Result<(), AccessError> {
-        self.with_own(|own, frame| own.set_operand(frame, depth, value))
+        self.find_own().set_operand(self, depth, value)
     }
 
-    /// Performs an action on the frame's own values, which are located once, and again after the
-    /// frame has become plain.
-    fn with_own<R>(&mut self, action: impl FnOnce(&Values, &mut Self) -> R) -> R {
+    /// Reads one of the frame's own values, which are located once, and again after the frame has
+    /// become plain.
+    fn read_own<R>(&mut self, read: impl FnOnce(&Values, &mut StoreOpaque) -> R) -> R {
         // SAFETY: as in `new`.
         let return_address = unsafe { (*self.site).return_address };
-        let found = self.own.take().filter(|(found_at, _)| *found_at == return_address);
-        let values = found.map_or_else(|| self.find_own(), |(_, values)| values);
-        let done = action(&values, self);
-        self.own = Some((return_address, values));
-        done
+        if self.own.as_ref().is_none_or(|(found_at, _)| *found_at != return_address) {
+            self.own = Some((return_address, self.find_own()));
+        }
+        let (_, values) = self.own.as_ref().expect("just found");
+        // SAFETY: the store is lent to the closure, which borrows the frame meanwhile.
+        read(values, unsafe { &mut *self.store })
     }
 
     fn find_own(&self) -> Values {
@@ -303,20 +304,20 @@ pub(super) struct Values {
 }
 
 impl Values {
-    pub(super) fn local(&self, frame: &mut Frame<'_>, index: u32) -> Result<Val, AccessError> {
+    pub(super) fn local(&self, store: &mut StoreOpaque, index: u32) -> Result<Val, AccessError> {
         let ty = self.local_type(index)?;
         let raw = match self.located.locals.get(index as usize) {
             Some(value) => self.read(*value),
             // No instruction uses it.
             None => 0,
         };
-        Ok(frame.opaque_mut().lift(ty, raw))
+        Ok(store.lift(ty, raw))
     }
 
-    pub(super) fn operand(&self, frame: &mut Frame<'_>, depth: u32) -> Result<Val, AccessError> {
+    pub(super) fn operand(&self, store: &mut StoreOpaque, depth: u32) -> Result<Val, AccessError> {
         let (value, ty) = self.find_operand(depth)?;
         let raw = self.read(value);
-        Ok(frame.opaque_mut().lift(ty, raw))
+        Ok(store.lift(ty, raw))
     }
 
     pub(super) fn set_local(
