@@ -3,7 +3,7 @@
 # workload on it under the profiler, and prints how long each function's calls took.
 #
 # usage: scripts/demo.sh [ROWS]
-# ROWS: size of the workload's main table (default 300000: a few seconds)
+# ROWS: size of the workload's main table (default 1000000: some ten seconds)
 #
 # Needs Rust and a network or a filled cargo cache; installs other missing packages. The workload's
 # own output goes to target/demo/output.txt, the full table and the JSON report to the same
@@ -12,7 +12,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
-rows=${1:-300000}
+rows=${1:-1000000}
 lines=30
 
 cd "$root"
