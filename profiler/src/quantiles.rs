@@ -2,8 +2,8 @@
 //!
 //! The samples of one window form a group, and have the same weight. When there are too many
 //! samples, every second one of each group is dropped, and the others represent twice as many
-//! calls: the variance is that between groups, so many groups with few samples each say more than
-//! few groups with many. With [`MIN_OF_GROUP`] samples in a group, half of the groups are dropped
+//! calls: the variance is that between groups, so that many small groups give a narrower interval
+//! than a few large ones. With [`MIN_OF_GROUP`] samples in a group, half of the groups are dropped
 //! instead, at random, and from then on each new group is kept with half the probability. All
 //! groups are kept with the same probability, so weights do not change. Where this would leave no
 //! group, samples are dropped again.

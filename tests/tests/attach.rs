@@ -1,6 +1,6 @@
 //! Scripts that come and go while a program runs, by `fastinst attach`, or by a signal with
-//! `fastinst run --toggle`. Their counts are compared with what the program was told to do in the
-//! meantime.
+//! `fastinst run --toggle`. Their counts are compared with the calls that the program made on
+//! request while they were attached.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -41,8 +41,8 @@ pub struct Frame<'a> {
     return_address: usize,
     /// At an exit: the results that are in no register.
     results: Vec<u64>,
-    /// Where its values are, once one has been requested, and the frame's return address then.
-    own: Option<(usize, Values)>,
+    /// The locations of its values, once one has been requested.
+    own: Option<Values>,
     not_send: PhantomData<*mut ()>,
 }
 
@@ -231,10 +231,10 @@ impl<'a> Frame<'a> {
     fn read_own<R>(&mut self, read: impl FnOnce(&Values, &mut StoreOpaque) -> R) -> R {
         // SAFETY: as in `new`.
         let return_address = unsafe { (*self.site).return_address };
-        if self.own.as_ref().is_none_or(|(found_at, _)| *found_at != return_address) {
-            self.own = Some((return_address, self.find_own()));
+        if self.own.as_ref().is_none_or(|own| own.waiting.return_address != return_address) {
+            self.own = Some(self.find_own());
         }
-        let (_, values) = self.own.as_ref().expect("just found");
+        let values = self.own.as_ref().expect("just found");
         // SAFETY: the store is lent to the closure, which borrows the frame meanwhile.
         read(values, unsafe { &mut *self.store })
     }
