@@ -30,7 +30,8 @@ pub fn without_parameters(name: &str) -> &str {
 }
 
 /// A demangled name for tables: without return type and parameters, template arguments as `<…>`.
-/// Clones made by the compiler are marked: `f [clone .part.0]`.
+/// Clones made by the compiler are marked: `f [clone .part.0]`. Scopes whose names are reserved for
+/// the implementation, such as `std::__cxx11`, are omitted.
 #[must_use]
 pub fn short(name: &str) -> String {
     let Signature { path, clone } = Signature::of(name);
@@ -46,7 +47,35 @@ pub fn short(name: &str) -> String {
         }
     });
     text.push_str(&path[skipped_to..]);
-    text + clone
+    without_reserved_scopes(&text) + clone
+}
+
+/// A name without the scopes that begin with two underscores: inline namespaces of the standard
+/// libraries.
+fn without_reserved_scopes(name: &str) -> String {
+    let ends = scopes(name);
+    let starts = [0].into_iter().chain(ends.iter().copied());
+    let mut text = String::with_capacity(name.len());
+    for (start, end) in starts.zip(ends.iter().copied().chain([name.len()])) {
+        let part = &name[start..end];
+        if end == name.len() || start == 0 || !part.starts_with("__") {
+            text.push_str(part);
+        }
+    }
+    text
+}
+
+/// The positions in a demangled name at which its inner scopes, and at last the name of the
+/// function itself, begin.
+#[must_use]
+pub(crate) fn scopes(name: &str) -> Vec<usize> {
+    let mut starts = Vec::new();
+    scan(name, |at, depth, byte| {
+        if byte == b':' && depth == 0 && name[..at].ends_with(':') && at + 1 < name.len() {
+            starts.push(at + 1);
+        }
+    });
+    starts
 }
 
 /// The parts of a demangled name that tables show.
@@ -84,8 +113,8 @@ impl<'a> Signature<'a> {
     }
 }
 
-/// Calls `visit` with position, depth and byte of every bracket and space, in order; brackets have
-/// the depth of their surroundings. Brackets of an operator's name are skipped.
+/// Calls `visit` with position, depth and byte of every bracket, space and colon, in order; brackets
+/// have the depth of their surroundings. Brackets of an operator's name are skipped.
 fn scan(name: &str, mut visit: impl FnMut(usize, usize, u8)) {
     const OPERATORS: [&str; 13] =
         ["()", "[]", "->*", "->", "<=>", "<<=", ">>=", "<<", ">>", "<=", ">=", "<", ">"];
@@ -108,7 +137,7 @@ fn scan(name: &str, mut visit: impl FnMut(usize, usize, u8)) {
                 depth = depth.saturating_sub(1);
                 visit(at, depth, bracket);
             }
-            b' ' => visit(at, depth, b' '),
+            byte @ (b' ' | b':') => visit(at, depth, byte),
             _ => {}
         }
         at += 1;
@@ -239,6 +268,17 @@ mod tests {
             "std::vector<…>::push_back",
         );
         check("A<B<int>>::C<int>::f<D>()", "A<B<int>>::C<int>::f<D>", "A<…>::C<…>::f<…>");
+        check(
+            "std::__cxx11::basic_string<char>::size() const",
+            "std::__cxx11::basic_string<char>::size",
+            "std::basic_string<…>::size",
+        );
+        check(
+            "__gnu_cxx::__ops::__iter_less_iter()",
+            "__gnu_cxx::__ops::__iter_less_iter",
+            "__gnu_cxx::__iter_less_iter",
+        );
+        check("A<std::__1::B>::f()", "A<std::__1::B>::f", "A<…>::f");
         check("bool operator< <int>(A<int> const&, A<int> const&)", "operator< <int>", "operator< <…>");
         check("A::operator()(int) const", "A::operator()", "A::operator()");
         check("A<int>::operator->*(B)", "A<int>::operator->*", "A<…>::operator->*");

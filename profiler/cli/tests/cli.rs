@@ -35,10 +35,10 @@ fastinst: ./app (pid 7), 2.00s
 profiling cost 0.81% ±0.16% processor time, budget 1% (probes 4.00ms, service 2.00ms, toggles 1.00ms, start-up 1.00ms), and 123kB of memory
 total includes callees; shares are of the 2.00s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
 
-function      calls       total  share  self  share    mean     p50     p90     p99     max
+    calls       total  share  self  share    mean     p50     p90     p99     max  function
 ───────────────────────────────────────────────────────────────────────────────────────────
-step      50.0k ±5%  100ms ±10%   5.0%     -      -  2.00us  1.90us  2.50us  3.00us  3.10us
-main          1          -           -     -      -       -       -       -       -       -
+50.0k ±5%  100ms ±10%   5.0%     -      -  2.00us  1.90us  2.50us  3.00us  3.10us  step
+    1          -           -     -      -       -       -       -       -       -  main
 ";
 
 /// A directory with a harmless library to preload.
@@ -327,8 +327,8 @@ fn a_report_is_printed_again() {
         report(&["--csv", "--filter", "main"])
             .ends_with("\nmain,/opt/app,0x401100,,0,1,1,1,,,,,,,,,,,,,,,,,,,,,,false,0,,\n")
     );
-    assert!(report(&["--callers", "step"]).contains("\nmain    50.0k ±5%  100ms ±10%   100%\n"));
-    assert!(report(&["--callees", "main"]).contains("\nstep    50.0k ±5%  100ms ±10%"));
+    assert!(report(&["--callers", "step"]).contains("\n50.0k ±5%  100ms ±10%   100%  main\n"));
+    assert!(report(&["--callees", "main"]).contains("\n50.0k ±5%  100ms ±10%"));
     assert!(report(&["--callees", "step"]).ends_with("no call was observed\n"));
     assert!(report(&["--tree"]).contains("  5.0%    100ms"), "{}", report(&["--tree"]));
     // Normalised JSON does not change.
@@ -349,7 +349,7 @@ fn reports_are_merged() {
     let output = command.output().unwrap();
     let table = stdout(&output);
     assert!(table.starts_with("fastinst: ./app (pid 7 and 1 more process), 2.00s\n"), "{table}");
-    assert!(table.contains("\nstep      100k ±4%  200ms ±7%   5.0% "), "{table}");
+    assert!(table.contains("\n100k ±4%  200ms ±7%   5.0% "), "{table}");
     fs::write(fixture.path("two.json"), REPORT.replacen('2', "1", 1)).unwrap();
     check_refused(&mut command, 1, "two.json is a report of version 1");
 }

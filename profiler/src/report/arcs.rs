@@ -3,17 +3,14 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use comfy_table::CellAlignment::Right;
-
-use super::text::{View, aligned, count, printable, share, shortened, with_error};
+use super::columns::{self, Alignment, Column};
+use super::text::{MAX_NAME_LENGTH, View, count, figures, printable, share, shortened_name, with_error};
 use super::units;
 use super::{Arc, Caller, Estimate, FunctionRef, FunctionReport, Report, names};
 use crate::error::Error;
 use crate::filter::Patterns;
 use crate::symbol::{short, without_parameters};
 
-/// Maximum length of a name in these tables.
-const MAX_NAME_LENGTH: usize = 80;
 /// Maximum number of candidates in an error.
 const CANDIDATES: usize = 10;
 
@@ -117,23 +114,19 @@ pub fn render(report: &Report, function: &FunctionReport, direction: Direction, 
     text.push_str("share is of this time; ±, >=, <= and a-b are 95% intervals\n\n");
     let limit = view.limit.unwrap_or(arcs.len()).min(arcs.len());
     let whole = function.total_ns.map_or(0, |total| total.value as u64);
-    let cells: Vec<[[String; 2]; 3]> = arcs[..limit]
-        .iter()
-        .map(|(_, arc)| {
-            [
-                with_error(Some(&arc.calls), &count),
-                with_error(arc.total_ns.as_ref(), &units::time),
-                share(arc.total_ns.as_ref(), whole),
-            ]
-        })
-        .collect();
-    let tails = [0, 1, 2]
-        .map(|column: usize| cells.iter().map(|cells| cells[column][1].chars().count()).max().unwrap_or(0));
-    let rows = arcs.iter().zip(&cells).map(|((name, _), cells)| {
-        let cells = cells.iter().zip(tails).map(|([value, error], tail)| format!("{value}{error:<tail$}"));
-        [shortened(name, MAX_NAME_LENGTH)].into_iter().chain(cells).collect()
-    });
-    text.push_str(&aligned(vec![header, "calls", "total", "share"], vec![Right; 3], rows.collect()));
+    let arcs_shown = &arcs[..limit];
+    let parted = |header, cell: &dyn Fn(&Arc) -> [String; 2]| {
+        figures(header, arcs_shown.iter().map(|(_, arc)| cell(arc)).collect())
+    };
+    let shares = arcs_shown.iter().map(|(_, arc)| share(arc.total_ns.as_ref(), whole)).collect();
+    let columns = [
+        parted("calls", &|arc| with_error(Some(&arc.calls), &count)),
+        parted("total", &|arc| with_error(arc.total_ns.as_ref(), &units::time)),
+        Column { header: "share", alignment: Alignment::Right, cells: shares },
+    ];
+    let names: Vec<String> =
+        arcs_shown.iter().map(|(name, _)| shortened_name(name, MAX_NAME_LENGTH)).collect();
+    columns::write(&mut text, &columns, (header, &names));
     if limit < arcs.len() {
         let _ = writeln!(text, "… and {} more; {}", arcs.len() - limit, view.hint);
     }
@@ -175,10 +168,10 @@ mod tests {
 callers of hash: 12.3M ±9% calls, 1.19s ±10% in all
 share is of this time; ±, >=, <= and a-b are 95% intervals
 
-caller           calls        total  share
+    calls        total  share  caller
 ──────────────────────────────────────────
-main         12.3M ±9%   1.19s ±10%   100%
-[libc.so.6]   <=50      1.00ms ±20%   0.1%
+12.3M ±9%   1.19s ±10%   100%  main
+ <=50      1.00ms ±20%   0.1%  [libc.so.6]
 ",
         );
         check(
@@ -188,10 +181,10 @@ main         12.3M ±9%   1.19s ±10%   100%
 callees of main: 1 calls, 2.10s in all
 share is of this time; ±, >=, <= and a-b are 95% intervals
 
-callee            calls       total  share
+    calls       total  share  callee
 ──────────────────────────────────────────
-hash          12.3M ±9%  1.19s ±10%  56.5%
-Tree::insert  >=100          -           -
+12.3M ±9%  1.19s ±10%  56.5%  hash
+>=100          -           -  Tree::insert
 ",
         );
         check(

@@ -6,6 +6,7 @@
 //! the order of [`Report::ranked`] unless another [`SortKey`] is requested.
 
 pub mod arcs;
+mod columns;
 pub mod csv;
 mod estimate;
 pub mod json;

@@ -22,15 +22,13 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use super::text::{View, shortened};
+use super::text::{MAX_NAME_LENGTH, View, shortened_name};
 use super::{Arc, Caller, FunctionRef, Report, names, units};
 
 /// The smallest share of the total that is shown.
 const MIN_SHARE: f64 = 0.005;
 /// Maximum number of levels of indentation.
 const MAX_DEPTH: usize = 40;
-/// Maximum length of a node's name.
-const MAX_NAME_LENGTH: usize = 100;
 
 /// The tree as text, ordered by decreasing time; ends with a newline.
 #[must_use]
@@ -61,7 +59,7 @@ pub fn render(report: &Report, view: &View) -> String {
     while let Some((index, time, depth)) = open.pop() {
         let node = &graph.nodes[index];
         let (share, shown) = (units::share(time, report.thread_time_ns), units::time(time));
-        let name = shortened(&node.name, MAX_NAME_LENGTH);
+        let name = shortened_name(&node.name, MAX_NAME_LENGTH);
         lines.push(format!("{share:>6}  {shown:>7}  {}{name}", "  ".repeat(depth.min(MAX_DEPTH))));
         let part = if node.time > 0.0 { (time / node.time).min(1.0) } else { 0.0 };
         let callees = node.callees.iter().map(|(callee, of_arc)| (*callee, (of_arc * part).min(time)));
