@@ -113,8 +113,8 @@ impl<'a> Signature<'a> {
     }
 }
 
-/// Calls `visit` with position, depth and byte of every bracket, space and colon, in order; brackets
-/// have the depth of their surroundings. Brackets of an operator's name are skipped.
+/// Calls `visit` with position, depth and byte of every bracket, space and colon, in order;
+/// brackets have the depth of their surroundings. Brackets of an operator's name are skipped.
 fn scan(name: &str, mut visit: impl FnMut(usize, usize, u8)) {
     const OPERATORS: [&str; 13] =
         ["()", "[]", "->*", "->", "<=>", "<<=", ">>=", "<<", ">>", "<=", ">=", "<", ">"];
