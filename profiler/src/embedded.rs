@@ -38,6 +38,7 @@ use crate::reclaiming::Reclaiming;
 use crate::report::{Arc as CallArc, Caller, Cost, FunctionRef, FunctionReport, Report};
 use crate::retry::Retries;
 use crate::schedule::Schedule;
+use crate::session::unloaded::MissedCalls;
 use crate::session::{self, write};
 use crate::settings::Settings;
 use crate::{preemption, summary, thread, waking};
@@ -515,7 +516,8 @@ impl Running {
         let thread_time = (now.lived as f64 / ticks_per_ns).max(duration_ns as f64);
         let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
         let index_at = |address| Some(function_at(address)? as u32 + 1);
-        let (mut functions, mut arcs) = summary::of(&self.schedule, &index_at, &units, None);
+        let (mut functions, mut arcs) =
+            summary::of(&self.schedule, &index_at, &units, None, &MissedCalls::none());
         name(&mut functions, &mut arcs, describe);
         let Spent { process, probes, service, toggles, stacks, start } = self.spent;
         Report {

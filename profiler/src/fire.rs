@@ -20,6 +20,9 @@ use crate::thread::{self, Sample, Thread, is_open};
 /// The cost of a probe outside its two readings of the clock, in ticks: measured by [`calibrate`].
 static UNSEEN: AtomicU64 = AtomicU64::new(0);
 
+/// The part of a probe's cost that this is, in 1024ths.
+static UNSEEN_PART: AtomicU64 = AtomicU64::new(0);
+
 /// The cost of a counting probe, in thousandths of a tick.
 static COUNTING: AtomicU64 = AtomicU64::new(0);
 
@@ -186,7 +189,7 @@ fn complete(begin: u64, entry: &Entry, function: &Function, thread: &Thread) {
     let overhead = thread.overhead().wrapping_sub(entry.overhead);
     let ticks = begin.wrapping_sub(entry.ticks);
     let preempted = preempted.min(ticks);
-    let ticks = ticks.saturating_sub(preempted + overhead);
+    let (ticks, error) = without_probes(ticks - preempted, overhead);
     let &Entry { observation, weight, call_site: caller, .. } = entry;
     let is_cold = thread.cold(false) != entry.cold;
     if ticks > LONG_CALL {
@@ -196,6 +199,7 @@ fn complete(begin: u64, entry: &Entry, function: &Function, thread: &Thread) {
         function: entry.function,
         observation,
         weight,
+        error: error as f32,
         caller,
         ticks,
         least: ticks,
@@ -204,6 +208,25 @@ fn complete(begin: u64, entry: &Entry, function: &Function, thread: &Thread) {
         is_late: function.is_late(entry.ticks),
     });
     function.left(entry.period);
+}
+
+/// A duration without that of the probes in it, and its error, in ticks.
+///
+/// The part of a probe's cost outside its readings of the clock was measured in a loop. In the
+/// program, the processor overlaps it more or less with other instructions: it is between nothing
+/// and twice as much.
+#[inline(always)]
+pub(crate) fn without_probes(ticks: u64, overhead: u64) -> (u64, u64) {
+    let unseen = overhead.saturating_mul(UNSEEN_PART.load(Ordering::Relaxed)) >> 10;
+    let most = ticks.saturating_sub(overhead - unseen);
+    let error = unseen.min(most / 2);
+    (most - error, error)
+}
+
+/// Stores the cost of a probe outside its readings of the clock, and the cost between them.
+fn store_unseen(unseen: u64, seen: u64) {
+    UNSEEN.store(unseen, Ordering::Relaxed);
+    UNSEEN_PART.store((unseen << 10) / (unseen + seen).max(1), Ordering::Relaxed);
 }
 
 /// Handles an entry that an engine's probe reports.
@@ -277,7 +300,9 @@ pub(crate) fn calibrate_with(function: &Function, calibrated: &mut dyn Calibrate
     let counted = time(EntryProbe::Counted);
     function.reset();
     function.turn_on(0, u64::MAX, 1.0, |_, _| {});
+    let before = spent();
     let timed = time(EntryProbe::Timed);
+    let seen = spent().wrapping_sub(before) / ROUNDS as u64;
     calibrated.switch(EntryProbe::Off);
     function.reset();
     let mut empty = Vec::new();
@@ -288,7 +313,7 @@ pub(crate) fn calibrate_with(function: &Function, calibrated: &mut dyn Calibrate
     });
     store_empty(&mut empty);
     let calls = u64::from(CALLS);
-    UNSEEN.store(timed.saturating_sub(without) / (2 * calls), Ordering::Relaxed);
+    store_unseen(timed.saturating_sub(without) / (2 * calls), seen / (2 * calls));
     COUNTING.store(1000 * counted.saturating_sub(without) / calls, Ordering::Relaxed);
 }
 
@@ -304,6 +329,8 @@ pub(crate) fn calibrate(index: u32, function: &'static Function) {
     let spent = || thread.overhead.load(Ordering::Relaxed);
     let mut empty = [0; ROUNDS];
     let mut unseen = [0; ROUNDS];
+    let mut seen = [0; ROUNDS];
+    UNSEEN.store(0, Ordering::Relaxed);
     for round in 0..ROUNDS {
         function.reset();
         function.turn_on(0, u64::MAX, 1.0, |_, _| {});
@@ -318,7 +345,9 @@ pub(crate) fn calibrate(index: u32, function: &'static Function) {
         let (begin, before) = (tsc::now(), spent());
         (0..REPEAT).for_each(|_| timed_entry(index, function, thread, stack_pointer));
         let total = tsc::now().wrapping_sub(begin);
-        unseen[round] = total.saturating_sub(spent().wrapping_sub(before)) / REPEAT;
+        let of_probes = spent().wrapping_sub(before);
+        unseen[round] = total.saturating_sub(of_probes) / REPEAT;
+        seen[round] = of_probes / REPEAT;
     }
     function.reset();
     let mut counting: [u64; ROUNDS] = std::array::from_fn(|_| {
@@ -327,11 +356,11 @@ pub(crate) fn calibrate(index: u32, function: &'static Function) {
         1000 * tsc::now().wrapping_sub(begin) / REPEAT
     });
     store_empty(&mut empty);
-    for times in [&mut unseen, &mut counting] {
+    for times in [&mut unseen, &mut seen, &mut counting] {
         times.sort_unstable();
     }
     // The lower quartile: slower rounds were disturbed.
-    UNSEEN.store(unseen[ROUNDS / 4], Ordering::Relaxed);
+    store_unseen(unseen[ROUNDS / 4], seen[ROUNDS / 4]);
     COUNTING.store(counting[ROUNDS / 4], Ordering::Relaxed);
 }
 
@@ -379,6 +408,15 @@ pub(crate) fn resolution() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_cost_of_probes_between_readings_of_the_clock_is_not_known_exactly() {
+        let part = UNSEEN_PART.swap(512, Ordering::Relaxed);
+        let found = [(1000, 0), (1000, 200), (1000, 1000), (1000, 5000)]
+            .map(|(ticks, overhead)| without_probes(ticks, overhead));
+        UNSEEN_PART.store(part, Ordering::Relaxed);
+        assert_eq!(found, [(1000, 0), (800, 100), (250, 250), (0, 0)]);
+    }
 
     #[test]
     fn entries_in_a_handler_that_has_interrupted_a_probe_are_known_to_be_missing() {

@@ -126,6 +126,9 @@ pub(crate) struct Observed {
     max: f64,
     preempted: u64,
     preempted_ticks: u64,
+    /// The sums of the times and errors of the samples, weighted.
+    timed: f64,
+    error: f64,
 }
 
 impl Default for Observed {
@@ -143,6 +146,8 @@ impl Default for Observed {
             max: 0.0,
             preempted: 0,
             preempted_ticks: 0,
+            timed: 0.0,
+            error: 0.0,
         }
     }
 }
@@ -166,6 +171,8 @@ pub(crate) struct OpenCalls {
     /// The calls' time so far, weighted, in ticks; and the same for the outermost call of each
     /// thread.
     pub(crate) ticks: f64,
+    /// The error of `ticks`, because the cost of probes is not known exactly.
+    pub(crate) error: f64,
     /// Calls that may or may not have returned.
     pub(crate) missed: Missed,
 }
@@ -236,9 +243,11 @@ impl Measured {
         if calls.value <= 0.0 && observed.samples == 0 {
             return None;
         }
+        let overlap = OVERLAP * units.resolution as f64;
+        let of_probes = observed.error_of_probes();
         let times = strata.ticks(open.weighted).map(|Times { total, mean }| Times {
-            total: widened(total, calls.value * OVERLAP * units.resolution as f64),
-            mean: widened(mean, OVERLAP * units.resolution as f64),
+            total: widened(total, calls.value * overlap + of_probes * total.value),
+            mean: widened(mean, overlap + of_probes * mean.value),
         });
         let unknown = strata.unknown_part(open.weighted);
         let open_ns = open.ticks / units.ticks_per_ns;
@@ -249,6 +258,7 @@ impl Measured {
         });
         // Open calls have taken some time, even if nothing is known of other calls.
         let total = total.or((open.number > 0).then(|| Estimate::at_least(open_ns)));
+        let total = total.map(|total| widened(total, open.error / units.ticks_per_ns));
         Some(FunctionReport {
             name: demangle(&self.name.to_string_lossy()),
             object: self.object.to_string_lossy().into_owned(),
@@ -301,6 +311,8 @@ impl Observed {
         let (ticks, weight) = (sample.ticks as f64 - empty, f64::from(sample.weight));
         let seen = ticks.max(0.0);
         self.samples += 1;
+        self.timed += weight.max(1.0) * seen;
+        self.error += weight.max(1.0) * f64::from(sample.error);
         self.min = self.min.min(seen);
         self.max = self.max.max(seen);
         if sample.preempted >= MIN_PREEMPTION {
@@ -352,6 +364,12 @@ impl Observed {
         if is_usual { &mut self.quantiles } else { &mut self.cold }
     }
 
+    /// The error of the timed calls, as a part of their time: that of the cost of probes inside
+    /// them.
+    fn error_of_probes(&self) -> f64 {
+        if self.timed > 0.0 { self.error / self.timed } else { 0.0 }
+    }
+
     /// The number of timed calls.
     pub(crate) fn samples(&self) -> u64 {
         self.samples
@@ -378,7 +396,10 @@ impl Observed {
                 low: seen(quantile.low),
                 high: quantile.high.map(seen),
             })
-            .map(|quantile| widened(quantile, OVERLAP * units.resolution as f64));
+            .map(|quantile| {
+                let of_probes = self.error_of_probes() * quantile.value;
+                widened(quantile, OVERLAP * units.resolution as f64 + of_probes)
+            });
         // Two readings of the clock cannot resolve a time shorter than that between them for an
         // empty call.
         let resolution = units.resolution.max(1) as f64;

@@ -25,6 +25,7 @@ use crate::function::FUNCTIONS;
 use crate::measured::{Missed, OpenCalls, Selection, Units};
 use crate::report::{Arc, Caller, Estimate, FunctionRef, FunctionReport, Latency};
 use crate::schedule::Schedule;
+use crate::session::unloaded::MissedCalls;
 use crate::stacks::{FunctionTime, Times};
 use crate::thread::{self, Limits};
 
@@ -48,7 +49,7 @@ impl Open {
     fn now() -> Self {
         let mut open = Self::default();
         let mut outermost = HashSet::new();
-        thread::open_calls(|thread, entry, Limits { least, most, .. }| {
+        thread::open_calls(|thread, entry, Limits { least, most, error, .. }| {
             let Some(function) = FUNCTIONS.get(entry.function as usize) else { return };
             if entry.function == 0 {
                 return;
@@ -75,6 +76,7 @@ impl Open {
             if outermost.insert((std::ptr::from_ref(thread), entry.function)) {
                 let ticks = most as f64;
                 calls.ticks += ticks;
+                calls.error += error as f64;
                 open.callers.entry(entry.function).or_default().call(entry.call_site, 1.0, ticks);
             }
         });
@@ -100,12 +102,14 @@ pub(crate) fn of(
     function_at: &FunctionAt<'_>,
     units: &Units,
     times: Option<&Times<'_>>,
+    unloaded: &MissedCalls,
 ) -> (Vec<FunctionReport>, Vec<Arc>) {
     let open = Open::now();
     let mut arcs = Arcs::default();
     let mut rows = Vec::new();
     for (index, measured) in (0..).zip(&schedule.functions).skip(1) {
         let mut strata = schedule.strata_now(index);
+        strata.missed(unloaded.in_object(measured.object));
         let mut calls = open.calls.get(&index).copied().unwrap_or_default();
         let Missed { calls: missed, least, most } = calls.missed;
         if missed > 0.0 && strata.are_unusual(least / missed) {
@@ -133,10 +137,22 @@ pub(crate) fn of(
             Some(key) => Caller::Function(key.clone()),
             None => Caller::Other(NOT_INSTRUMENTED.to_owned()),
         };
-        Some(Arc { caller, callee: keys.get(&edge.callee)?.clone(), calls: edge.calls, total_ns: edge.total })
+        let (calls, total_ns) = (edge.calls.or_least(), edge.total.map(Estimate::or_least));
+        Some(Arc { caller, callee: keys.get(&edge.callee)?.clone(), calls, total_ns })
     });
     let arcs = arcs.collect();
-    (rows.into_iter().map(|row| row.report).collect(), arcs)
+    (rows.into_iter().map(|row| without_guesses(row.report)).collect(), arcs)
+}
+
+/// A row without values that may be wrong by any factor.
+fn without_guesses(mut report: FunctionReport) -> FunctionReport {
+    report.calls = report.calls.or_least();
+    report.total_ns = report.total_ns.map(Estimate::or_least);
+    report.self_ns = report.self_ns.map(Estimate::or_least);
+    if let Some(latency) = &mut report.latency_ns {
+        latency.mean = latency.mean.or_least();
+    }
+    report
 }
 
 /// An arc with its estimates.
@@ -200,6 +216,7 @@ struct Sum {
 
 impl Sum {
     fn add(&mut self, estimate: &Estimate) {
+        let estimate = estimate.or_least();
         self.value += estimate.value;
         self.below = self.below.hypot(estimate.value - estimate.low);
         match estimate.high {

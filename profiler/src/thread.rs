@@ -7,6 +7,7 @@
 //! The service thread reuses those of threads that have ended.
 
 mod ring;
+mod sample;
 
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
@@ -16,47 +17,15 @@ use fastinst_sigsafe::blocks::{Block, Blocks};
 use wordpatch::tsc;
 
 use self::ring::Ring;
+pub(crate) use self::sample::{Limits, Sample};
 use crate::function::{FUNCTIONS, OwnTime, WindowNumber};
 use crate::pairing::{Entry, EntryStack};
 use crate::preemption::{self, Preemption};
 use crate::stack::Stack;
-use crate::{governor, own_process};
+use crate::{fire, governor, own_process};
 
 /// A probe that takes longer than this, in ticks, was preempted: about 0.1 ms.
 const MAX_PROBE_TIME: u64 = 250_000;
-
-/// A timed call.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sample {
-    pub(crate) function: u32,
-    /// The observation in which the call entered, and the number of calls that it represents; see
-    /// [`crate::measured`].
-    pub(crate) observation: u32,
-    pub(crate) weight: f32,
-    /// An address in the caller's code.
-    pub(crate) caller: usize,
-    /// Duration of the call without preemption, in ticks; the maximum, if its exit was missed.
-    pub(crate) ticks: u64,
-    /// Minimum duration of the call: equal to `ticks`, unless its exit was missed.
-    pub(crate) least: u64,
-    /// Duration of preemption, in ticks.
-    pub(crate) preempted: u64,
-    /// Whether the call, or a call inside it, was one of the first after a probe was activated.
-    pub(crate) is_cold: bool,
-    /// Whether the call represents calls that were cut off
-    /// ([`crate::function::Function::is_late`]), or was cut off itself.
-    pub(crate) is_late: bool,
-}
-
-/// What is known of the time of a call without probes and preemption, in ticks.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) least: u64,
-    /// The time so far, or until the call was found to have ended.
-    pub(crate) most: u64,
-    /// Whether the call was open when the exit period of its entry ended.
-    was_cut_off: bool,
-}
 
 /// A thread's block. Mapped zeroed; all zero is its initial state.
 pub(crate) struct Thread {
@@ -288,7 +257,7 @@ impl Thread {
         if is_open(entry) || !self.stack.is_only() {
             return;
         }
-        let Limits { least, most, was_cut_off: is_late } = self.limits(entry, preempted, tsc::now());
+        let Limits { least, most, was_cut_off: is_late, .. } = self.limits(entry, preempted, tsc::now());
         let ticks = most.max(1);
         let least = least.min(ticks - 1);
         let &Entry { function, observation, weight, call_site: caller, .. } = entry;
@@ -307,8 +276,12 @@ impl Thread {
     /// What is known by `now` of the time of a call that may have ended without an observed exit,
     /// if the thread has been preempted for this time.
     fn limits(&self, entry: &Entry, preempted: u64, now: u64) -> Limits {
-        let lost = preempted.saturating_sub(entry.preempted) + self.overhead().saturating_sub(entry.overhead);
-        let until = |time: u64| time.saturating_sub(entry.ticks).saturating_sub(lost);
+        let preempted = preempted.saturating_sub(entry.preempted);
+        let overhead = self.overhead().saturating_sub(entry.overhead);
+        let without_probes = |time: u64| {
+            fire::without_probes(time.saturating_sub(entry.ticks).saturating_sub(preempted), overhead)
+        };
+        let until = |time: u64| without_probes(time).0;
         // Some of the lost time may be later than that, so the limit is a low one.
         let seen = FUNCTIONS
             .get(entry.function as usize)
@@ -316,6 +289,7 @@ impl Thread {
         Limits {
             least: entry.held_for().max(seen.map_or(0, until)),
             most: until(now),
+            error: without_probes(now).1,
             was_cut_off: seen.is_some(),
         }
     }

@@ -105,6 +105,9 @@ pub enum EarlyCalls {
     Counted(u64),
     /// Calls to the function were not counted for a while.
     Interrupted,
+    /// This number of calls was counted, either to the function or to another one that was loaded
+    /// at the same address before or after it.
+    OfUnloaded(u64),
 }
 
 /// The registered providers.

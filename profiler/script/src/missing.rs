@@ -26,7 +26,9 @@ impl Missing {
     pub(crate) fn add(&mut self, function: Option<u32>, calls: &EarlyCalls) {
         match (function, calls) {
             (Some(function), EarlyCalls::Counted(calls)) => *self.early.entry(function).or_default() += calls,
-            (None, EarlyCalls::Counted(calls)) => self.unassigned += calls,
+            (None, EarlyCalls::Counted(calls)) | (_, EarlyCalls::OfUnloaded(calls)) => {
+                self.unassigned += calls
+            }
             (Some(function), EarlyCalls::Interrupted) => *self.interrupted.entry(function).or_default() += 1,
             (None, EarlyCalls::Interrupted) => self.unassigned_interrupted += 1,
         }

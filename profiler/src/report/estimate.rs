@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 /// is a `high`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The best estimate; equal to `low` if nothing better is known.
+    /// The best estimate. In a report, equal to `low` if there is no `high`, except for
+    /// percentiles, where it is that of the timed calls.
     pub value: f64,
     /// The lower end of the 95 % confidence interval.
     pub low: f64,
@@ -61,12 +62,21 @@ impl Estimate {
         }
     }
 
-    /// The sum of two independently estimated figures: half-widths are added in quadrature.
+    /// The figure, with its lower end as its value if it has no upper end: a value that may be
+    /// wrong by any factor is of no use.
+    #[must_use]
+    pub fn or_least(self) -> Estimate {
+        if self.high.is_none() { Estimate::at_least(self.low) } else { self }
+    }
+
+    /// The sum of two independently estimated figures: half-widths are added in quadrature. Of a
+    /// figure without an upper end, only the lower end is used.
     #[must_use]
     pub fn plus(&self, other: &Estimate) -> Estimate {
-        let value = self.value + other.value;
-        let below = (self.value - self.low).hypot(other.value - other.low);
-        let above = self.high.zip(other.high).map(|(one, two)| (one - self.value).hypot(two - other.value));
+        let (one, two) = (self.or_least(), other.or_least());
+        let value = one.value + two.value;
+        let below = (one.value - one.low).hypot(two.value - two.low);
+        let above = one.high.zip(two.high).map(|(most, other)| (most - one.value).hypot(other - two.value));
         Estimate::within(value, value - below, value + above.unwrap_or(f64::INFINITY))
     }
 
@@ -129,6 +139,10 @@ mod tests {
         check(three, Estimate::exact(2.0), Estimate::within(12.0, 9.0, 18.0));
         check(three, Estimate::within(10.0, 6.0, 18.0), Estimate::within(20.0, 15.0, 30.0));
         check(Estimate::at_least(1.0), three, Estimate::within(11.0, 8.0, f64::INFINITY));
+        // Each of them may be anything from 50 on, whatever its value.
+        let guess = Estimate::within(60_000.0, 50.0, f64::INFINITY);
+        check(guess, guess, Estimate::at_least(100.0));
+        check(guess, three, Estimate::within(60.0, 57.0, f64::INFINITY));
     }
 
     #[test]

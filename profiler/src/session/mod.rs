@@ -8,6 +8,7 @@
 mod finish;
 mod probes;
 mod reconfigure;
+pub(crate) mod unloaded;
 pub(crate) mod write;
 
 use std::collections::HashMap;
@@ -73,6 +74,9 @@ struct Session {
     early_calls: HashMap<usize, probes::Early>,
     /// The number of early calls whose functions are not known: they may belong to any function.
     unassigned_calls: u64,
+    /// The number of early calls that may belong to any function of a library that was unloaded, or
+    /// of one that was loaded in its place.
+    calls_of_unloaded: u64,
     bodies: Bodies,
     reclaiming: Reclaiming,
     retries: Retries,
@@ -178,6 +182,7 @@ impl Session {
             by_address: HashMap::new(),
             early_calls: HashMap::new(),
             unassigned_calls: 0,
+            calls_of_unloaded: 0,
             bodies: Bodies::default(),
             reclaiming: Reclaiming::new(),
             retries: Retries::new(),
@@ -311,6 +316,7 @@ pub(crate) fn restart_in_child() {
         session.written = None;
         session.early_calls.clear();
         session.unassigned_calls = 0;
+        session.calls_of_unloaded = 0;
         provider::take_early_calls(|_, _| {});
         session.identity.pid = std::process::id();
         session.identity.is_fork_child = true;

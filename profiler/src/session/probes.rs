@@ -20,6 +20,8 @@ use crate::schedule::switch_on;
 pub(super) struct Early {
     counted: u64,
     is_interrupted: bool,
+    /// Calls to this or another function that was loaded at the same address.
+    of_unloaded: u64,
 }
 
 impl Early {
@@ -27,6 +29,7 @@ impl Early {
         match calls {
             EarlyCalls::Counted(calls) => self.counted += calls,
             EarlyCalls::Interrupted => self.is_interrupted = true,
+            EarlyCalls::OfUnloaded(calls) => self.of_unloaded += calls,
         }
     }
 }
@@ -137,6 +140,8 @@ impl Session {
                 .iter_mut()
                 .for_each(|function| function.observed_mut().strata.missed(unassigned));
         }
+        self.calls_of_unloaded +=
+            early.values_mut().map(|calls| std::mem::take(&mut calls.of_unloaded)).sum::<u64>();
         let (functions, by_address) = (&mut self.schedule.functions, &self.by_address);
         early.retain(|address, calls| match by_address.get(address) {
             Some(index) => {
@@ -149,6 +154,14 @@ impl Session {
             // Its probes have not been made yet.
             None => true,
         });
+    }
+
+    /// The number of early calls whose functions are not known, because their library was unloaded
+    /// before its probes were made: they may be calls of any function of such a library.
+    pub(super) fn calls_of_unloaded(&self) -> u64 {
+        let counted = self.early_calls.iter().filter(|(_, calls)| calls.counted > 0);
+        let unknown = counted.filter(|(address, _)| provider::function_at(**address).is_none());
+        self.calls_of_unloaded + unknown.map(|(_, calls)| calls.counted).sum::<u64>()
     }
 
     /// Adds the early calls of functions that have no probes when the process ends: their sites

@@ -10,6 +10,7 @@ use fastinst::provider;
 use wordpatch::calibration;
 
 use super::Session;
+use super::unloaded::MissedCalls;
 use crate::error::Error;
 use crate::locations::disambiguate;
 use crate::measured::Units;
@@ -60,7 +61,9 @@ impl Session {
         let times = self.stacks.times(self.waiting(thread_time));
         self.bodies.sort();
         let function_at = |address| self.bodies.function_at(address);
-        let (mut functions, arcs) = summary::of(&self.schedule, &function_at, &units, times.as_ref());
+        let missed = MissedCalls::of_unloaded(self.calls_of_unloaded());
+        let (mut functions, arcs) =
+            summary::of(&self.schedule, &function_at, &units, times.as_ref(), &missed);
         disambiguate(&mut functions, &mut self.locations);
         let spent = self.governor.spent();
         Report {
@@ -90,6 +93,7 @@ impl Session {
             },
             notes: (notes().into_iter().chain(self.note_of_change()))
                 .chain(self.stacks.note().map(str::to_owned))
+                .chain(missed.note())
                 .chain(calibration::status().warning())
                 .collect(),
             functions,

@@ -5,7 +5,8 @@
 //! each thread whether it is blocked and where its stack is (`/proc/self/task/*/syscall`,
 //! proc_pid_syscall(5)), and copies the stack from memory. No signal is sent, so no system call is
 //! interrupted, and the thread does not notice. If the thread has moved or runs after the copy, the
-//! copy is discarded.
+//! copy is discarded. That happens to short waits more often than to long ones; therefore, it is
+//! recorded where the thread was before ([`Spot`]), and for how long it has waited.
 //!
 //! How long a thread has waited is not estimated: the kernel knows how long it has run or was ready
 //! to run (`schedstat`, Documentation/scheduler/sched-stats.rst), and it has waited for the rest of
@@ -69,6 +70,8 @@ pub(super) struct Snapshot {
     /// Nanoseconds since the last snapshot.
     pub(super) span: f64,
     pub(super) stacks: Vec<Blocked>,
+    /// The threads that moved while their stacks were copied.
+    pub(super) moved: Vec<Moved>,
     /// Waiting time for which there is no stack, in nanoseconds.
     pub(super) unknown: f64,
     /// Waiting time so far that was not attributed to any stack, in nanoseconds.
@@ -77,13 +80,26 @@ pub(super) struct Snapshot {
     pub(super) ended: Vec<u32>,
 }
 
+/// Where a thread waits: its kernel id and its registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Spot {
+    pub(super) thread: u32,
+    pub(super) ip: u64,
+    pub(super) sp: u64,
+}
+
+/// A thread that was waiting, and moved while its stack was copied.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moved {
+    pub(super) spot: Spot,
+    /// How long the thread has waited since it was last seen waiting, in nanoseconds.
+    pub(super) waited: f64,
+}
+
 /// A waiting thread.
 #[derive(Debug)]
 pub(super) struct Blocked {
-    /// The thread's kernel id.
-    pub(super) thread: u32,
-    ip: u64,
-    sp: u64,
+    pub(super) spot: Spot,
     stack: Box<[u8]>,
     /// How long the thread has waited since it was last seen waiting, in nanoseconds.
     pub(super) waited: f64,
@@ -91,7 +107,7 @@ pub(super) struct Blocked {
 
 impl Blocked {
     pub(super) fn sample(&self) -> RawSample<'_> {
-        RawSample { ip: self.ip, sp: self.sp, bp: NO_FRAME_POINTER, stack: &self.stack }
+        RawSample { ip: self.spot.ip, sp: self.spot.sp, bp: NO_FRAME_POINTER, stack: &self.stack }
     }
 }
 
@@ -303,6 +319,7 @@ impl Threads {
             unseen: self.unseen,
             ended: mem::take(&mut self.ended),
             stacks: Vec::new(),
+            moved: Vec::new(),
         };
         let number = self.watched.len();
         self.watched.sort_by_key(|thread| thread.since.is_some());
@@ -314,8 +331,10 @@ impl Threads {
             }
             let thread = &mut self.watched[at];
             match thread.look(span, &self.memory, &mut self.buffer) {
-                Some(blocked) => snapshot.stacks.extend(blocked),
-                None => (thread.has_ended, self.has_ended) = (true, true),
+                Look::Awake => {}
+                Look::Blocked(blocked) => snapshot.stacks.push(blocked),
+                Look::Moved(moved) => snapshot.moved.push(moved),
+                Look::Ended => (thread.has_ended, self.has_ended) = (true, true),
             }
         }
         self.remove_ended();
@@ -331,34 +350,47 @@ impl Watched {
         Ok(Self { id, state, times, since: None, waited: 0.0, has_ended: false })
     }
 
-    /// The stack, if the thread waits; the last snapshot was `span` nanoseconds ago. `None` if the
-    /// thread has ended.
-    fn look(&mut self, span: f64, memory: &File, buffer: &mut [u8]) -> Option<Option<Blocked>> {
+    /// Looks at the thread; the last snapshot was `span` nanoseconds ago.
+    fn look(&mut self, span: f64, memory: &File, buffer: &mut [u8]) -> Look {
         let before = State::of(&self.state);
         if before == State::Ended {
-            return None;
+            return Look::Ended;
         }
+        // If the thread has run in between, the copy may mix two moments.
         let copied = match before {
-            State::Blocked { sp, ip } => memory.read_at(buffer, sp).ok().map(|length| (sp, ip, length)),
+            State::Blocked { sp, .. } => memory.read_at(buffer, sp).ok(),
             _ => None,
         };
-        let (now, awake) = (Instant::now(), awake(&self.times)?);
+        let copied = copied.filter(|_| State::of(&self.state) == before);
+        let now = Instant::now();
+        let Some(awake) = awake(&self.times) else { return Look::Ended };
         self.waited = match self.since {
             Some((since, then)) => (now.duration_since(since).as_nanos() as f64 - (awake - then)).max(0.0),
             None => span,
         };
-        // If the thread has run in between, the copy may mix two moments.
-        let copied = copied.filter(|_| State::of(&self.state) == before);
-        let Some((sp, ip, length)) = copied else {
+        let State::Blocked { sp, ip } = before else {
             if self.since.is_none() {
                 (self.since, self.waited) = (Some((now, awake)), 0.0);
             }
-            return Some(None);
+            return Look::Awake;
         };
         self.since = Some((now, awake));
         let waited = mem::take(&mut self.waited);
-        Some(Some(Blocked { thread: self.id, ip, sp, stack: buffer[..length].into(), waited }))
+        let spot = Spot { thread: self.id, ip, sp };
+        match copied {
+            Some(length) => Look::Blocked(Blocked { spot, stack: buffer[..length].into(), waited }),
+            None => Look::Moved(Moved { spot, waited }),
+        }
     }
+}
+
+/// What a thread was found to do.
+enum Look {
+    /// It runs, or is ready to run.
+    Awake,
+    Blocked(Blocked),
+    Moved(Moved),
+    Ended,
 }
 
 /// How long a thread has run, or was ready to run, in nanoseconds.
@@ -473,6 +505,7 @@ mod tests {
             let snapshot = threads.look(1, &mut last, &mut random);
             waited.extend(snapshot.stacks.iter().map(|blocked| blocked.waited));
             assert!(snapshot.stacks.iter().all(|blocked| blocked.stack.len() > 512), "frames of a thread");
+            assert!(snapshot.moved.is_empty(), "it does not move");
         }
         let all = start.elapsed().as_nanos() as f64;
         assert!(waited.iter().sum::<f64>() <= all, "{waited:?} of {all}");
@@ -483,6 +516,36 @@ mod tests {
         }
         threads.follow();
         assert!(threads.watched.iter().all(|thread| thread.id != id), "it has ended");
+    }
+
+    /// A thread that waits for a few microseconds at a time is often awake after its stack was
+    /// copied. It is seen, and its waiting is not attributed to where it is seen next.
+    #[test]
+    fn a_thread_that_moves_while_it_is_looked_at_is_seen() {
+        let (send, receive) = std::sync::mpsc::channel();
+        let stop = Arc::new(AtomicU32::new(0));
+        let is_stopped = Arc::clone(&stop);
+        let sleeper = std::thread::spawn(move || {
+            send.send(nix::unistd::gettid().as_raw() as u32).expect("the test waits for it");
+            while is_stopped.load(Ordering::Relaxed) == 0 {
+                std::thread::sleep(Duration::from_micros(1));
+            }
+        });
+        let id = receive.recv().expect("the thread sends it");
+        let mut threads = Threads::open().expect("there is /proc");
+        threads.watched.retain(|thread| thread.id == id);
+        let mut random = SmallRng::seed_from_u64(1);
+        let (start, mut last) = (Instant::now(), Instant::now());
+        let (mut seen, mut moved) = (0.0, 0.0);
+        while moved == 0.0 || seen == 0.0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "{seen} {moved}");
+            let snapshot = threads.look(1, &mut last, &mut random);
+            seen += snapshot.stacks.iter().map(|blocked| blocked.waited).sum::<f64>();
+            moved += snapshot.moved.iter().map(|moved| moved.waited).sum::<f64>();
+        }
+        assert!(seen + moved <= start.elapsed().as_nanos() as f64);
+        stop.store(1, Ordering::Relaxed);
+        sleeper.join().expect("the thread ends");
     }
 
     /// As in a container: what was forbidden before the start does not matter.

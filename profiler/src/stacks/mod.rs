@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
-use blocked::{Companion, Snapshot};
+use blocked::{Companion, Moved, Snapshot, Spot};
 use contexts::{Contexts, FrameState};
 use events::{Events, RawSample, Record};
 use tally::{Functions, Tally};
@@ -89,9 +89,16 @@ struct Sample {
 enum Of {
     /// A thread that ran, and the number of samples that this one represents.
     Running(Frames, f64),
-    /// A snapshot of the waiting threads; for each, its thread id, its stack, and how long it has
+    /// A snapshot of the waiting threads; for each, where it waits, its stack, and how long it has
     /// waited.
-    Waiting { span: f64, stacks: Vec<(u32, Frames, f64)>, unknown: f64, unseen: f64, ended: Vec<u32> },
+    Waiting {
+        span: f64,
+        stacks: Vec<(Spot, Frames, f64)>,
+        moved: Vec<Moved>,
+        unknown: f64,
+        unseen: f64,
+        ended: Vec<u32>,
+    },
 }
 
 #[derive(Debug)]
@@ -237,13 +244,13 @@ impl Stacks {
             Record::Lost(number) => tally.lost += number,
         });
         for snapshot in self.companion.iter().flat_map(Companion::take) {
-            let Snapshot { span, stacks, unknown, unseen, ended } = snapshot;
+            let Snapshot { span, stacks, moved, unknown, unseen, ended } = snapshot;
             // A thread that waits in the profiler's code does so because of the profiler.
             let stacks = stacks
                 .iter()
                 .inspect(|_| unwound += 1)
-                .filter_map(|blocked| Some((blocked.thread, unwind(&blocked.sample())?, blocked.waited)));
-            let of = Of::Waiting { span, stacks: stacks.collect(), unknown, unseen, ended };
+                .filter_map(|blocked| Some((blocked.spot, unwind(&blocked.sample())?, blocked.waited)));
+            let of = Of::Waiting { span, stacks: stacks.collect(), moved, unknown, unseen, ended };
             delayed.push_back(Sample { at, of });
         }
         while let Some(sample) = self.delayed.pop_front_if(|sample| at.duration_since(sample.at) > DELAY) {
@@ -260,14 +267,15 @@ impl Stacks {
                 let functions = self.functions(frames);
                 self.tally.add(&functions, *weight);
             }
-            Of::Waiting { span, stacks, unknown, unseen, ended } => {
+            Of::Waiting { span, stacks, moved, unknown, unseen, ended } => {
                 // Must be done before another thread gets the same id.
                 ended.iter().for_each(|thread| self.waits.ended(*thread));
                 self.waits.begin(*span);
-                for (thread, frames, waited) in stacks {
+                for (spot, frames, waited) in stacks {
                     let functions = self.functions(frames);
-                    self.waits.add(*thread, &functions, *waited);
+                    self.waits.add(*spot, &functions, *waited);
                 }
+                moved.iter().for_each(|moved| self.waits.add_moved(moved));
                 self.waits.add_unknown(*unknown, *unseen);
             }
         }
@@ -306,6 +314,7 @@ impl Stacks {
         while let Some(sample) = self.delayed.pop_front() {
             self.count(&sample.of);
         }
+        self.waits.attribute_moved();
     }
 
     /// Takes no more snapshots of threads that wait, and waits until their thread has ended.

@@ -283,6 +283,7 @@ pub(super) mod tests {
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};
 
+    use super::super::blocked::Spot;
     use super::*;
 
     fn chain(functions: &[u32]) -> Functions {
@@ -347,7 +348,7 @@ pub(super) mod tests {
         let mut waits = Waits::default();
         for _ in 0..50 {
             waits.begin(1e7);
-            waits.add(7, &chain(&[2]), 1e7);
+            waits.add(Spot { thread: 7, ip: 0, sp: 0 }, &chain(&[2]), 1e7);
         }
         waits.add_unknown(0.0, 1e8);
         let times = Times::new(&tally, Some(&waits), 1e6, 5e8, 1e9).unwrap();

@@ -6,6 +6,11 @@
 //! seen waiting is known exactly, and attributed to where it is seen now: the sum over all
 //! functions is correct, and its parts are estimated.
 //!
+//! Some threads move while their stacks are copied, more often if their waits are short. Their time
+//! is divided like that of the stacks that were seen at the same [`Spot`]. That division is not
+//! certain, so it is not part of lower limits, and all of this time is part of the upper limits of
+//! each function seen at the spot. If nothing was seen there, it may be the time of any function.
+//!
 //! The variance is estimated from successive differences, as for strata ([`crate::strata`]): if a
 //! thread was in a function in only one of two successive snapshots, the moment of the change in
 //! between is unknown. A thread that always waits in the same function has no variance. Threads may
@@ -15,6 +20,7 @@
 
 use std::collections::HashMap;
 
+use super::blocked::{Moved, Spot};
 use super::tally::{Functions, limits};
 use crate::interval::{most_for, student};
 use crate::report::Estimate;
@@ -89,6 +95,45 @@ struct Seen {
     first: Option<f64>,
 }
 
+/// Maximum number of spots that are known, and of different stacks at each.
+const MAX_SPOTS: usize = 2048;
+const MAX_STACKS: usize = 8;
+
+/// What was seen at a spot.
+#[derive(Debug, Default)]
+struct AtSpot {
+    /// Stacks, and their waiting time, in nanoseconds.
+    stacks: Vec<(Vec<Place>, f64)>,
+    /// The time of further stacks.
+    others: f64,
+    /// The time of threads that moved while they were looked at.
+    moved: f64,
+}
+
+impl AtSpot {
+    fn saw(&mut self, places: &[Place], waited: f64) {
+        match self.stacks.iter().position(|(known, _)| known == places) {
+            Some(number) => self.stacks[number].1 += waited,
+            None if self.stacks.len() < MAX_STACKS => self.stacks.push((places.to_vec(), waited)),
+            None => self.others += waited,
+        }
+    }
+
+    /// Heap memory, in bytes.
+    fn memory(&self) -> usize {
+        let of_stacks = self.stacks.iter().map(|(places, _)| places.capacity() * size_of::<Place>());
+        of_stacks.sum::<usize>() + self.stacks.capacity() * size_of::<(Vec<Place>, f64)>()
+    }
+}
+
+/// The time of threads that moved while they were looked at which belongs to a place, in
+/// nanoseconds: an estimate, and its upper limit.
+#[derive(Clone, Copy, Debug, Default)]
+struct OfMoved {
+    time: f64,
+    most: f64,
+}
+
 /// The snapshots so far.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
@@ -102,6 +147,13 @@ pub(crate) struct Waits {
     places: HashMap<Place, Series>,
     /// Indexed by kernel thread id.
     threads: HashMap<u32, Seen>,
+    spots: HashMap<Spot, AtSpot>,
+    /// The time of threads that moved at other spots, in nanoseconds.
+    moved_elsewhere: f64,
+    /// Set by [`Waits::attribute_moved`]: the time of all threads that moved, by place, and where
+    /// no stack was seen.
+    of_moved: HashMap<Place, OfMoved>,
+    moved_unknown: f64,
 }
 
 impl Waits {
@@ -111,11 +163,14 @@ impl Waits {
         self.time += span;
     }
 
-    /// Adds a thread, by its kernel id, that has waited for this time, in nanoseconds.
-    pub(super) fn add(&mut self, thread: u32, functions: &Functions, waited: f64) {
+    /// Adds a thread that has waited for this time, in nanoseconds.
+    pub(super) fn add(&mut self, spot: Spot, functions: &Functions, waited: f64) {
         let places = places(functions);
         self.saw(&places, waited);
-        let first = match self.threads.get(&thread) {
+        if let Some(at) = self.at_spot(spot) {
+            at.saw(&places, waited);
+        }
+        let first = match self.threads.get(&spot.thread) {
             Some(before) => {
                 for (one, other, waited) in
                     [(&places, &before.places, waited), (&before.places, &places, -waited)]
@@ -128,11 +183,54 @@ impl Waits {
             }
             None => Some(waited),
         };
-        self.threads.insert(thread, Seen { places, first });
+        self.threads.insert(spot.thread, Seen { places, first });
+    }
+
+    /// Adds a thread that has moved while it was looked at.
+    pub(super) fn add_moved(&mut self, moved: &Moved) {
+        self.stacks += 1.0;
+        self.waited += moved.waited;
+        match self.at_spot(moved.spot) {
+            Some(at) => at.moved += moved.waited,
+            None => self.moved_elsewhere += moved.waited,
+        }
+    }
+
+    fn at_spot(&mut self, spot: Spot) -> Option<&mut AtSpot> {
+        let is_known = self.spots.contains_key(&spot);
+        (is_known || self.spots.len() < MAX_SPOTS).then(|| self.spots.entry(spot).or_default())
+    }
+
+    /// Attributes the time of the threads that have moved so far. To be called before the estimates
+    /// are used.
+    pub(super) fn attribute_moved(&mut self) {
+        self.of_moved.clear();
+        self.moved_unknown = self.moved_elsewhere;
+        for at in self.spots.values().filter(|at| at.moved > 0.0) {
+            let seen = at.others + at.stacks.iter().map(|(_, time)| time).sum::<f64>();
+            if seen <= 0.0 {
+                self.moved_unknown += at.moved;
+                continue;
+            }
+            for (number, (places, _)) in at.stacks.iter().enumerate() {
+                for place in places {
+                    let holds = |(places, _): &&(Vec<Place>, f64)| places.binary_search(place).is_ok();
+                    // The place was handled with an earlier stack.
+                    if at.stacks[..number].iter().any(|stack| holds(&stack)) {
+                        continue;
+                    }
+                    let time: f64 = at.stacks.iter().filter(holds).map(|(_, time)| time).sum();
+                    let of_moved = self.of_moved.entry(*place).or_default();
+                    of_moved.time += at.moved * time / seen;
+                    of_moved.most += at.moved;
+                }
+            }
+        }
     }
 
     /// Records that a thread has ended.
     pub(super) fn ended(&mut self, thread: u32) {
+        self.spots.retain(|spot, at| spot.thread != thread || at.moved > 0.0);
         // For each thread that was seen once, others may not have been seen at all.
         if let Some(Seen { places, first: Some(waited) }) = self.threads.remove(&thread) {
             for place in places {
@@ -170,18 +268,18 @@ impl Waits {
 
     /// The waiting time of calls to a function, in nanoseconds.
     pub(super) fn of(&self, function: u32) -> Estimate {
-        let partial = self.series(Place::Partial).time - self.series(Place::InPartial(function)).time;
+        let partial = self.most(Place::Partial) - self.series(Place::InPartial(function)).time;
         self.estimate(Place::In(function), partial)
     }
 
     /// The waiting time of a function without its callees, in nanoseconds.
     pub(super) fn of_own(&self, function: u32) -> Estimate {
-        self.estimate(Place::Innermost(function), self.series(Place::Headless).time)
+        self.estimate(Place::Innermost(function), self.most(Place::Headless))
     }
 
     /// The waiting time of calls along an arc, in nanoseconds.
     pub(super) fn of_arc(&self, (caller, callee): (Option<u32>, u32)) -> Estimate {
-        self.estimate(Place::Arc(caller, callee), self.series(Place::Partial).time)
+        self.estimate(Place::Arc(caller, callee), self.most(Place::Partial))
     }
 
     /// The arcs that were seen.
@@ -198,17 +296,30 @@ impl Waits {
         self.places.capacity() * size_of::<(Place, Series)>()
             + self.threads.capacity() * size_of::<(u32, Seen)>()
             + of_threads.sum::<usize>()
+            + self.spots.capacity() * size_of::<(Spot, AtSpot)>()
+            + self.spots.values().map(AtSpot::memory).sum::<usize>()
+            + self.of_moved.capacity() * size_of::<(Place, OfMoved)>()
     }
 
     fn series(&self, place: Place) -> Series {
         self.places.get(&place).copied().unwrap_or_default()
     }
 
+    fn of_moved(&self, place: Place) -> OfMoved {
+        self.of_moved.get(&place).copied().unwrap_or_default()
+    }
+
+    /// The longest possible time of a place whose stacks are not known, in nanoseconds.
+    fn most(&self, place: Place) -> f64 {
+        self.series(place).time + self.of_moved(place).most
+    }
+
     /// The waiting time of a place, to which `unknown` nanoseconds may belong as well.
     fn estimate(&self, place: Place, unknown: f64) -> Estimate {
-        let series = self.series(place);
+        let (series, moved) = (self.series(place), self.of_moved(place));
         let (low, high) = self.limits(series);
-        Estimate::within(series.time, low, high + unknown.max(0.0))
+        let high = high + moved.most + self.moved_unknown + unknown.max(0.0);
+        Estimate::within(series.time + moved.time, low, high)
     }
 
     fn limits(&self, mut series: Series) -> (f64, f64) {
@@ -259,6 +370,10 @@ mod tests {
 
     use super::*;
 
+    fn spot(thread: u32) -> Spot {
+        Spot { thread, ip: 0, sp: 0 }
+    }
+
     fn in_function(function: u32) -> Functions {
         Functions { chain: vec![Some(function)], ..Functions::default() }
     }
@@ -268,7 +383,7 @@ mod tests {
         let mut waits = Waits::default();
         for _ in 0..100 {
             waits.begin(10.0);
-            waits.add(7, &in_function(1), 10.0);
+            waits.add(spot(7), &in_function(1), 10.0);
         }
         waits.add_unknown(0.0, 5.0);
         assert_eq!(waits.of(1), Estimate::exact(1000.0));
@@ -284,7 +399,7 @@ mod tests {
         let mut waits = Waits::default();
         for _ in 0..100 {
             waits.begin(10.0);
-            waits.add(7, &in_function(1), 10.0);
+            waits.add(spot(7), &in_function(1), 10.0);
             waits.add_unknown(20.0, 0.0);
         }
         assert!(waits.of(1).high.unwrap() >= 3000.0 && waits.of(2).high.unwrap() >= 2000.0);
@@ -292,7 +407,7 @@ mod tests {
         let mut waits = Waits::default();
         for _ in 0..100 {
             waits.begin(10.0);
-            waits.add(7, &Functions { is_partial: true, ..in_function(1) }, 10.0);
+            waits.add(spot(7), &Functions { is_partial: true, ..in_function(1) }, 10.0);
         }
         assert_eq!(waits.of(1).high, Some(1000.0), "it is in all of them");
         assert!(waits.of_own(2).high.unwrap() < 100.0, "the innermost one is known");
@@ -342,13 +457,13 @@ mod tests {
                         let is_looked_at = random.random_bool(share);
                         let Some(function) = waiter(at).filter(|_| is_looked_at) else { continue };
                         let waited = waited_by(*waiter, seen[thread], at);
-                        waits.add(thread as u32, &in_function(function), waited);
+                        waits.add(spot(thread as u32), &in_function(function), waited);
                         seen[thread] = at;
                     }
                     if short_lived(at).is_some() {
                         // A new thread each time.
                         let thread = 100 + (at / 7.0) as u32;
-                        waits.add(thread, &in_function(7), at - last);
+                        waits.add(spot(thread), &in_function(7), at - last);
                         waits.ended(thread);
                     }
                     last = at;
@@ -367,6 +482,47 @@ mod tests {
                 let held = held[function as usize];
                 assert!(held > runs * 92 / 100, "{function}: {held} of {runs}, {share} of the threads");
             }
+        }
+    }
+    /// A thread waits in short waits and in long ones, for half of the time each. A look takes a
+    /// tenth of a short wait, so a tenth of those are over before the stack is copied.
+    #[test]
+    fn short_waits_that_end_while_they_are_looked_at_are_not_lost() {
+        let (short, long) = (100.0, 10_000.0);
+        let mut random = SmallRng::seed_from_u64(3);
+        for is_same_spot in [false, true] {
+            let (runs, mut held, mut sum) = (200, [0; 2], 0.0);
+            for _ in 0..runs {
+                let mut waits = Waits::default();
+                let (mut at, mut last) = (0.0, 0.0);
+                while at < 2e6 {
+                    at += random.random_range(2500.0..7500.0_f64);
+                    let in_cycle = at % (2.0 * long);
+                    let (function, rest) = if in_cycle < long {
+                        (1, short - in_cycle % short)
+                    } else {
+                        (2, 2.0 * long - in_cycle)
+                    };
+                    let spot = Spot { sp: if is_same_spot { 0 } else { function.into() }, ..spot(7) };
+                    waits.begin(at - last);
+                    if rest > short / 10.0 {
+                        waits.add(spot, &in_function(function), at - last);
+                    } else {
+                        waits.add_moved(&Moved { spot, waited: at - last });
+                    }
+                    last = at;
+                }
+                waits.attribute_moved();
+                for (function, held) in [1, 2].into_iter().zip(&mut held) {
+                    let Estimate { low, high, .. } = waits.of(function);
+                    *held += u32::from((low..=high.unwrap()).contains(&(at / 2.0)));
+                }
+                sum += waits.of(1).value / (at / 2.0);
+            }
+            assert!(held.iter().all(|held| *held > runs * 93 / 100), "{held:?} of {runs}");
+            let mean = sum / f64::from(runs);
+            let truth = if is_same_spot { 0.90..0.98 } else { 0.99..1.01 };
+            assert!(truth.contains(&mean), "{mean}");
         }
     }
 }

@@ -17,6 +17,7 @@ use std::sync::{Mutex, MutexGuard};
 use fastinst_sigsafe::Segments;
 
 use super::index::{Arrival, Index, PriorState};
+use crate::loaded;
 use crate::probe::{ProbeId, ProbeKind};
 use crate::provider::EarlyCalls;
 use crate::service;
@@ -24,8 +25,10 @@ use crate::service;
 /// An instrumented object that is or was loaded.
 pub(super) struct KnownObject {
     pub(super) range: Range<usize>,
-    /// Whether the object is loaded now.
+    /// Whether the object is loaded now, as far as known.
     pub(super) alive: AtomicBool,
+    /// Whether it is never unloaded.
+    pub(super) stays: bool,
     /// The number of entries that have arrived from the object although their sites are probes.
     pub(super) arrivals: AtomicU32,
     pub(super) index: Index,
@@ -132,9 +135,12 @@ pub fn arrival(kind: ProbeKind, this_fn: usize, return_address: usize) {
         PriorState::Queued => {}
         PriorState::Done if is_entry => {
             // Stops counting at the limit, so that threads do not contend for the counter's cache
-            // line.
-            if known.arrivals.load(Ordering::Relaxed) < TOO_MANY_ARRIVALS {
+            // line. But if the object was unloaded and loaded again, its sites are not probes yet.
+            let is_within_limit = known.arrivals.load(Ordering::Relaxed) < TOO_MANY_ARRIVALS;
+            if is_within_limit {
                 known.arrivals.fetch_add(1, Ordering::Relaxed);
+            }
+            if is_within_limit || !known.stays {
                 COUNTS.add(this_fn);
             }
             return;
@@ -326,6 +332,19 @@ pub(super) fn keep(function: usize, calls: u64) {
     }
 }
 
+/// The same for the count of an interval whose object is not loaded any more: another object may
+/// have been loaded in its place.
+pub(super) fn keep_of_unloaded(function: usize, calls: u64) {
+    if calls > 0 {
+        kept().of_functions.push((function, EarlyCalls::OfUnloaded(calls)));
+    }
+}
+
+/// The loader's number of unloads up to which the provider knows what is loaded, and the number
+/// before counts were last taken.
+pub(super) static FOLLOWED: AtomicU64 = AtomicU64::new(0);
+static BEFORE_LAST_TAKE: AtomicU64 = AtomicU64::new(0);
+
 /// An entry site of this function was off while it was retargeted.
 pub(super) fn interrupted(function: usize) {
     kept().of_functions.push((function, EarlyCalls::Interrupted));
@@ -353,18 +372,38 @@ pub(super) fn resolved(probe: ProbeId, function: usize) {
 /// probes are announced; the count of a function becomes available when its code is scanned. A
 /// forked child starts with the counts that its parent had not taken.
 ///
+/// Functions are identified by their addresses. If objects were unloaded meanwhile, counts of
+/// functions outside of the objects that stay loaded are [`EarlyCalls::OfUnloaded`].
+///
 /// The exceptions, which are not counted:
 /// * entries before the beginning of discovery;
 /// * entries of a site that cannot stay on while it is retargeted to its stub ([`super::relays`]),
 ///   for two calls to `membarrier`, and longer if the thread is preempted in between; its function
 ///   is [`EarlyCalls::Interrupted`];
-/// * in code whose calls never become probes, all entries except the first 100.
+/// * in code whose calls never become probes, all entries except the first 100, unless its object
+///   was loaded while the program ran.
 ///
 /// Takes a lock and may free memory. Callbacks may call it.
 pub(super) fn take(mut take: impl FnMut(usize, EarlyCalls)) -> u64 {
     let kept = std::mem::take(&mut kept().of_functions);
     kept.into_iter().for_each(|(function, calls)| take(function, calls));
-    COUNTS.take(|function, calls| take(function, EarlyCalls::Counted(calls)))
+    let mut counted = Vec::new();
+    let before = loaded::counters().unloads;
+    let missed = COUNTS.take(|function, calls| counted.push((function, calls)));
+    let after = loaded::counters().unloads;
+    // Nothing was unloaded while these calls were counted, and nothing is left to be retired.
+    let is_certain = BEFORE_LAST_TAKE.swap(before, Ordering::Relaxed) == after
+        && FOLLOWED.load(Ordering::Relaxed) == after;
+    let stays = |function| KNOWN.iter().any(|known| known.stays && known.range.contains(&function));
+    for (function, calls) in counted {
+        let calls = if is_certain || stays(function) {
+            EarlyCalls::Counted(calls)
+        } else {
+            EarlyCalls::OfUnloaded(calls)
+        };
+        take(function, calls);
+    }
+    missed
 }
 
 #[cfg(test)]
@@ -403,6 +442,7 @@ mod tests {
         let known = KnownObject {
             range: range.clone(),
             alive: AtomicBool::new(true),
+            stays: true,
             arrivals: AtomicU32::new(0),
             index: Index::new(range.start, starts),
         };

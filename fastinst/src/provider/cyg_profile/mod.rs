@@ -295,16 +295,19 @@ impl State {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = self.notes.clone();
-        let instrumented = self.objects.iter().chain(&self.unloaded).filter_map(|object| {
-            object.instrumented.as_ref().map(|instrumented| (object.loaded.path.display(), instrumented))
-        });
-        for (path, Instrumented { unsupported, known, .. }) in instrumented {
+        for object in self.objects.iter().chain(&self.unloaded) {
+            let Some(Instrumented { unsupported, known, .. }) = &object.instrumented else { continue };
+            let path = object.loaded.path.display();
             if *unsupported > 0 {
                 notes.push(format!(
                     "{path}: {unsupported} calls of the instrumentation functions have a form that cannot be switched, and are left unchanged"
                 ));
             }
-            if known.arrivals.load(Ordering::Relaxed) >= TOO_MANY_ARRIVALS {
+            // If the object was unloaded and loaded again, its sites are not probes yet.
+            if known.arrivals.load(Ordering::Relaxed) >= TOO_MANY_ARRIVALS
+                && known.alive.load(Ordering::Relaxed)
+                && (known.stays || object.is_unchanged())
+            {
                 notes.push(format!(
                     "{path}: calls of the instrumentation functions through registers (-mcmodel=large) are not profiled"
                 ));
@@ -360,6 +363,7 @@ impl State {
             self.retire(&objects);
         }
         self.counters = counters;
+        arrivals::FOLLOWED.store(counters.unloads, Ordering::Relaxed);
         for object in objects {
             if !self.objects.iter().any(|known| known.loaded == object) {
                 self.add(object);
@@ -380,7 +384,7 @@ impl State {
                 probe.unload();
             }
             for (function, calls) in instrumented.known.index.reset() {
-                arrivals::keep(function, calls);
+                arrivals::keep_of_unloaded(function, calls);
             }
             // SAFETY: the loader has unmapped the object, or has mapped another object, or the same
             // one again, at its address.
@@ -449,6 +453,7 @@ impl State {
         let known = KnownObject {
             range: loaded.range.clone(),
             alive: AtomicBool::new(true),
+            stays: loaded.stays,
             arrivals: AtomicU32::new(0),
             index,
         };
