@@ -215,6 +215,13 @@ pub enum Error {
         found: String,
     },
 
+    /// A report is given twice.
+    #[error("{} is the report of a process whose report is already included", path.display())]
+    SameReport {
+        /// The second file.
+        path: PathBuf,
+    },
+
     /// No function of a report has this name.
     #[error("no function `{name}` is in the report{}", if similar.is_empty() { String::new() } else { format!("; there is {similar}") })]
     UnknownFunction {

@@ -1,5 +1,6 @@
 //! `fastinst report`: prints recorded reports, single or merged.
 
+use std::collections::HashSet;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
@@ -108,12 +109,22 @@ fn print(arguments: &Report) -> Result<String, Error> {
     })
 }
 
-/// All reports, merged into one.
+/// All reports, merged into one. Writes a warning if they are not those of one run, since a pattern
+/// of file names may match older ones.
 fn merged(files: &[PathBuf]) -> Result<report::Report, Error> {
     let (first, others) = files.split_first().expect("clap requires a file");
     let mut report = json::read(first)?;
+    let mut parts = HashSet::from([(report.run.clone(), report.pid)]);
     for file in others {
-        report.merge(json::read(file)?);
+        let other = json::read(file)?;
+        if !parts.insert((other.run.clone(), other.pid)) {
+            return Err(Error::SameReport { path: file.clone() });
+        }
+        report.merge(other);
+    }
+    let runs = parts.iter().map(|(run, _)| run).collect::<HashSet<_>>().len();
+    if runs > 1 {
+        eprintln!("fastinst: warning: these are reports of {runs} different runs; their figures are added");
     }
     Ok(report)
 }

@@ -346,10 +346,19 @@ fn reports_are_merged() {
     fs::write(fixture.path("two.json"), REPORT).unwrap();
     let mut command = fastinst();
     command.current_dir(fixture.directory.path()).args(["report", "one.json", "two.json"]);
+    check_refused(&mut command, 1, "two.json is the report of a process whose report is already included");
+    let of_other_process = REPORT.replacen("\"pid\": 7", "\"pid\": 8", 1);
+    fs::write(fixture.path("two.json"), &of_other_process).unwrap();
     let output = command.output().unwrap();
     let table = stdout(&output);
+    assert!(output.stderr.is_empty());
     assert!(table.starts_with("fastinst: ./app (pid 7 and 1 more process), 2.00s\n"), "{table}");
     assert!(table.contains("\n100k ±4%  200ms ±7%   5.0% "), "{table}");
+    // An older one.
+    fs::write(fixture.path("two.json"), of_other_process.replacen('{', "{\"run\": \"1.2\", ", 1)).unwrap();
+    let output = command.output().unwrap();
+    let warning = "fastinst: warning: these are reports of 2 different runs; their figures are added\n";
+    assert_eq!(String::from_utf8_lossy(&output.stderr), warning);
     fs::write(fixture.path("two.json"), REPORT.replacen('2', "1", 1)).unwrap();
     check_refused(&mut command, 1, "two.json is a report of version 1");
 }
