@@ -214,11 +214,16 @@ fn complete(begin: u64, entry: &Entry, function: &Function, thread: &Thread) {
 ///
 /// The part of a probe's cost outside its readings of the clock was measured in a loop. In the
 /// program, the processor overlaps it more or less with other instructions: it is between nothing
-/// and twice as much.
+/// and twice as much. If the probes seem to have taken all of the time, because they were preempted
+/// for a while, nothing is known.
 #[inline(always)]
 pub(crate) fn without_probes(ticks: u64, overhead: u64) -> (u64, u64) {
     let unseen = overhead.saturating_mul(UNSEEN_PART.load(Ordering::Relaxed)) >> 10;
-    let most = ticks.saturating_sub(overhead - unseen);
+    let seen = overhead - unseen;
+    if seen >= ticks {
+        return (ticks / 2, ticks / 2);
+    }
+    let most = ticks - seen;
     let error = unseen.min(most / 2);
     (most - error, error)
 }
@@ -415,7 +420,7 @@ mod tests {
         let found = [(1000, 0), (1000, 200), (1000, 1000), (1000, 5000)]
             .map(|(ticks, overhead)| without_probes(ticks, overhead));
         UNSEEN_PART.store(part, Ordering::Relaxed);
-        assert_eq!(found, [(1000, 0), (800, 100), (250, 250), (0, 0)]);
+        assert_eq!(found, [(1000, 0), (800, 100), (250, 250), (500, 500)]);
     }
 
     #[test]

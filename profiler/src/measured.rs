@@ -258,6 +258,8 @@ impl Measured {
         });
         // Open calls have taken some time, even if nothing is known of other calls.
         let total = total.or((open.number > 0).then(|| Estimate::at_least(open_ns)));
+        // Whatever the calls took, the program's threads did not live longer.
+        let total = total.or(Some(Estimate::within(0.0, 0.0, units.thread_time)));
         let total = total.map(|total| widened(total, open.error / units.ticks_per_ns));
         Some(FunctionReport {
             name: demangle(&self.name.to_string_lossy()),
@@ -292,7 +294,7 @@ const OVERLAP: f64 = 0.5;
 /// percent of the estimate. As everywhere, there is no upper limit if the error would exceed 100 %.
 fn widened(estimate: Estimate, by: f64) -> Estimate {
     let value = estimate.value.max(0.0);
-    if by < 0.005 * value {
+    if by <= 0.005 * value {
         return estimate;
     }
     let high = estimate.high.map(|high| high + by).filter(|high| high - value <= value);
@@ -367,7 +369,7 @@ impl Observed {
     /// The error of the timed calls, as a part of their time: that of the cost of probes inside
     /// them.
     fn error_of_probes(&self) -> f64 {
-        if self.timed > 0.0 { self.error / self.timed } else { 0.0 }
+        if self.timed > 0.0 { (self.error / self.timed).min(1.0) } else { 0.0 }
     }
 
     /// The number of timed calls.

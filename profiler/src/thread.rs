@@ -27,6 +27,11 @@ use crate::{fire, governor, own_process};
 /// A probe that takes longer than this, in ticks, was preempted: about 0.1 ms.
 const MAX_PROBE_TIME: u64 = 250_000;
 
+/// A sample for which there is no room waits for it for one in this number of the ticks of its
+/// call, and at most for this number of ticks, about ten milliseconds.
+const WAIT_FOR_ROOM: u64 = 64;
+const LONGEST_WAIT_FOR_ROOM: u64 = 25_000_000;
+
 /// A thread's block. Mapped zeroed; all zero is its initial state.
 pub(crate) struct Thread {
     /// Kernel id of the thread that owns the block; 0 if it is free.
@@ -294,18 +299,30 @@ impl Thread {
         }
     }
 
-    /// As [`Thread::record`], of a thread whose ring is full: if every call is to be timed, the
-    /// probe waits for the service thread, shorter than one that was preempted takes.
+    /// As [`Thread::record`], of a thread whose ring is full. If every call is to be timed, the
+    /// probe waits for the service thread, shorter than one that was preempted takes. It also waits
+    /// for a small part of the time of a long call, which may be the only one of its function.
     #[cold]
     fn record_later(&self, sample: Sample) {
-        let end = tsc::now() + MAX_PROBE_TIME / 2;
-        while governor::is_exact() && tsc::now() < end {
+        let begin = tsc::now();
+        let of_call = (sample.ticks / WAIT_FOR_ROOM).min(LONGEST_WAIT_FOR_ROOM);
+        let most = if governor::is_exact() { of_call.max(MAX_PROBE_TIME / 2) } else { of_call };
+        let mut waited = 0;
+        let mut is_recorded = false;
+        while !is_recorded && waited < most {
             std::hint::spin_loop();
-            if self.ring.push(sample) {
-                return;
-            }
+            is_recorded = self.ring.push(sample);
+            waited = tsc::now().wrapping_sub(begin);
         }
-        self.lose();
+        if !is_recorded {
+            self.lose();
+        }
+        if waited > MAX_PROBE_TIME && preemption::is_available() {
+            // The probe will be taken for one that was preempted, which the kernel does not
+            // confirm.
+            self.overhead
+                .store(self.overhead.load(Ordering::Relaxed).wrapping_add(waited), Ordering::Relaxed);
+        }
     }
 
     /// Passes a sample to the service thread. Called by the owning thread only.

@@ -319,7 +319,7 @@ fn a_report_is_printed_again() {
     let names = |options: &[&str]| {
         let table = report(options);
         let rows = table.lines().skip_while(|line| !line.starts_with('─')).skip(1);
-        rows.map(|row| row.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+        rows.map(|row| row.rsplit(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names(&["--sort", "name"]), ["main", "step"]);
     assert_eq!(names(&["--filter", "ma*,nothing"]), ["main"]);
