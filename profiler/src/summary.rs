@@ -149,9 +149,6 @@ fn without_guesses(mut report: FunctionReport) -> FunctionReport {
     report.calls = report.calls.or_least();
     report.total_ns = report.total_ns.map(Estimate::or_least);
     report.self_ns = report.self_ns.map(Estimate::or_least);
-    if let Some(latency) = &mut report.latency_ns {
-        latency.mean = latency.mean.or_least();
-    }
     report
 }
 

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 /// is a `high`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The best estimate. In a report, equal to `low` if there is no `high`, except for
-    /// percentiles, where it is that of the timed calls.
+    /// The best estimate. In a report, equal to `low` if there is no `high`, except for latencies,
+    /// where it is that of the timed calls.
     pub value: f64,
     /// The lower end of the 95 % confidence interval.
     pub low: f64,
