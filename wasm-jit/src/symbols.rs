@@ -40,10 +40,13 @@ impl FunctionInfo<'_> {
     }
 
     fn shown_name(&self) -> Option<String> {
+        self.unescaped_name().map(|name| printable(&name).into_owned())
+    }
+
+    fn unescaped_name(&self) -> Option<String> {
         let import = || self.import().map(|import| format!("{}::{}", import.module(), import.name()));
         let export = || self.exports().next().map(str::to_owned);
-        let name = self.name().map(demangle).or_else(import).or_else(export)?;
-        Some(printable(&name).into_owned())
+        self.name().map(demangle).or_else(import).or_else(export)
     }
 }
 
@@ -57,6 +60,13 @@ impl Symbols<'_> {
     /// name of the export for an exported function, and else `function[INDEX]`.
     pub fn function(&self, index: u32) -> String {
         let name = self.module.function(index).and_then(|function| function.shown_name());
+        name.unwrap_or_else(|| unnamed(index))
+    }
+
+    /// As [`function`](Self::function), but control characters are not escaped: for formats that
+    /// programs read.
+    pub fn unescaped_function(&self, index: u32) -> String {
+        let name = self.module.function(index).and_then(|function| function.unescaped_name());
         name.unwrap_or_else(|| unnamed(index))
     }
 

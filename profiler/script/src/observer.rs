@@ -18,6 +18,7 @@ use profiler::attach::Answer;
 use profiler::output::Identity;
 use profiler::script::{ScriptFormat, ScriptOptions};
 use profiler::symbol::{demangle, without_parameters};
+use wasm_jit::printable;
 use wasm_jit_whamm::lang::Script;
 use wasm_jit_whamm::native::NativeMonitor;
 use wordpatch::tsc;
@@ -407,7 +408,7 @@ impl Observer {
     /// Ends the observation for all clients whose scripts have failed.
     pub(crate) fn detach_failed(&mut self) -> Vec<Concluded> {
         self.conclude_if(|script| {
-            script.failure.as_ref().map(|reason| format!("the script has failed: {reason}"))
+            script.failure.as_ref().map(|reason| format!("the script has failed: {}", printable(reason)))
         })
     }
 

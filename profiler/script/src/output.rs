@@ -85,6 +85,13 @@ fn notes(observer: &Observer, script: &Running) -> Vec<String> {
             names(&mut script.unpaired.keys())
         ));
     }
+    let without_exit: u64 = script.without_exit.values().sum();
+    if without_exit > 0 {
+        notes.push(format!(
+            "{without_exit} calls have ended without an exit, for example by an exception or `longjmp`, and rules for exits did not get them: {}",
+            names(&mut script.without_exit.keys())
+        ));
+    }
     for (object, reason) in &script.unknown {
         notes.push(format!(
             "rules that ask for arguments or results do not match functions in {object}: {reason}"

@@ -51,6 +51,8 @@ pub(crate) struct Calls {
     values: Vec<Values>,
     /// The frame variables of calls that have ended without an exit.
     ended: Vec<NativeFrame>,
+    /// The functions of calls that have ended without an exit.
+    left: Vec<u32>,
 }
 
 /// A call that has begun.
@@ -75,7 +77,7 @@ impl Calls {
                 || below.stack_pointer == call.stack_pointer && below.function == call.function
         };
         let ended = self.open.iter().rev().take_while(is_over).count();
-        self.truncate(self.open.len() - ended);
+        self.leave(self.open.len() - ended);
         if let Some(stacks) = stacks {
             let caller = self.open.last().map_or(stacks::EMPTY, |(caller, ..)| caller.stack);
             call.stack = stacks.of_call(caller, call.function);
@@ -102,6 +104,12 @@ impl Calls {
         self.ended.drain(..)
     }
 
+    /// The functions of calls that have ended without an exit, since the last call to this
+    /// function. Calls that were open when [all calls](Self::clear) were ended are not among them.
+    pub(crate) fn take_left(&mut self) -> impl Iterator<Item = u32> {
+        self.left.drain(..)
+    }
+
     /// Ends all calls.
     pub(crate) fn clear(&mut self) {
         self.truncate(0);
@@ -120,8 +128,15 @@ impl Calls {
         let values = if has_values { self.values[below as usize] } else { Values::NONE };
         // The caller gets its frame variables.
         self.open[at].0.frame = None;
+        self.leave(at + 1);
         self.truncate(at);
         Some((call, at as u32 + 1, values))
+    }
+
+    /// Removes calls that have ended without an exit.
+    fn leave(&mut self, length: usize) {
+        self.left.extend(self.open.iter().skip(length).map(|(call, ..)| call.function));
+        self.truncate(length);
     }
 
     fn truncate(&mut self, length: usize) {
@@ -131,5 +146,38 @@ impl Calls {
         let ended = self.open.iter().skip(length);
         self.ended.extend(ended.filter_map(|(call, ..)| call.frame));
         self.open.truncate(length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_without_an_exit_are_known() {
+        let mut calls = Calls::default();
+        let enter = |calls: &mut Calls, function: u32, stack_pointer: u64| {
+            let (call_site, ticks, stack, frame) = (function.into(), 0, stacks::EMPTY, None);
+            let open = Open { function, call_site, stack_pointer, ticks, stack, frame };
+            calls.enter(open, &Values::NONE, None);
+        };
+        let exit = |calls: &mut Calls, function: u32, stack_pointer: u64| {
+            let exit = Exit { function, call_site: function.into(), stack_pointer, is_tail: false };
+            assert!(calls.exit(exit).is_some());
+        };
+        let left = |calls: &mut Calls| calls.take_left().collect::<Vec<_>>();
+        (0..4).for_each(|function| enter(&mut calls, function, 1000 - 10 * u64::from(function)));
+        exit(&mut calls, 3, 970);
+        assert!(left(&mut calls).is_empty());
+        // Calls 1 and 2 were left by an exception that call 0 has caught, which then calls 5.
+        enter(&mut calls, 5, 995);
+        enter(&mut calls, 6, 985);
+        assert_eq!(left(&mut calls), [1, 2]);
+        // Call 0 returns after the others were left.
+        exit(&mut calls, 0, 1000);
+        assert_eq!(left(&mut calls), [5, 6]);
+        enter(&mut calls, 7, 1000);
+        calls.clear();
+        assert!(left(&mut calls).is_empty());
     }
 }

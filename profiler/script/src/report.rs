@@ -10,6 +10,7 @@ use std::cmp::Reverse;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table as TextTable};
 use serde_json::{Map, json};
+use wasm_jit::printable;
 use wasm_jit_whamm::lang::{ReportedValue, RuleReport, ScriptReport, ThreadsReport, Value, histogram};
 
 use profiler::script::ScriptFormat;
@@ -223,7 +224,8 @@ impl Report {
     }
 
     fn text(&self) -> String {
-        let mut text = format!("{}: {}, process {}\n", self.script, self.executable, self.pid);
+        let (script, executable) = (printable(&self.script), printable(&self.executable));
+        let mut text = format!("{script}: {executable}, process {}\n", self.pid);
         let width = self.values.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         for (name, value) in &self.values {
             text += &format!("  {name:width$}  {}\n", for_people(value));
@@ -248,7 +250,7 @@ impl Report {
             }
         }
         for note in &self.notes {
-            text += &format!("\nnote: {note}\n");
+            text += &format!("\nnote: {}\n", printable(note));
         }
         text
     }
@@ -258,7 +260,8 @@ impl Report {
         let mut text = String::new();
         for row in self.tables.iter().flat_map(|table| &table.rows) {
             if let [Cell::Stack(stack), Cell::Value(Value::Int(count)), ..] = &row[..] {
-                text += &format!("{stack} {count}\n");
+                // A line for each stack: the format has no escapes of its own.
+                text += &format!("{} {count}\n", printable(stack));
             }
         }
         text
@@ -321,12 +324,12 @@ impl Cell {
     }
 }
 
-/// The text of a field in a human-readable table.
+/// The text of a field in a human-readable table, in which names do not act on the terminal.
 fn for_people(cell: &Cell) -> String {
     match cell {
         Cell::Value(Value::Bucket(start, end)) => format!("[{start}, {end})"),
         Cell::Bar(share, bar) => format!("{bar} {:.1}%", share * 100.0),
-        other => plain(other),
+        other => printable(&plain(other)).into_owned(),
     }
 }
 
@@ -354,5 +357,51 @@ fn in_json(cell: &Cell) -> serde_json::Value {
         Cell::Value(Value::Bool(value)) => (*value).into(),
         Cell::Value(Value::Bucket(start, _)) => (*start).into(),
         other => plain(other).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: &str = "f\u{1b}[31m,\n\u{202e}\"";
+
+    /// A report in which all strings have characters that act on terminals.
+    fn report() -> Report {
+        let text = |text: &str| Cell::Value(Value::Text(text.to_owned()));
+        let stack = Cell::Stack(NAME.to_owned());
+        let row = vec![("key".to_owned(), stack), ("value".to_owned(), Cell::Value(Value::Int(1)))];
+        let place = vec![("function".to_owned(), text(NAME)), ("object".to_owned(), text(NAME))];
+        let table =
+            |name: &str, row: Row| Table::new(name, None, Entries { rows: vec![row], is_ordered: true });
+        Report {
+            script: NAME.to_owned(),
+            executable: NAME.to_owned(),
+            pid: 1,
+            values: vec![("last".to_owned(), text(NAME))],
+            tables: vec![table("stacks", row), table("by_function", place)],
+            notes: vec![format!("a call to {NAME}")],
+        }
+    }
+
+    #[test]
+    fn names_do_not_act_on_the_terminal() {
+        let escaped = r#"f\u{1b}[31m,\n\u{202e}\""#;
+        let text = report().print(ScriptFormat::Text);
+        assert_eq!(text.matches(escaped).count(), 7, "{text}");
+        let acts = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!text.contains(acts) && text.lines().count() == 12, "{text}");
+        assert_eq!(report().print(ScriptFormat::Folded), format!("{escaped} 1\n"));
+    }
+
+    #[test]
+    fn other_formats_have_names_unchanged() {
+        let json: serde_json::Value = serde_json::from_str(&report().print(ScriptFormat::Json)).unwrap();
+        assert_eq!(json["values"]["last"], NAME);
+        assert_eq!(json["tables"][1]["rows"][0], json!([NAME, NAME]));
+        assert_eq!(json["notes"][0], format!("a call to {NAME}"));
+        let quoted = format!("\"{}\"", NAME.replace('"', "\"\""));
+        let csv = report().print(ScriptFormat::Csv);
+        assert!(csv.contains(&format!("# by_function\nfunction,object\n{quoted},{quoted}\n")), "{csv}");
     }
 }

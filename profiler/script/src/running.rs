@@ -82,6 +82,9 @@ pub(crate) struct Running {
     pub(crate) periods: Option<Periods>,
     /// The numbers of exits whose entries are not known, by function.
     pub(crate) unpaired: BTreeMap<u32, u64>,
+    /// The numbers of calls that have ended without an exit, by function, for functions with rules
+    /// for exits, if the script pairs entries with exits.
+    pub(crate) without_exit: BTreeMap<u32, u64>,
     /// Groups of rules that have acted, with the time stamps from which they act again.
     pub(crate) pauses: Vec<(u32, u64)>,
     /// The reason why the script has stopped observing.
@@ -112,6 +115,7 @@ impl Running {
             off_since: None,
             periods: None,
             unpaired: BTreeMap::new(),
+            without_exit: BTreeMap::new(),
             pauses: Vec::new(),
             failure: None,
             ends: 0,
@@ -314,19 +318,32 @@ impl Running {
             return Ok(());
         }
         let Self {
-            monitor: Some(monitor), places, unpaired, without_value, stacks, finished, pauses, ..
+            monitor: Some(monitor),
+            places,
+            unpaired,
+            without_exit,
+            without_value,
+            stacks,
+            finished,
+            pauses,
+            ..
         } = self
         else {
             return Ok(());
         };
         // Measuring the rate of the counter takes time.
         let mut clock = self.measures_time.then_some(clock);
-        let places = &mut places[probe.function as usize];
         let seen = match self.pairs_calls {
             true => see(calls, stacks.as_mut(), probe, event, values, clock.as_deref_mut()),
             false => Some(OfPair { values: *values, ..OfPair::default() }),
         };
         calls.take_ended().for_each(|frame| monitor.end_frame(frame));
+        // Other functions have no rules that miss the exit.
+        let has_exits = |function: &u32| !places[*function as usize].exit.is_empty();
+        for function in calls.take_left().filter(has_exits) {
+            *without_exit.entry(function).or_default() += 1;
+        }
+        let places = &mut places[probe.function as usize];
         let OfPair { depth, duration, stack, values, frame, is_open } =
             seen.unwrap_or(OfPair { values: *values, ..OfPair::default() });
         let mut call = NativeCall {

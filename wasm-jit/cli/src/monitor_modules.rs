@@ -69,13 +69,8 @@ impl Files {
         if script.is_none() && monitor.rules().len() == 0 {
             return Err(failed(&"none of its exports is a rule, so that it would observe nothing"));
         }
-        for rule in script.iter().flat_map(|script| script.narrow_rules(program)) {
-            let message = format!(
-                "`{rule}` does not observe memories with addresses of 64 bits, because it uses addresses or sizes \
-                 of 32 bits: give it a type bound, such as `(effective_addr: u64)`, which is for both"
-            );
-            Failure::of_file(&self.monitor, message).report();
-        }
+        let narrow = script.iter().flat_map(|script| script.narrow_rules(program));
+        super::whamm::report_narrow(&self.monitor, narrow);
         Ok((monitor, script))
     }
 }

@@ -147,12 +147,29 @@ impl Source {
     }
 }
 
+/// Reports the rules that do not observe 64-bit memories.
+pub(super) fn report_narrow<'a>(script: &Path, rules: impl IntoIterator<Item = &'a String>) {
+    for rule in rules {
+        let message = format!(
+            "`{rule}` does not observe memories with addresses of 64 bits, because it uses addresses or sizes \
+             of 32 bits: give it a type bound, such as `(effective_addr: u64)`, which is for both"
+        );
+        Failure::of_file(script, message).report();
+    }
+}
+
 fn compile(arguments: &Compile) -> Result<(), Failure> {
     let source = Source::of(&arguments.script);
-    let (module, _) = source.compile(&Engine::default(), lang::compile)?;
+    let both = |name: &str, text: &[u8], libraries: &[(&str, &[u8])]| {
+        Ok((lang::compile(name, text, libraries)?, lang::narrow_rules(name, text, libraries)?))
+    };
+    let ((module, narrow), _) = source.compile(&Engine::default(), both)?;
     let output = arguments.output.clone().unwrap_or_else(|| source.script.with_extension("wasm"));
     refuse_inputs(&output, [source.script.as_path()])?;
-    OutputFile::write(&output, &module)
+    OutputFile::write(&output, &module)?;
+    // The program may have such a memory.
+    report_narrow(&source.script, &narrow);
+    Ok(())
 }
 
 /// The problems of a script.
@@ -178,6 +195,10 @@ fn instrument(arguments: &Instrument) -> Result<(), Failure> {
     })?;
     refuse_inputs(output, [script.as_path(), program.as_path()])?;
     OutputFile::write(output, &instrumented)?;
+    if module.memories().any(|memory| memory.is_64()) {
+        let narrow = lang::narrow_rules(&name, &source, &[]);
+        report_narrow(script, &narrow.map_err(|error| problems(script, &error))?);
+    }
     if entry.is_none() && !rewrite::has_start(&module) {
         eprintln!(
             "{}: there is no function _start: the report is made when the host calls the export `whamm:report`; \

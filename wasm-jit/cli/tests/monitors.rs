@@ -416,6 +416,30 @@ fn histograms_have_bars() {
     assert!(printed.contains("key,value,share\n0,1,0.1666"), "{printed}");
 }
 
+/// Names with control characters, quotes and separators are escaped only in text.
+#[test]
+fn names_of_functions_are_unchanged_in_json_and_csv() {
+    let directory = with_module(
+        r#"(module (func (export "_start") (call $"f\1b[31m,\0a\22")) (func $"f\1b[31m,\0a\22"))"#,
+    );
+    let script = "wasm:func:entry / fid == 1 / { report var calls: map<str, u64>; calls[fname]++; }\n";
+    std::fs::write(directory.path().join("calls.mm"), script).unwrap();
+    let report = |name: &str| std::fs::read_to_string(directory.path().join("out").join(name)).unwrap();
+    let ended = run(&directory, &["run", "--monitors=calls.mm,icount", "--monitor-out=out", "app.wat"]);
+    assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), ""));
+    let (name, json): (_, serde_json::Value) =
+        ("f\u{1b}[31m,\n\"", serde_json::from_str(&report("calls.mm.json")).unwrap());
+    let row = &json["calls"][0];
+    assert_eq!([&row["key"], &row["function"]], [name, name], "{json}");
+    let quoted = "\"f\u{1b}[31m,\n\"\"\"";
+    let csv = report("calls.mm.calls.csv");
+    assert!(csv.contains(&format!("\n{quoted},1,")) && csv.matches(quoted).count() == 2, "{csv}");
+    assert!(report("icount.functions.csv").contains(quoted));
+    let printed = report("calls.mm.txt");
+    assert_eq!(printed.matches(r#"f\u{1b}[31m,\n\""#).count(), 2, "{printed}");
+    assert!(!printed.contains('\u{1b}'), "{printed}");
+}
+
 #[test]
 fn a_script_is_a_monitor() {
     let directory = with_module(
@@ -795,4 +819,30 @@ fn a_script_is_written_into_a_program() {
         "wasm-jit: threads.wat: the program cannot be rewritten: it shares a memory with other threads\n";
     assert_eq!((refused.status.code(), text(&refused.stderr)), (Some(1), expected));
     assert!(!directory.path().join("no.wasm").exists());
+}
+
+/// The same line as in place, about rules that do not observe 64-bit memories.
+#[test]
+fn rules_for_addresses_of_32_bits_are_named_by_all_targets() {
+    let program = r#"(module (memory i64 1) (func (export "_start") (drop (i32.load (i64.const 0)))))"#;
+    let directory = with_module(program);
+    let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+    write("small.wat", &program.replace("i64", "i32"));
+    write("both.mm", "report var n: u64;\nwasm:opcode:*load*(addr: u64):before / addr < 9 / { n++; }");
+    write("narrow.mm", "report var n: u64;\nwasm:opcode:*load*:before / addr < 9 / { n++; }");
+    let check = |arguments: &[&str], is_named: bool| {
+        let ended = run(&directory, arguments);
+        let said = text(&ended.stderr);
+        let line = "wasm-jit: narrow.mm: `wasm:opcode:*load*:before (line 2)` does not observe memories \
+                    with addresses of 64 bits,";
+        assert_eq!((ended.status.code(), said.contains(line)), (Some(0), is_named), "{arguments:?}: {said}");
+        assert!(is_named || !said.contains("64 bits"), "{arguments:?}: {said}");
+    };
+    for (script, is_narrow) in [("narrow.mm", true), ("both.mm", false)] {
+        check(&["whamm", "compile", script, "-o", "monitor.wasm"], is_narrow);
+        for (program, is_wide) in [("app.wat", true), ("small.wat", false)] {
+            check(&["run", &format!("--monitors={script}"), program], is_narrow && is_wide);
+            check(&["whamm", "instrument", script, program, "-o", "out.wasm"], is_narrow && is_wide);
+        }
+    }
 }

@@ -28,10 +28,12 @@ impl<'m> Program<'m> {
         Self { module, symbols: module.symbols(), names, texts }
     }
 
-    /// The name of a function, by its index.
+    /// The name of a function, by its index. Control characters are escaped only when the cell is
+    /// printed as text.
     pub fn name(&self, function: u32) -> Cell {
         let mut names = self.names.borrow_mut();
-        Cell::Text(names.entry(function).or_insert_with(|| self.symbols.function(function).into()).clone())
+        let name = || self.symbols.unescaped_function(function).into();
+        Cell::Text(names.entry(function).or_insert_with(name).clone())
     }
 
     /// A text that may be in many rows: it is stored only once.

@@ -65,8 +65,14 @@ impl<'a> Sections<'a> {
     }
 }
 
-/// A name without control characters, on one line.
-pub(crate) fn printable(name: &str) -> Cow<'_, str> {
+/// Escapes a text for a terminal: control characters, line breaks among them, and characters that
+/// change the direction of the text become escapes such as `\u{1b}`.
+///
+/// ```
+/// assert_eq!(wasm_jit::printable("red\u{1b}[31m"), r"red\u{1b}[31m");
+/// assert_eq!(wasm_jit::printable("\"größe\""), "\"größe\"");
+/// ```
+pub fn printable(name: &str) -> Cow<'_, str> {
     if name.contains(acts_on_terminal) { name.escape_debug().to_string().into() } else { name.into() }
 }
 

@@ -176,6 +176,21 @@ impl Module {
         self.export(name).map(|item| self.type_of(item))
     }
 
+    /// The types of the module's memories, imported ones first.
+    ///
+    /// ```
+    /// use wasm_jit::{Engine, MemoryType, Module};
+    ///
+    /// let text = r#"(module (import "m" "m" (memory i64 1)) (memory 2 3))"#;
+    /// let module = Module::new(&Engine::default(), text)?;
+    /// let expected = [MemoryType::new64(1, None), MemoryType::new(2, Some(3))];
+    /// assert!(module.memories().eq(expected));
+    /// # Ok::<(), wasm_jit::Error>(())
+    /// ```
+    pub fn memories(&self) -> impl ExactSizeIterator<Item = MemoryType> + '_ {
+        self.info().memories.iter().map(|ty| MemoryType::of(*ty))
+    }
+
     /// The start function, which runs at instantiation, if there is one.
     pub fn start_function(&self) -> Option<FunctionInfo<'_>> {
         self.function(self.parsed().start?)

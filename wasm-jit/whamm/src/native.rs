@@ -341,6 +341,7 @@ impl NativeMonitor {
         MonitorError::Call {
             export: export.to_owned(),
             call: call.to_owned(),
+            name: format!("the export `{export}`: `{call}`"),
             function: function.number,
             offset: 0,
             source: Box::new(source),

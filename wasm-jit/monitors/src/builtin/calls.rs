@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wasm_jit::probes::{Bound, Callback, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeSpec};
 use wasm_jit::wasmparser::{ConstExpr, ElementItems, Operator, Parser, Payload};
-use wasm_jit::{FunctionInfo, Module};
+use wasm_jit::{FunctionInfo, Module, printable};
 use wasm_jit_hooks::CallForm;
 
 use super::graph::Graph;
@@ -329,7 +329,7 @@ fn dot(edges: &BTreeMap<(Option<u32>, u64), u64>, name: &impl Fn(u64) -> Cell) -
             continue;
         };
         let Cell::Text(name) = name(function) else { continue };
-        let name = name.replace('\\', "\\\\").replace('"', "\\\"");
+        let name = printable(&name).replace('\\', "\\\\").replace('"', "\\\"");
         let _ = writeln!(out, "    {} [label=\"{name}\"];", node(function));
     }
     for ((caller, callee), count) in edges {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table as Aligned};
+use wasm_jit::printable;
 
 use super::{Cell, Part, Report, Table};
 
@@ -81,18 +82,8 @@ fn field(cell: &Cell) -> String {
         Cell::Bar(value, bar) => format!("{bar} {:.1}%", value * 100.0),
         Cell::Share(value) => format!("{:.1}%", value * 100.0),
         Cell::Bool(value) => value.to_string(),
-        Cell::Text(text) => printable(text),
+        Cell::Text(text) => printable(text).into_owned(),
     }
-}
-
-/// A text on one line, without characters that act on the terminal: control characters, and those
-/// that change the direction of the text.
-fn printable(text: &str) -> String {
-    let acts = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    if text.contains(acts) { text.escape_debug().to_string() } else { text.to_owned() }
 }
 
 #[cfg(test)]

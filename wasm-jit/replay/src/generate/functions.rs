@@ -31,6 +31,8 @@ pub(super) struct Functions<'a> {
     pub(super) check: bool,
     /// The event number that stands for calls that were not recorded.
     end: i32,
+    /// The value of [`POSITION`](super::POSITION) where the trace ends, if the program ran then.
+    cut: Option<i32>,
     /// Types that are added to those of the program: parameters and results.
     pub(super) added_types: Vec<(Vec<ValType>, Vec<ValType>)>,
     /// Whether unrecorded exceptions of calls to the program are detected.
@@ -148,6 +150,7 @@ impl<'a> Functions<'a> {
             indices,
             check,
             end: script.events as i32,
+            cut: script.is_cut.then_some(script.last as i32),
             added_types: Vec::new(),
             added_tags: Vec::new(),
             notices_exceptions: check
@@ -284,7 +287,7 @@ impl<'a> Functions<'a> {
             code.call(*function).return_();
         }
         code.end();
-        self.differs(&mut code, self.end);
+        self.ends(&mut code, self.end);
         body
     }
 
@@ -327,7 +330,7 @@ impl<'a> Functions<'a> {
             }
         }
         code.end();
-        self.differs(&mut code, self.end);
+        self.ends(&mut code, self.end);
         body
     }
 
@@ -393,6 +396,7 @@ impl<'a> Functions<'a> {
             Outcome::Returned(results) => results.iter().for_each(|_| {
                 code.drop();
             }),
+            Outcome::Unknown => self.ends(code, enter.end as i32),
             // The recorded call failed, and its replay fails before this.
             _ => self.differs(code, enter.end as i32),
         }
@@ -444,6 +448,16 @@ impl<'a> Functions<'a> {
 
     fn reaches(&self, code: &mut InstructionSink<'_>, event: u64) {
         code.i32_const(event as i32).global_set(self.difference + 1);
+    }
+
+    /// The program does something that is not in the trace: a difference, unless the trace ends
+    /// here because the process was killed while the program ran.
+    fn ends(&self, code: &mut InstructionSink<'_>, event: i32) {
+        if let Some(last) = self.cut.filter(|_| self.check) {
+            code.global_get(self.difference + 1).i32_const(last).i32_eq();
+            code.if_(BlockType::Empty).unreachable().end();
+        }
+        self.differs(code, event);
     }
 
     pub(super) fn differs(&self, code: &mut InstructionSink<'_>, event: i32) {

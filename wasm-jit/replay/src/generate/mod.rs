@@ -36,7 +36,9 @@ pub use separate::{Separate, separate};
 
 /// The name of the exported global with the number of the first event that differs, after a replay
 /// with checks has trapped; 0 (the start) if none differs. The number of events of the trace stands
-/// for a call that was not recorded.
+/// for a call that was not recorded. If the trace ends while the program runs, because its process
+/// was killed, what the program does afterwards is no difference: the replay traps at its next call
+/// to the host, or when the program returns.
 pub const DIFFERENCE: &str = "replay.difference";
 
 /// The name of the exported global with the number of the last event that a replay with checks has

@@ -115,6 +115,8 @@ pub(super) struct Script {
     pub(super) events: u64,
     /// The number of the last event that a replay reaches.
     pub(super) last: u64,
+    /// Whether the trace ends while the program runs.
+    pub(super) is_cut: bool,
 }
 
 /// A call that has not ended.
@@ -172,6 +174,7 @@ impl Script {
             return Err(Error::Mismatch { number: *number, what, values: None });
         }
         // The trace of a process that was killed is replayed as far as it goes.
+        events.script.is_cut = events.program_runs();
         let end = events.script.events;
         while let Some(running) = events.running.pop() {
             match running {

@@ -150,3 +150,39 @@ fn a_call_that_was_stopped_has_a_reason() {
     let last = events(&failed).pop();
     assert!(matches!(last, Some(Event::Fail { reason: None })), "{last:?}");
 }
+
+/// The trace of a process that was killed while the program ran: what the program does afterwards
+/// is no difference.
+#[test]
+fn traces_that_end_while_the_program_runs_have_no_differences() {
+    let text = r#"(module (import "h" "f" (func $f (param i32) (result i32)))
+        (func (export "run") (result i32)
+            (call $f (i32.add (call $f (i32.const 1)) (call $f (i32.const 2))))))"#;
+    let engine = engine(false);
+    let module = Module::new(&engine, text).unwrap();
+    let mut linker: Linker<()> = Linker::new(&engine);
+    linker.func_wrap("h", "f", |n: i32| n * 10).unwrap();
+    let mut store = Store::new(&engine, ());
+    let trace = Trace::default();
+    let recorder = Recorder::new(&module, trace.clone()).unwrap();
+    let instance = recorder.instantiate(&mut store, &linker).unwrap();
+    instance.get_typed_func::<(), i32>(&mut store, "run").unwrap().call(&mut store, ()).unwrap();
+    recorder.stop(&mut store).unwrap();
+    let all = events(&trace.bytes());
+    let first = all.iter().position(|event| matches!(event, Event::Enter { .. })).unwrap();
+    let last = all.iter().position(|event| matches!(event, Event::Leave { .. })).unwrap();
+    assert_eq!(last - first, 7, "three calls");
+    let run = |events: &[Event]| replay(&generate(module.bytes(), &trace_of(events)[..], true).unwrap());
+    for length in first + 1..=last {
+        assert_eq!(run(&all[..length]), Replayed::Complete { returned: false }, "{length}");
+    }
+    assert_eq!(run(&all), Replayed::Complete { returned: true });
+    // What differs before the end is found, and so is a call that a complete trace does not have.
+    let mut changed = all.clone();
+    let Event::Return { results } = &mut changed[first + 2] else { panic!("{}", all[first + 2]) };
+    results[0] = wasm_jit_replay::Value::I32(11);
+    assert_eq!(run(&changed[..last]), Replayed::Differs(first as i32 + 5));
+    let mut shorter = all.clone();
+    shorter.drain(last - 2..last);
+    assert_eq!(run(&shorter), Replayed::Differs(shorter.len() as i32));
+}

@@ -480,6 +480,8 @@ pub(super) struct Program {
     pub(super) functions: Vec<Function>,
     /// What a rule does when it fails.
     pub(super) failing: Failing,
+    /// The name of the script's file.
+    pub(super) script: String,
     /// The texts of the rules for messages, by their numbers.
     pub(super) rules: Vec<String>,
     /// The numbers of the rules that use addresses or sizes of memories as 32-bit numbers.
@@ -532,6 +534,9 @@ impl Program {
         })
     }
 }
+
+/// The name for messages of what is executed at the beginning and belongs to no rule.
+pub(crate) const OUTSIDE: &str = "a statement or initial value outside of rules";
 
 /// The name of the export that makes the block of a thread, from the thread's number.
 pub(crate) const THREAD_BLOCK: &str = "whamm:thread";

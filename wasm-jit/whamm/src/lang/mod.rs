@@ -71,11 +71,11 @@ pub use report::{
 };
 
 use wasm_jit::Module;
-use wasmparser::{Parser, Payload, TypeRef};
 
 use self::events::{Event, Matched};
 pub(crate) use self::ir::{
-    Alternative, FAILURES, FIRST_ALTERNATIVE, FRAME_BLOCK, REPLACEMENT, REPLACEMENT_RESULT, THREAD_BLOCK,
+    Alternative, FAILURES, FIRST_ALTERNATIVE, FRAME_BLOCK, OUTSIDE, REPLACEMENT, REPLACEMENT_RESULT,
+    THREAD_BLOCK,
 };
 use self::libraries::Libraries;
 use self::native::Provider;
@@ -141,19 +141,7 @@ impl Script {
     /// The rules, with their lines, that do not observe all memory accesses of a program: they use
     /// addresses or sizes as 32-bit numbers, and the program has a 64-bit memory.
     pub fn narrow_rules(&self, program: &Module) -> &[String] {
-        let has_wide_memory = || {
-            Parser::new(0).parse_all(program.bytes()).any(|payload| match payload {
-                Ok(Payload::MemorySection(memories)) => {
-                    memories.into_iter().flatten().any(|memory| memory.memory64)
-                }
-                Ok(Payload::ImportSection(imports)) => imports
-                    .into_imports()
-                    .flatten()
-                    .any(|import| matches!(import.ty, TypeRef::Memory(memory) if memory.memory64)),
-                _ => false,
-            })
-        };
-        if !self.narrow.is_empty() && has_wide_memory() { &self.narrow } else { &[] }
+        if program.memories().any(|memory| memory.is_64()) { &self.narrow } else { &[] }
     }
 }
 
@@ -181,6 +169,20 @@ pub(crate) fn compile_into_program(
     source: &[u8],
 ) -> Result<(Vec<u8>, Vec<Alternative>), ScriptError> {
     emit(name, source, &[], Target::Program).map(|emitted| (emitted.module, emitted.alternatives))
+}
+
+/// The rules of a script, with their lines, that use addresses or sizes of memories as 32-bit
+/// numbers: of a program with a 64-bit memory, they do not observe all accesses.
+///
+/// # Errors
+/// [`ScriptError`] with the problems of the script.
+pub fn narrow_rules(
+    name: &str,
+    source: &[u8],
+    libraries: &[(&str, &[u8])],
+) -> Result<Vec<String>, ScriptError> {
+    // Scripts for all other targets are valid for this one.
+    check(name, text(name, source)?, libraries, Target::Program).map(|program| narrow(&program))
 }
 
 /// The environment in which a compiled script runs.
@@ -226,6 +228,26 @@ fn emit(
     target: Target,
 ) -> Result<Emitted, ScriptError> {
     let source = text(name, source)?;
+    let mut program = check(name, source, libraries, target)?;
+    if target == Target::Here {
+        toggled::add(&mut program);
+    }
+    let error = |problems| ScriptError::new(name, source, problems);
+    let (module, layout) = emit::emit(&program, target.prints()).map_err(error)?;
+    Ok(Emitted { module, layout, narrow: narrow(&program), alternatives: program.alternatives })
+}
+
+fn narrow(program: &ir::Program) -> Vec<String> {
+    program.narrow.iter().filter_map(|rule| program.rules.get(*rule).cloned()).collect()
+}
+
+/// Parses and checks a script.
+fn check(
+    name: &str,
+    source: &str,
+    libraries: &[(&str, &[u8])],
+    target: Target,
+) -> Result<ir::Program, ScriptError> {
     let error = |problems| ScriptError::new(name, source, problems);
     let script = parser::parse(source).map_err(error)?;
     let libraries = Libraries::read(libraries).map_err(|(library, reason)| {
@@ -234,12 +256,8 @@ fn emit(
     })?;
     let mut program = check::check(&script, &libraries, target).map_err(error)?;
     program.rules = rules(&script, source);
-    if target == Target::Here {
-        toggled::add(&mut program);
-    }
-    let (module, layout) = emit::emit(&program, target.prints()).map_err(error)?;
-    let narrow = program.narrow.iter().filter_map(|rule| program.rules.get(*rule).cloned()).collect();
-    Ok(Emitted { module, layout, alternatives: program.alternatives, narrow })
+    program.script = name.rsplit('/').next().unwrap_or_default().to_owned();
+    Ok(program)
 }
 
 /// The rules of a script for messages: what they match, and their lines.

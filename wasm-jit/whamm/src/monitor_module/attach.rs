@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use wasm_jit::probes::{Scope, WasmFn};
 use wasm_jit::{AsContextMut, Error, Instance, Linker, Module, Store, Val};
 
+use super::blame::{Libraries, of_rule};
 use super::contents::Contents;
 use super::counted::{RuleMatch, choose};
 use super::error::MonitorError;
@@ -96,6 +97,7 @@ pub(crate) struct Matched {
     pub(crate) last: Last,
     pub(super) switches: Switches,
     pub(super) unfit: Vec<Unfit>,
+    pub(super) libraries: Libraries,
 }
 
 /// A rule that observes nothing, because the places of its event do not have the values that it
@@ -132,7 +134,7 @@ impl MonitorModule {
         linker: &mut Linker<T>,
         program: &Module,
     ) -> Result<Attached, MonitorError> {
-        let Matched { instance, found, functions, last, switches, unfit } =
+        let Matched { instance, found, functions, last, switches, unfit, .. } =
             self.matched(store, linker, program)?;
         let callees = functions.into_iter().map(Callee::Function).collect();
         let scope = Scope::Store(store.id());
@@ -164,10 +166,15 @@ impl MonitorModule {
         program: &Module,
     ) -> Result<Matched, MonitorError> {
         let mut limit = TimeLimit::new(store.interrupt_handle(), self.call_limit);
+        let mut libraries = Libraries::default();
         for (name, library) in &self.libraries {
             let failed = |source| instantiate_error(name, source);
             limit.renew();
-            let instance = start(store, linker, library).map_err(failed)?;
+            let instance = start(store, linker, library).map_err(|source| match limit.has_passed() {
+                true => self.too_slow(format!("the start of the library `{name}`")),
+                false => failed(source),
+            })?;
+            libraries.add(&*store, &instance, name, library);
             linker.instance(&mut *store, name, instance).map_err(failed)?;
         }
         let failed = |source| instantiate_error("monitor", source);
@@ -176,7 +183,8 @@ impl MonitorModule {
         let mut own = linker.clone();
         switches.define(own.allow_shadowing(true), &self.clock).map_err(failed)?;
         limit.renew();
-        let instance = start(store, &own, &self.module).map_err(failed)?;
+        let began = start(store, &own, &self.module);
+        let instance = began.map_err(|source| self.begin_error(&limit, &libraries, source))?;
         let buffer = self.has_strings.then(|| Buffer::of(store, &instance)).transpose()?;
         let functions = self.rules.iter().map(|(export, _)| {
             let function = instance.get_func(&*store, export).expect("checked when it was loaded");
@@ -194,11 +202,17 @@ impl MonitorModule {
             found: Vec::new(),
             unfit: vec![0; self.rules.len()],
             limit,
+            libraries,
         };
         let mut operands = Functions::of(program, self.rules.iter().map(|(_, rule)| rule));
         matching.once(&Event::Begin, |matching, export, arguments| {
             matching.limit.renew();
-            run(matching.store, matching.instance, export, &arguments)
+            run(matching.store, matching.instance, export, &arguments).map_err(|error| {
+                match matching.limit.has_passed() {
+                    true => self.too_slow(format!("the export `{export}`")),
+                    false => error,
+                }
+            })
         })?;
         for function in program.functions() {
             let operands = operands.as_mut().and_then(|all| all.operands(function.index()));
@@ -211,7 +225,7 @@ impl MonitorModule {
                 Ok(())
             })?;
         }
-        let Matching { mut found, functions, unfit, .. } = matching;
+        let Matching { mut found, functions, unfit, libraries, .. } = matching;
         let unfit = self.unfit(&found, &unfit);
         let mut contents = Contents::of(&self.module, &instance, &mut *store);
         let indices = self.rules.iter().map(|(export, _)| contents.exported(export));
@@ -222,7 +236,24 @@ impl MonitorModule {
             choose(&mut found, &functions, &mut contents);
         }
         let functions = functions.into_iter().map(|(function, _)| function).collect();
-        Ok(Matched { instance, found, functions, last, switches, unfit })
+        Ok(Matched { instance, found, functions, last, switches, unfit, libraries })
+    }
+
+    /// The error of a monitor that cannot be started.
+    fn begin_error(&self, limit: &TimeLimit, libraries: &Libraries, source: Error) -> MonitorError {
+        let name = libraries.executed(&source).map(|name| libraries.with_called(name, &source));
+        match (of_rule(source), name) {
+            (Ok((name, source)), _) => MonitorError::Begin { name, source: Box::new(source) },
+            (Err(_), name) if limit.has_passed() => {
+                self.too_slow(name.unwrap_or_else(|| "the start of the monitor".to_owned()))
+            }
+            (Err(source), Some(name)) => MonitorError::Begin { name, source: Box::new(source) },
+            (Err(source), None) => instantiate_error("monitor", source),
+        }
+    }
+
+    fn too_slow(&self, name: String) -> MonitorError {
+        MonitorError::TooSlow { name, when: "when the monitor is attached", limit: self.call_limit }
     }
 }
 

@@ -28,12 +28,15 @@ pub enum MonitorError {
         reason: SignatureError,
     },
     /// A function that was called at match time failed.
-    #[error("the export `{export}`, for function {function} at offset {offset:#x}: `{call}`: {source}")]
+    #[error("{name}, for function {function} at offset {offset:#x}: {source}")]
     Call {
         /// The name of the rule's export.
         export: String,
         /// The name of the function that failed.
         call: String,
+        /// Both, or for scripts the part of the rule, with its line; and the function of a library
+        /// that was being executed.
+        name: String,
         /// The index of the program's function with the place that was matched.
         function: u32,
         /// The offset of the place in the function's body, in bytes.
@@ -41,15 +44,13 @@ pub enum MonitorError {
         /// The error of the call.
         source: Box<Error>,
     },
-    /// A function that was called at match time took too long.
-    #[error(
-        "the export `{export}`: `{call}` was ended after {limit:?}: it is called when the rule is matched"
-    )]
+    /// A function that was called while the monitor was attached took too long.
+    #[error("{name} was ended after {limit:?}: it is called {when}")]
     TooSlow {
-        /// The name of the rule's export.
-        export: String,
-        /// The name of the function that took too long.
-        call: String,
+        /// The name of the function that took too long, as in [`MonitorError::Call`].
+        name: String,
+        /// Why it was called.
+        when: &'static str,
         /// The maximum time of a call.
         limit: Duration,
     },
@@ -98,6 +99,15 @@ pub enum MonitorError {
         /// The name of the library, or `monitor`.
         module: String,
         /// The reason.
+        source: Box<Error>,
+    },
+    /// A statement, an initial value or a rule of a script failed at the beginning.
+    #[error("{name}: {source}")]
+    Begin {
+        /// What failed, with the line of the rule; and the function of a library that was being
+        /// executed.
+        name: String,
+        /// The error of the call.
         source: Box<Error>,
     },
     /// The memory of a monitor does not contain the report of the script.

@@ -8,6 +8,7 @@ use wasm_jit::wasmparser::Operator;
 use wasm_jit::{FunctionInfo, Instance, Module, Store, Val, ValType};
 use wasm_jit_hooks::Flow;
 
+use super::blame::{Libraries, name_of_call, of_rule};
 use super::counted::RuleMatch;
 use super::error::MonitorError;
 use super::evaluate::Ways;
@@ -60,6 +61,7 @@ pub(super) struct Matching<'a, T: 'static> {
     /// By rule: the places that do not have its values, or have them in other types.
     pub(super) unfit: Vec<usize>,
     pub(super) limit: TimeLimit,
+    pub(super) libraries: Libraries,
 }
 
 impl<T: 'static> Matching<'_, T> {
@@ -282,13 +284,21 @@ impl<T: 'static> Matching<'_, T> {
         self.limit.renew();
         let done = function.call(&mut *self.store, &arguments, &mut result);
         done.map_err(|source| {
-            let (export, call) = (export.to_owned(), call.name.clone());
+            let name = name_of_call(&self.monitor.module, export, &call.name);
+            let name = self.libraries.with_called(name, &source);
             if self.limit.has_passed() {
-                return MonitorError::TooSlow { export, call, limit: self.monitor.call_limit };
+                let when = "when the rule is matched";
+                return MonitorError::TooSlow { name, when, limit: self.monitor.call_limit };
             }
-            let function = place.map_or(0, |place| place.function.index());
-            let offset = place.map_or(0, |place| place.offset);
-            MonitorError::Call { export, call, function, offset, source: Box::new(source) }
+            let (name, source) = of_rule(source).unwrap_or_else(|source| (name, source));
+            MonitorError::Call {
+                export: export.to_owned(),
+                call: call.name.clone(),
+                name,
+                function: place.map_or(0, |place| place.function.index()),
+                offset: place.map_or(0, |place| place.offset),
+                source: Box::new(source),
+            }
         })?;
         let [result] = result;
         Ok(Some(result))

@@ -177,6 +177,7 @@
 //! [Whamm]: https://doi.org/10.1145/3763124
 
 mod attach;
+mod blame;
 mod clock;
 mod contents;
 mod counted;

@@ -33,6 +33,7 @@ use wasm_jit::probes::{Callback, Scope};
 use wasm_jit::{Func, Global, Instance, InterruptHandle, Linker, Module, Store, Val, ValType};
 
 use super::attach::{Last, Matched, Unfit, run};
+use super::blame::Libraries;
 use super::error::MonitorError;
 use super::load::MonitorModule;
 use super::made::{Callee, Maker, Probes};
@@ -116,7 +117,7 @@ impl MonitorModule {
         linker: &mut Linker<T>,
         program: &Module,
     ) -> Result<SharedMonitor<T>, MonitorError> {
-        let Matched { instance, found, functions, last, switches, unfit } =
+        let Matched { instance, found, functions, last, switches, unfit, libraries } =
             self.matched(&mut store, linker, program)?;
         let exports = self.names();
         let function = |export: &String| instance.get_func(&store, export).expect("its type was checked");
@@ -129,7 +130,8 @@ impl MonitorModule {
         let threads = Threads::of(&store, &instance, self.has_frames());
         let interrupt = store.interrupt_handle();
         let types: Vec<Arc<[ValType]>> = rules.iter().map(|rule| rule.types.clone()).collect();
-        let inner = Inner { store, instance, rules, threads, arguments: Vec::new(), failure: None };
+        let inner =
+            Inner { store, instance, rules, threads, arguments: Vec::new(), failure: None, libraries };
         let caller = Arc::new(Caller {
             inner: Mutex::new(inner),
             running: AtomicUsize::new(0),
@@ -275,6 +277,7 @@ struct Inner<T: 'static> {
     /// The arguments of the current call.
     arguments: Vec<Val>,
     failure: Option<(String, String)>,
+    libraries: Libraries,
 }
 
 /// A rule, and its function.
@@ -321,11 +324,13 @@ impl<T: 'static> Inner<T> {
         self.arguments.clear();
         self.arguments.extend(types.iter().zip(values).map(|(ty, bits)| value(*ty, *bits)));
         let called = function.call(&mut self.store, &self.arguments, &mut []);
-        called.map_err(|error| match (error.downcast_ref::<RuleFailure>(), error.trap()) {
-            (Some(failure), _) => (failure.rule.clone(), failure.reason.to_owned()),
-            // Without the backtrace.
-            (None, Some(trap)) => (export.clone(), trap.to_string()),
-            (None, None) => (export.clone(), error.to_string()),
+        called.map_err(|error| match error.downcast_ref::<RuleFailure>() {
+            Some(failure) => (failure.rule.clone(), failure.reason.to_owned()),
+            None => {
+                let name = self.libraries.executed(&error).unwrap_or_else(|| export.clone());
+                let reason = error.reason();
+                (name, self.libraries.called(&error).map_or(reason.clone(), |of| format!("`{of}`: {reason}")))
+            }
         })
     }
 

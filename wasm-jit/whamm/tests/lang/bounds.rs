@@ -60,6 +60,33 @@ fn reports_have_the_places_that_match() {
     );
 }
 
+/// The interface has no types: rules with the same values in other types have names of their own.
+#[test]
+fn equal_values_in_other_types() {
+    let bounds = ["i32", "i64", "i32", "i64"];
+    let rules = |predicate: &str| -> String {
+        let rule = |(number, ty): (u32, &&str)| {
+            let add = 10_u32.pow(number);
+            format!(
+                "wasm:opcode:drop|call(arg0: {ty}):before {predicate} {{ n = n + {add}; sum = sum + (arg0 as i64); }}"
+            )
+        };
+        (0..).zip(&bounds).map(rule).collect()
+    };
+    for predicate in ["", "/ fid == 2 /", "/ fid == 2 && arg0 != 0 /"] {
+        let script = format!("report var n: u32; report var sum: i64; {}", rules(predicate));
+        // One `call` and one `drop` with an i32, two `drop` with an i64.
+        check_program(&script, PROGRAM, &["n 2222", "sum 26"]);
+        let engine = wasm_jit::Engine::default();
+        let module = wasm_jit::Module::from_binary(&engine, &compile(&script)).unwrap();
+        let names: Vec<_> = module.exports().map(|export| export.name().to_owned()).collect();
+        let rules: Vec<_> = names.iter().filter(|name| name.starts_with("wasm:opcode")).collect();
+        // Two for each instruction, of which one may be shared.
+        assert_eq!(rules.len(), 4, "{rules:?}");
+        assert!(rules.iter().all(|name| name.trim() == *name && !name.contains("  ")), "{rules:?}");
+    }
+}
+
 /// Instructions without an operand are left out.
 #[test]
 fn bounds_choose_among_instructions() {

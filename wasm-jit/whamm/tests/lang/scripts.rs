@@ -270,6 +270,28 @@ fn locks() {
 }
 
 #[test]
+fn addresses_of_64_bits() {
+    let program = r#"(module (memory i64 1 1 shared)
+        (func $try (param i64) (result i32)
+            (i32.atomic.rmw.cmpxchg offset=4 (local.get 0) (i32.const 0) (i32.const 1)))
+        (func $copy (param $from i64) (param $to i64) (i32.store8 (local.get $to) (i32.load8_u (local.get $from))))
+        (func (export "run")
+            (i32.store8 (i64.const 1024) (i32.const 97))
+            (call $copy (i64.const 1024) (i64.const 2000))
+            (drop (call $try (i64.const 16)))
+            (i32.atomic.store (i64.const 20) (i32.const 0))
+            (drop (i32.load offset=8 (i64.const 1000)))))"#;
+    check(
+        "null_pages.mm",
+        program,
+        &["times wasm:opcode:i32.atomic.store:before 2 1", "times wasm:opcode:i32.load:before 2 1"],
+    );
+    check("lock_hold_times.mm", program, &["acquired 20 1", "nanoseconds 20 10"]);
+    let copied = program.replace("(i32.store8 (i64.const 1024) (i32.const 97))", "");
+    check("taint_byte.mm", &copied, &["copies 2000 1", "reads wasm:opcode:i32.load8_u:before 1 1"]);
+}
+
+#[test]
 fn arithmetic() {
     let program = r#"(module
         (func $all (param i32 i32) (result i32)

@@ -112,10 +112,57 @@ fn refused(monitor: &MonitorModule, program: &Module) -> String {
     attached
 }
 
+/// Functions of libraries that fail, or do not end.
+const LIBRARY: &str = r#"(module (func (export "trap") (result i32) unreachable)
+    (func (export "spin") (param i32) (loop (br 0))))"#;
+
+#[test]
+fn what_fails_at_match_time_is_named_by_its_line() {
+    let check = |source: &str, expected: &str| {
+        let engine = Engine::default();
+        let library = Module::new(&engine, LIBRARY).unwrap();
+        let source = format!("use lib; report var n: i32;\n{source}");
+        let script = Script::new("dir/test.mm", source.as_bytes(), &[("lib", library.bytes())]).unwrap();
+        let module = Module::from_binary(&engine, script.module()).unwrap();
+        let monitor = MonitorModule::new(module, vec![("lib".to_owned(), library)]).unwrap();
+        let monitor = monitor.with_call_limit(Duration::from_millis(20));
+        let error = refused(&monitor, &Module::new(&engine, PROGRAM).unwrap());
+        assert!(error.starts_with(expected), "{error}");
+    };
+    let rule = "wasm:opcode:i32.add:before";
+    check(
+        &format!("{rule} {{ @init lib.spin(pc); n++; }}"),
+        "`@init` of wasm:opcode:i32.add:before (line 2): `lib.spin` was ended after 20ms: \
+         it is called when the rule is matched",
+    );
+    check(
+        &format!("{rule} {{ n = n + @static lib.trap(); }}"),
+        "`@static` of wasm:opcode:i32.add:before (line 2): `lib.trap`, for function 0 at offset 0x5: wasm trap: ",
+    );
+    check(
+        &format!("\n{rule} / @static lib.trap() == 1 / {{ n++; }}"),
+        "the predicate of wasm:opcode:i32.add:before (line 3): `lib.trap`, for function 0 at offset 0x5: ",
+    );
+    check(
+        &format!("{rule} {{ unshared var k: u32 = 7 / (pc - 5); n = n + (k as i32); }}"),
+        "an initial value of wasm:opcode:i32.add:before (line 2), for function 0 at offset 0x5: \
+         an integer was divided by zero",
+    );
+    let outside = "a statement or initial value outside of rules: `lib.spin` was ended after 20ms: \
+                   it is called when the monitor is attached";
+    check("@init lib.spin(1);", outside);
+    check("wasm:begin { n = lib.trap(); }", "wasm:begin (line 2): `lib.trap`: wasm trap: ");
+    // Equal functions of several rules are one.
+    check(
+        "wasm:func:exit { @init lib.spin(1); n++; }\nwasm:func:exit { @init lib.spin(1); n++; }",
+        "`@init` of wasm:func:exit (line 2): `lib.spin` was ended",
+    );
+}
+
 #[test]
 fn what_does_not_end_at_match_time_is_refused() {
     let (monitor, _, program) = load("var n: i32;\nwasm:begin { while (true) { n++; } }");
-    let expected = "monitor: wasm:begin (line 2): the rule has taken more than 2^24 steps";
+    let expected = "wasm:begin (line 2): the rule has taken more than 2^24 steps";
     assert_eq!(refused(&monitor, &program), expected);
     let module = r#"(module
         (func (export "$holds") (result i32) (loop (br 0)) (i32.const 1))

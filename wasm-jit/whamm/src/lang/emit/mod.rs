@@ -9,7 +9,9 @@
 //! PREDICATE and SITE are exports with numbers as names. SITE allocates the variables of a match
 //! site, and returns their address, which is the first argument of the exported function. Equal
 //! functions are emitted once. Parts that would have the same name become one function that calls
-//! each of theirs, in the order of the script.
+//! each of theirs, in the order of the script. Names do not contain types: if the parts want the
+//! same values in other types, as `call(arg0: i32)` and `call(arg0: i64)`, those of each type have
+//! a separate copy of the predicate, or one that always holds, whose name distinguishes them.
 //!
 //! Strings that the engine knows, such as `fname`, are passed to a function at match time, which
 //! keeps one copy of each and returns the address of its entry: `$INTERN(fname)`. Equal strings
@@ -23,6 +25,11 @@
 //!
 //! In native programs, the caller of the module knows the frames: it keeps the address of a block
 //! for each, which the export [`FRAME_BLOCK`] makes, and passes it to rules.
+//!
+//! # Names
+//! The name section contains the name of the script, and for functions that the engine calls what
+//! they execute, with the line: `wasm:opcode:call:before (line 3)`, or `` `@init` of `` and the
+//! rule. Backtraces and messages use these names.
 //!
 //! # After an instruction
 //! A rule with such a mode is called where control continues. If control may also come from
@@ -39,7 +46,7 @@ mod report;
 mod requests;
 mod runtime;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use wasm_encoder::{Instruction as I, ValType};
 
@@ -86,8 +93,17 @@ type Function = (Vec<ValType>, Vec<ValType>, Vec<u8>);
 struct Functions {
     all: Vec<Function>,
     numbers: HashMap<Function, u32>,
+    /// What functions execute, by number.
+    names: BTreeMap<u32, Name>,
     /// The number of the first one.
     first: u32,
+}
+
+/// What a function executes: equal functions of several rules are emitted once.
+struct Name {
+    first: String,
+    last: String,
+    others: u32,
 }
 
 impl Functions {
@@ -99,6 +115,30 @@ impl Functions {
         let number = self.append(function.clone());
         self.numbers.insert(function, number);
         number
+    }
+
+    /// As [`add`](Self::add), for a function with a name.
+    fn add_named(&mut self, function: Function, name: &str) -> u32 {
+        let number = self.add(function);
+        self.name(number, name);
+        number
+    }
+
+    /// As [`append`](Self::append), for a function with a name.
+    fn append_named(&mut self, function: Function, name: &str) -> u32 {
+        let number = self.append(function);
+        self.name(number, name);
+        number
+    }
+
+    fn name(&mut self, number: u32, name: &str) {
+        let of = |name: &str| Name { first: name.to_owned(), last: name.to_owned(), others: 0 };
+        let known = self.names.entry(number).or_insert_with(|| of(name));
+        // The events of a rule come one after the other.
+        if known.last != name {
+            known.last = name.to_owned();
+            known.others += 1;
+        }
     }
 
     fn append(&mut self, function: Function) -> u32 {
@@ -125,6 +165,9 @@ struct Emitter<'a> {
     /// The functions by the names of their exports, in order.
     exports: Vec<(String, Vec<u32>)>,
     positions: HashMap<String, usize>,
+    /// The names of exports whose own names belong to functions with other parameters, by these and
+    /// by their own parameters.
+    separate: HashMap<(String, Vec<ValType>), String>,
 }
 
 /// Emits the module, and returns the locations of the reported variables. If `prints`, the module
@@ -169,6 +212,7 @@ impl<'a> Emitter<'a> {
             threads: None,
             exports: Vec::new(),
             positions: HashMap::new(),
+            separate: HashMap::new(),
         }
     }
 
@@ -294,16 +338,17 @@ impl<'a> Emitter<'a> {
         rule.cloned().unwrap_or_else(|| event.to_owned())
     }
 
-    fn export(&mut self, mut name: String, function: u32) {
-        // Rules that want the same values in other types have separate names.
-        let parameters = |number: u32| &self.functions.all[(number - self.layout.runtime.count()) as usize].0;
-        let differs = |name: &String| {
-            let known = self.positions.get(name).map(|position| self.exports[*position].1[0]);
-            known.is_some_and(|known| parameters(known) != parameters(function))
-        };
-        while !name.starts_with('$') && differs(&name) {
-            name.push(' ');
-        }
+    /// Whether an export has this name, and a function with other parameters than this one.
+    fn has_other_types(&self, name: &str, function: u32) -> bool {
+        let known = self.positions.get(name).map(|position| self.exports[*position].1[0]);
+        known.is_some_and(|known| self.parameters(known) != self.parameters(function))
+    }
+
+    fn parameters(&self, function: u32) -> &[ValType] {
+        &self.functions.all[(function - self.layout.runtime.count()) as usize].0
+    }
+
+    fn export(&mut self, name: String, function: u32) {
         match self.positions.get(&name) {
             Some(position) => {
                 let functions = &mut self.exports[*position].1;
@@ -330,7 +375,7 @@ impl<'a> Emitter<'a> {
             let mut code = Code::new(self.layout, &mut self.strings, Vec::new(), Vec::new());
             code.begin_steps();
             code.body(body);
-            calls.push(self.functions.add(code.finish_rule(&rule)));
+            calls.push(self.functions.add_named(code.finish_rule(&rule), &rule));
         }
         let is_reported = !program.reported.is_empty() || !program.reported_sites.is_empty();
         if is_reported && program.report.is_empty() && self.prints {

@@ -1,22 +1,38 @@
 //! Emits the sections of the module, once all functions are known.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use wasm_encoder::{
     CodeSection, ConstExpr, DataSection, EntityType, ExportKind, ExportSection, FunctionSection,
-    GlobalSection, GlobalType, ImportSection, Instruction as I, MemorySection, MemoryType, Module,
-    StartSection, TagKind, TagSection, TagType, TypeSection, ValType,
+    GlobalSection, GlobalType, ImportSection, Instruction as I, MemorySection, MemoryType, Module, NameMap,
+    NameSection, StartSection, TagKind, TagSection, TagType, TypeSection, ValType,
 };
 
 use super::super::diagnostics::Problem;
-use super::super::ir::{Failing, Place};
+use super::super::ir::{Failing, OUTSIDE, Place};
 use super::super::report::{Layout as ReportLayout, Once, Sites};
 use super::code::Code;
 use super::runtime::END;
-use super::{Emitter, calling};
+use super::{Emitter, Name, calling};
 
 /// The size of the engine's buffer for strings, if there are any: longer strings are truncated.
 const BUFFER: u32 = 1 << 14;
+
+/// The names of the script and of functions.
+fn names(script: &str, functions: &BTreeMap<u32, Name>) -> NameSection {
+    let mut of_functions = NameMap::new();
+    for (number, Name { first, others, .. }) in functions {
+        match others {
+            0 => of_functions.append(*number, first),
+            1 => of_functions.append(*number, &format!("{first} and another rule")),
+            others => of_functions.append(*number, &format!("{first} and {others} other rules")),
+        }
+    }
+    let mut names = NameSection::new();
+    names.module(script);
+    names.functions(&of_functions);
+    names
+}
 
 /// The maximum number of memory pages of a script that runs in another program: 1 GiB.
 const MAX_PAGES: u64 = 1 << 14;
@@ -61,11 +77,11 @@ impl Emitter<'_> {
         let begin: Vec<_> = self.program.begin.iter().filter(|body| !body.is_empty()).collect();
         let mut calls = Vec::new();
         for body in begin {
-            let rule = self.name_of(body.rule, "wasm:begin");
+            let rule = self.name_of(body.rule, OUTSIDE);
             let mut code = Code::new(self.layout, &mut self.strings, Vec::new(), Vec::new());
             code.begin_steps();
             code.body(body);
-            calls.push(self.functions.add(code.finish_rule(&rule)));
+            calls.push(self.functions.add_named(code.finish_rule(&rule), &rule));
         }
         if self.intern.is_some() {
             // Called first, but emitted last, with the strings of all other functions.
@@ -115,6 +131,7 @@ impl Emitter<'_> {
             function_section.function(*ty);
             code.raw(body);
         }
+        let names = names(&self.program.script, &self.functions.names);
         for (parameters, results, body) in self.functions.all {
             let number = *known.entry((parameters, results)).or_insert_with_key(|(parameters, results)| {
                 types.ty().function(parameters.iter().copied(), results.iter().copied());
@@ -164,7 +181,7 @@ impl Emitter<'_> {
         if let Some(function_index) = start {
             module.section(&StartSection { function_index });
         }
-        module.section(&code).section(&data);
+        module.section(&code).section(&data).section(&names);
         Ok((module.finish(), report))
     }
 

@@ -22,7 +22,8 @@ impl Emitter<'_> {
             Requested::AtMatch(value) => {
                 let mut arguments = Vec::new();
                 value.children().into_iter().for_each(|value| requests(value, true, &mut arguments));
-                self.at_match(&arguments, value.ty.scalar(), |code| code.expr(value))
+                let name = format!("`@static` of {}", self.rule);
+                self.at_match(&name, &arguments, value.ty.scalar(), |code| code.expr(value))
             }
         }
     }
@@ -47,11 +48,25 @@ impl Emitter<'_> {
         number
     }
 
-    /// Adds a function that is called at match time.
+    /// Adds a function that is called at match time. `name` says for messages what it executes.
     fn at_match(
         &mut self,
+        name: &str,
         requested: &[Requested],
         result: Option<ValType>,
+        emit: impl FnOnce(&mut Code<'_>),
+    ) -> String {
+        self.call_at_match(name, requested, result, false, emit)
+    }
+
+    /// As [`at_match`](Self::at_match); with `is_separate`, the function is no other one, and its
+    /// name is new.
+    fn call_at_match(
+        &mut self,
+        name: &str,
+        requested: &[Requested],
+        result: Option<ValType>,
+        is_separate: bool,
         emit: impl FnOnce(&mut Code<'_>),
     ) -> String {
         let arguments = self.arguments(requested);
@@ -62,7 +77,11 @@ impl Emitter<'_> {
             code.request(requested.key(), index);
         }
         emit(&mut code);
-        let number = self.functions.add(code.finish_rule(&self.rule));
+        let function = code.finish_rule(name);
+        let number = match is_separate {
+            true => self.functions.append_named(function, name),
+            false => self.functions.add_named(function, name),
+        };
         // A unique name, as the interface requires.
         let name = format!("${number}");
         self.export(name.clone(), number);
@@ -70,10 +89,11 @@ impl Emitter<'_> {
     }
 
     /// The part of an export's name that is the predicate.
-    fn predicate(&mut self, condition: &Typed) -> String {
+    fn predicate(&mut self, condition: &Typed, is_separate: bool) -> String {
         let mut requested = Vec::new();
         requests(condition, true, &mut requested);
-        let call = self.at_match(&requested, None, |code| code.expr(condition));
+        let name = format!("the predicate of {}", self.rule);
+        let call = self.call_at_match(&name, &requested, None, is_separate, |code| code.expr(condition));
         format!(" / {call} /")
     }
 
@@ -83,8 +103,7 @@ impl Emitter<'_> {
         let requested = [Requested::Value("fid".to_owned(), Type::U32), Requested::Text("fname".to_owned())];
         let (key, value) = (Typed::request(Type::U32, "fid"), Typed::request(Type::Str, "fname"));
         let keep = Body { statements: vec![Statement::SetMap { map, key, value }], ..Body::default() };
-        self.rule = "names of functions".to_owned();
-        let call = self.at_match(&requested, None, |code| {
+        let call = self.at_match("names of functions", &requested, None, |code| {
             code.body(&keep);
             code.int(0);
         });
@@ -118,10 +137,7 @@ impl Emitter<'_> {
         if let Some(guard) = &guard {
             self.begin(probe, part, guard);
         }
-        let mut name = probe.event.clone();
-        if let Some(condition) = &part.at_match {
-            name.push_str(&self.predicate(condition));
-        }
+        let predicate = part.at_match.as_ref().map(|condition| self.predicate(condition, false));
         let mut arguments = Vec::new();
         let mut parameters = Vec::new();
         if let Some(size) = probe.site {
@@ -129,7 +145,11 @@ impl Emitter<'_> {
                 ["fid", "pc"].map(|name| Requested::Value(name.to_owned(), Type::U32)).into();
             requests_of(&probe.init.statements, true, &mut requested);
             let list = self.lists[&probe.rule];
-            arguments.push(self.at_match(&requested, None, |code| site(code, probe, size, list)));
+            let is_call = |statement: &Statement| matches!(statement, Statement::Call(_));
+            let calls = probe.init.statements.iter().any(is_call);
+            let what = if calls { "`@init`" } else { "an initial value" };
+            let name = format!("{what} of {}", self.rule);
+            arguments.push(self.at_match(&name, &requested, None, |code| site(code, probe, size, list)));
             parameters.push(ValType::I32);
         }
         let first = parameters.len() as u32;
@@ -208,11 +228,26 @@ impl Emitter<'_> {
             Body { locals: probe.body.locals.clone(), statements: vec![statement], rule: None }
         });
         code.body(guarded.as_ref().unwrap_or(&probe.body));
-        let number = self.functions.add(code.finish_rule(&self.rule));
+        let number = self.functions.add_named(code.finish_rule(&self.rule), &self.rule);
         if !of_engine.is_empty() {
             arguments.push(of_engine);
         }
-        name.push_str(&format!(" ({})", arguments.join(", ")));
+        let arguments = arguments.join(", ");
+        let event = &probe.event;
+        let mut name = format!("{event}{} ({arguments})", predicate.unwrap_or_default());
+        if self.has_other_types(&name, number) {
+            let key = (name, self.parameters(number).to_vec());
+            name = match self.separate.get(&key) {
+                Some(name) => name.clone(),
+                None => {
+                    let always = Typed::bool(true);
+                    let predicate = self.predicate(part.at_match.as_ref().unwrap_or(&always), true);
+                    let name = format!("{event}{predicate} ({arguments})");
+                    self.separate.insert(key, name.clone());
+                    name
+                }
+            };
+        }
         self.export(name, number);
     }
 
@@ -224,13 +259,13 @@ impl Emitter<'_> {
             condition = Typed::binary(BinaryOp::And, condition, at_match.clone());
         }
         let before = probe.event.replace(&format!(":{}", probe.mode.text()), ":before");
-        let name = format!("{before}{} (frame, {guard})", self.predicate(&condition));
+        let name = format!("{before}{} (frame, {guard})", self.predicate(&condition, false));
         let parameters = vec![ValType::I64, ValType::I32];
         let mut code = Code::new(self.layout, &mut self.strings, parameters, Vec::new());
         code.raw([I::LocalGet(0), I::LocalGet(1)]);
         code.int(probe.rule as u32);
         code.call("begin");
-        let number = self.functions.add(code.finish_rule(&self.rule));
+        let number = self.functions.add_named(code.finish_rule(&self.rule), &self.rule);
         self.export(name, number);
     }
 }
