@@ -413,14 +413,16 @@ impl TextMapping {
             (None, false)
         } else if mapping.shared {
             // SAFETY: the range is mapped, and stays so by the caller's obligation.
-            (Some(unsafe { alias::duplicate_shared(&range)? }), mapping.is_ours)
+            (Some(unsafe { alias::duplicate_shared(&range)? }), alias::is_of_own_pages(&mapping))
         } else {
             fork::watch()?;
             // Before a child can share this text and its locked sites.
             site_table::reserve()?;
             // SAFETY: the range is mapped readable, and not written or remapped by other code, by
             // the caller's obligation.
-            (Some(unsafe { alias::replace_by_memory_file(&range, is_private)? }), true)
+            let (writable, private_pages) = unsafe { alias::replace_by_own_pages(&range, is_private)? };
+            is_private = private_pages;
+            (Some(writable), true)
         };
         let is_given_out = !IS_PREPARING.get();
         Ok(Self { range, writable, copied, is_private, private: private && !copied, is_given_out })
