@@ -549,7 +549,7 @@ typedef enum {
     WORDPATCH_WAIT_MEMBARRIER = 1,
     /* Until T_max has passed. */
     WORDPATCH_WAIT_T_MAX = 2,
-    /* By both. */
+    /* By both. If the kernel refuses membarrier, patches that need a wait are refused. */
     WORDPATCH_WAIT_BOTH = 3
 } wordpatch_wait_policy;
 
@@ -668,9 +668,9 @@ typedef enum {
     /* Through a second, writable mapping of the same pages, which are mapped shared where they are
        executed: a debugger cannot set breakpoints there. */
     WORDPATCH_ALIAS = 0,
-    /* By making the page writable and executable during each store, by two system calls:
-       async-signal-safe functions also enter the kernel then. For systems that refuse memory
-       files. */
+    /* By making the page writable and executable during each store, by two system calls, or three
+       if the code may be unmapped: async-signal-safe functions also enter the kernel then. For
+       systems that refuse memory files. */
     WORDPATCH_MPROTECT = 1,
     /* Through a second, writable mapping of the same pages, which are mapped privately where they
        are executed: a debugger can set breakpoints. A store to a page in which it has done so makes

@@ -237,6 +237,8 @@ fn text_in_which_others_have_resolved_places_is_not_revived() {
     unsafe { text::release(&(start..start + PAGE)) };
     // SAFETY: as above.
     unsafe { common::generated::map_over(start, &mov_eax(A)) };
+    // A panic ends the preparation, too.
+    assert!(std::panic::catch_unwind(|| text::preparing(|| panic!("of the test"))).is_err());
     // SAFETY: as above.
     let now = unsafe { TextRef::resolve(start, 5) }.unwrap();
     // SAFETY: as above.

@@ -156,8 +156,7 @@ static ANONYMOUS: Mutex<Vec<FileId>> = Mutex::new(Vec::new());
 /// Whether the pages of this mapping were made by [`replace_by_own_pages`], so that a forked child
 /// must replace them.
 pub(super) fn is_of_own_pages(mapping: &Mapping) -> bool {
-    let is_anonymous =
-        |file| ANONYMOUS.lock().unwrap_or_else(|e| e.into_inner()).iter().any(|anonymous| *anonymous == file);
+    let is_anonymous = |file| ANONYMOUS.lock().unwrap_or_else(|e| e.into_inner()).contains(&file);
     mapping.is_ours || mapping.file.is_some_and(is_anonymous)
 }
 
