@@ -433,7 +433,8 @@ int wordpatch_patch_all(const wordpatch_patch_request *patches, size_t count, in
 int wordpatch_start_patch(void *address, const uint8_t *expected, const uint8_t *replacement, size_t length);
 
 /*
- * Advances the outstanding patch at `address`, regardless of the thread that has started it.
+ * Advances the outstanding patch at `address`, regardless of the thread that has started it. A
+ * patch is outstanding from the return of wordpatch_start_patch on.
  * Returns 1 if the patch is complete, or no patch is outstanding there; 0 if it is not complete
  * yet, or another thread is advancing it: call again. Never waits for another thread, except for
  * one call to membarrier if T_max is not known. Not async-signal-safe.

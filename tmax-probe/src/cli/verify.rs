@@ -82,6 +82,9 @@ pub(super) fn run(arguments: &Verify) -> Result<u8, Failure> {
     progress.end();
     let seen = seen?;
     show(arguments, &seen)?;
+    if seen.t_max_ticks.is_some() && seen.protocol_control.torn_trials == 0 {
+        say("no trial without waits tore either: this run says nothing about T_max");
+    }
     Ok(match seen.verdict() {
         Verdict::Holds => 0,
         Verdict::Blind => {

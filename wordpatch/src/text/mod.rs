@@ -166,7 +166,8 @@ impl TextRef {
                 stays_mapped: false,
             });
         }
-        let wanted = address..address + length;
+        let end = address.checked_add(length).ok_or(Error::NotMapped { address })?;
+        let wanted = address..end;
         let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(mapping) = mappings.iter_mut().find(|m| m.contains(&wanted)) {
             mapping.is_given_out |= !IS_PREPARING.get();
@@ -428,8 +429,8 @@ impl TextMapping {
             // SAFETY: the range is mapped, and stays so by the caller's obligation.
             (Some(unsafe { alias::duplicate_shared(&range)? }), alias::is_of_own_pages(&mapping))
         } else {
-            fork::watch()?;
-            // Before a child can share this text and its locked sites.
+            // Before a child can share this text and its locked sites. Also sets up the mark by
+            // which a child is detected.
             site_table::reserve()?;
             // SAFETY: the range is mapped readable, and not written or remapped by other code, by
             // the caller's obligation.

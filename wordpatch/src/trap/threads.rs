@@ -135,7 +135,9 @@ mod tests {
                 };
                 assert_eq!(with_signals_blocked(blocked), [true, true, true, false]);
                 assert_eq!(blocked(), [true, false, false, false], "as before");
-                let panics = std::panic::catch_unwind(|| with_signals_blocked(|| panic!("of the test")));
+                let panics = std::panic::catch_unwind(|| {
+                    with_signals_blocked(|| std::panic::resume_unwind(Box::new(())))
+                });
                 assert!(panics.is_err());
                 assert_eq!(blocked(), [true, false, false, false], "as before, after a panic");
             });
