@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use crate::encoding::Shape;
 use crate::error::Error;
+use crate::forks::without_forks;
 use crate::retarget::retarget;
 use crate::site::CallSite;
 use crate::strategy::Clobbers;
@@ -20,6 +21,19 @@ static SITES: Mutex<Option<HashMap<usize, CallSite>>> = Mutex::new(None);
 /// # Safety
 /// The site's text must be mapped.
 unsafe fn with_site<R>(
+    address: usize,
+    decode: impl FnOnce() -> Result<CallSite, Error>,
+    act: impl FnMut(&mut CallSite) -> Result<R, Error>,
+) -> Result<R, Error> {
+    // SAFETY: the caller's obligation.
+    without_forks(|| unsafe { with_site_locked(address, decode, act) })
+}
+
+/// As [`with_site`], while no thread forks.
+///
+/// # Safety
+/// As [`with_site`].
+unsafe fn with_site_locked<R>(
     address: usize,
     decode: impl FnOnce() -> Result<CallSite, Error>,
     mut act: impl FnMut(&mut CallSite) -> Result<R, Error>,
@@ -52,12 +66,13 @@ unsafe fn with_site<R>(
 /// instruction to the callee or, for an indirect call, to the pointer. The site is an active or
 /// inactive call, or a five-byte NOP inside one fetch window.
 ///
-/// Makes one store if the operand is unchanged; otherwise blocks as [`retarget`] does. Takes a
-/// lock: not for signal handlers.
+/// Makes one store if the operand is unchanged; otherwise deactivates the call first, and blocks as
+/// [`retarget`] does. Takes a lock, during which no thread forks: not for signal handlers.
 ///
 /// # Errors
 /// [`Error::NotACall`], [`Error::StraddlingNop`], [`Error::OutOfReach`], [`Error::Foreign`], or
-/// [`Error::Text`] if the text cannot be written.
+/// [`Error::Text`] if the text cannot be written or a wait is refused. A call whose operand was to
+/// change may be inactive then, with its old operand.
 ///
 /// # Safety
 /// 1. `address` must be the start of an instruction in text that stays mapped, which only this

@@ -2,7 +2,9 @@
 
 use wordpatch::Bytes;
 
-/// The reason why a call site was not decoded, toggled or retargeted. The site is unchanged.
+/// The reason why a call site was not decoded, toggled or retargeted. The site is unchanged,
+/// except after a failed [`retarget`](crate::retarget) or [`activate_call`](crate::activate_call):
+/// then it may be inactive, with its old target.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -5,7 +5,7 @@
 //! RUSTC_WORKSPACE_WRAPPER=scripts/cfg/model cargo test --release -p callpatch --lib exploration -- --nocapture
 //! ```
 
-use wordpatch::{Bytes, FetchWindow, Split, TextRef, patch, wait_for_visibility};
+use wordpatch::{Bytes, FetchModel, FetchWindow, Split, TextRef, patch, wait_for_visibility};
 use wordpatch_model::environment::with_window;
 use wordpatch_model::explore::Flaw;
 use wordpatch_model::{Assumption, Change, Code, Form, Job, Program, Scenario, Violation};
@@ -37,7 +37,8 @@ impl Place {
             // SAFETY: the model's text.
             unsafe {
                 let text = TextRef::resolve(self.address, self.shape.len()).expect("the model's text");
-                CallSite::new(text, self.shape, instruction, self.clobbers).expect("a site")
+                CallSite::new(text, self.shape, instruction, self.clobbers, FetchModel::in_force().window)
+                    .expect("a site")
             }
         })
     }

@@ -17,6 +17,7 @@ use wordpatch::{Error as Refusal, TextRef};
 
 use crate::encoding::{self, RET, Shape};
 use crate::error::Error;
+use crate::forks::without_forks;
 
 /// Number of bytes after a site that are searched for a RET.
 const SEARCH: usize = 4096;
@@ -34,7 +35,7 @@ static TAIL_CALLS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 /// Excludes a tail-call site from the search for a RET.
 pub(crate) fn note_tail_call(address: usize) {
-    TAIL_CALLS.lock().unwrap_or_else(|e| e.into_inner()).insert(address);
+    without_forks(|| TAIL_CALLS.lock().unwrap_or_else(|e| e.into_inner()).insert(address));
 }
 
 /// The displacement that directs a site of `shape` at `text` to a RET. Allocates an island if there
@@ -43,6 +44,15 @@ pub(crate) fn note_tail_call(address: usize) {
 /// # Safety
 /// The text must stay mapped during the call.
 pub(crate) unsafe fn displacement(shape: Shape, text: &TextRef) -> Result<i32, Error> {
+    // SAFETY: the caller's obligation.
+    without_forks(|| unsafe { displacement_locked(shape, text) })
+}
+
+/// As [`displacement`], while no thread forks.
+///
+/// # Safety
+/// As [`displacement`].
+unsafe fn displacement_locked(shape: Shape, text: &TextRef) -> Result<i32, Error> {
     let address = text.address();
     let to = |island: &Island| {
         let operand = if shape == Shape::IndirectCall { island.pointer } else { island.ret };

@@ -101,6 +101,7 @@ mod encoding;
 mod error;
 #[cfg(all(test, model))]
 mod exploration;
+mod forks;
 mod island;
 mod retarget;
 mod site;

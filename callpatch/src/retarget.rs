@@ -44,9 +44,6 @@ use crate::switch::State;
 /// or the reason why it has kept the old one. Blocks for two waits if any site needs them,
 /// regardless of the number of sites.
 ///
-/// Must not be called for the same site by two threads at once, nor while another thread toggles
-/// it.
-///
 /// A site whose wait fails (with an error of
 /// [`wait_for_visibility`](wordpatch::wait_for_visibility)) keeps its old target and is inactive.
 /// If the second wait fails after the first one succeeded, the old operand is restored, and the
@@ -55,7 +52,9 @@ use crate::switch::State;
 /// # Safety
 /// 1. The program must be correct when each site calls its new target: a function with the same
 ///    calling convention, or a pointer to one, for as long as the site can be executed.
-/// 2. Other copies of a retargeted site must not be toggled any more: they hold the old operand.
+/// 2. During the call, no other thread retargets the same site, or toggles it by a copy: it would
+///    activate a call with a partly stored operand.
+/// 3. Other copies of a retargeted site must not be toggled any more: they hold the old operand.
 pub unsafe fn retarget(sites: &[(CallSite, usize)]) -> Vec<Result<CallSite, Error>> {
     let sites: Vec<_> = sites.iter().map(|(site, target)| (*site, *target, State::Inactive)).collect();
     // SAFETY: the caller's obligations; no site stays active.
@@ -68,8 +67,8 @@ pub unsafe fn retarget(sites: &[(CallSite, usize)]) -> Vec<Result<CallSite, Erro
 /// fails, keeps its old target and its state.
 ///
 /// # Safety
-/// As [`retarget`]. The program must also be correct when a site that stays active calls its
-/// intermediate target.
+/// As [`retarget`], including the second obligation for sites that stay active. The program must
+/// also be correct when a site that stays active calls its intermediate target.
 pub unsafe fn retarget_as(sites: &[(CallSite, usize, State)]) -> Vec<Result<CallSite, Error>> {
     // SAFETY: the sites' text is mapped, by the contract of `CallSite::decode`.
     let prepare =
@@ -157,7 +156,7 @@ impl Retarget {
             .ok_or(Error::OutOfReach { address, target })?;
         let call = encoding::active(old.shape, displacement);
         // SAFETY: the caller's obligation.
-        let new = unsafe { CallSite::new(old.text, old.shape, call, old.clobbers)? };
+        let new = unsafe { CallSite::new(old.text, old.shape, call, old.clobbers, old.window)? };
         // SAFETY: as above.
         Ok(Self { old: unsafe { old.staying_mapped() }, new, keeps, phase: Phase::Prepared })
     }

@@ -36,7 +36,10 @@ impl CallSite {
     ///
     /// # Safety
     /// 1. `address` must be the start of an instruction in text that stays mapped during the call,
-    ///    and that only the crates of this workspace write from now on.
+    ///    and that only the crates of this workspace write from now on. Without a writable alias
+    ///    (with [`TextAccess::Mprotect`](wordpatch::TextAccess::Mprotect), or in text that is
+    ///    mapped writable and executable) it must stay mapped as long as the site or a copy of it
+    ///    is used.
     /// 2. While the site is inactive, the program must be correct without the call, and with
     ///    changes of the registers that `clobbers` names.
     /// 3. No other code branches into the middle of the instruction.
@@ -52,7 +55,7 @@ impl CallSite {
         let shape = encoding::decode(&code).ok_or(Error::NotACall { address, found: code })?;
         let instruction = encoding::bytes(&code[..shape.len()]);
         // SAFETY: as above.
-        unsafe { Self::new(first, shape, instruction, clobbers) }
+        unsafe { Self::new(first, shape, instruction, clobbers, FetchModel::in_force().window) }
     }
 
     /// Decodes a five-byte NOP at `address` as an inactive call to `target`. Does not write to the
@@ -76,11 +79,12 @@ impl CallSite {
             .ok_or(Error::OutOfReach { address, target })?;
         let call = encoding::active(Shape::Call, displacement);
         // SAFETY: as above.
-        let site = unsafe { Self::new(first, Shape::Call, call, Clobbers::Nothing)? };
+        let site =
+            unsafe { Self::new(first, Shape::Call, call, Clobbers::Nothing, FetchModel::in_force().window)? };
         if site.strategy == Strategy::Nop { Ok(site) } else { Err(Error::StraddlingNop { address }) }
     }
 
-    /// A site whose instruction is already decoded.
+    /// A site whose instruction is already decoded, for this window.
     ///
     /// # Safety
     /// Obligation 1 of [`CallSite::decode`].
@@ -89,8 +93,8 @@ impl CallSite {
         shape: Shape,
         instruction: Bytes,
         clobbers: Clobbers,
+        window: FetchWindow,
     ) -> Result<Self, Error> {
-        let window = FetchModel::in_force().window;
         let strategy = Strategy::choose(shape, window, text.address(), clobbers);
         if strategy == Strategy::Ret {
             island::note_tail_call(text.address());
@@ -170,7 +174,12 @@ impl CallSite {
     /// handler, or by the probe function of this site.
     ///
     /// # Errors
-    /// [`Error::Foreign`] if the site has neither form.
+    /// [`Error::Foreign`] if the site has neither form. [`Error::Text`] with
+    /// [`SharedWithParent`](wordpatch::Error::SharedWithParent) in a forked child, and if text
+    /// access is by mprotect or a debugger has copied the page, with
+    /// [`Contended`](wordpatch::Error::Contended) or
+    /// [`ProtectRefused`](wordpatch::Error::ProtectRefused); with
+    /// [`NotMapped`](wordpatch::Error::NotMapped) if the text was found unmapped.
     #[inline]
     pub fn activate(&self) -> Result<Toggle, Error> {
         self.switch.activate()
@@ -179,7 +188,7 @@ impl CallSite {
     /// Deactivates the call: it is skipped. Otherwise as [`CallSite::activate`].
     ///
     /// # Errors
-    /// [`Error::Foreign`] if the site has neither form.
+    /// As [`CallSite::activate`].
     #[inline]
     pub fn deactivate(&self) -> Result<Toggle, Error> {
         self.switch.deactivate()

@@ -52,7 +52,7 @@ impl Switch {
     /// As [`CallSite::activate`](crate::CallSite::activate).
     ///
     /// # Errors
-    /// [`Error::Text`] if the site has neither form.
+    /// As [`CallSite::activate`](crate::CallSite::activate).
     #[inline]
     pub fn activate(&self) -> Result<Toggle, Error> {
         self.toggle(ACTIVE)
@@ -61,7 +61,7 @@ impl Switch {
     /// As [`CallSite::deactivate`](crate::CallSite::deactivate).
     ///
     /// # Errors
-    /// [`Error::Text`] if the site has neither form.
+    /// As [`CallSite::activate`](crate::CallSite::activate).
     #[inline]
     pub fn deactivate(&self) -> Result<Toggle, Error> {
         self.toggle(INACTIVE)
@@ -69,8 +69,10 @@ impl Switch {
 
     #[inline]
     fn toggle(&self, to: Form) -> Result<Toggle, Error> {
-        // SAFETY: the site was decoded under the contract of `CallSite::decode`; an edit stays
-        // inside the window, and both of its forms are valid for every thread that executes them.
+        // SAFETY: the site was decoded under the contract of `CallSite::decode`, so its bytes are
+        // those of an alias, which stays mapped, or of text that the caller keeps mapped; an edit
+        // stays inside the window, and both of its forms are valid for every thread that executes
+        // them.
         match unsafe { self.0.exchange(to) } {
             Ok(true) => Ok(Toggle::Changed),
             Ok(false) => Ok(Toggle::Unchanged),
@@ -85,7 +87,8 @@ impl Switch {
 
     /// Whether the call is active; the bytes of the site if it has neither form.
     pub(crate) fn found(&self) -> Result<State, Bytes> {
-        // SAFETY: the site was decoded under the contract of `CallSite::decode`.
+        // SAFETY: the site was decoded under the contract of `CallSite::decode`, so the bytes are
+        // mapped, as in `toggle`.
         Ok(match unsafe { self.0.form() }? {
             ACTIVE => State::Active,
             INACTIVE => State::Inactive,

@@ -3,12 +3,13 @@
 mod common;
 
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use callpatch::{Error, Shape, Toggle, activate_call, deactivate_call};
-use common::{function, with_window};
+use common::{function, with_model, with_window};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
-use wordpatch::FetchWindow;
+use nix::sys::wait::{WaitStatus, waitpid};
+use wordpatch::{FetchWindow, TMax, WaitPolicy};
 
 #[test]
 fn a_call_is_switched_and_retargeted_by_its_address() {
@@ -175,4 +176,49 @@ fn an_instruction_that_is_not_a_call_is_refused() {
         assert!(matches!(deactivate_call(page + SITE), Err(Error::NotACall { .. })));
         assert!(matches!(activate_call(page + SITE, 0), Err(Error::NotACall { .. })));
     }
+}
+
+/// A thread is almost always in the middle of a retargeting, which holds the table's lock, when
+/// another one forks.
+#[test]
+fn a_forked_child_finds_no_lock_held() {
+    /// Milliseconds.
+    const T_MAX: TMax = TMax(10_000_000);
+    let _model = with_model(FetchWindow::Bytes8, Some(T_MAX), WaitPolicy::TMax);
+    let [busy, other] = [5, 8].map(|offset| function(Shape::Call, offset));
+    let operands = busy.targets.map(|target| target.wrapping_sub(busy.site + busy.shape.len()) as i32);
+    let (is_busy, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0.. {
+                is_busy.store(round > 0, Ordering::Relaxed);
+                // SAFETY: text that belongs to the test, correct with and without its call.
+                unsafe { activate_call(busy.site, operands[round % 2]) }.unwrap();
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        while !is_busy.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        let ended = [(); 3].map(|()| {
+            // SAFETY: the child uses only this crate, and ends by `_exit`.
+            match unsafe { nix::unistd::fork() }.unwrap() {
+                nix::unistd::ForkResult::Child => {
+                    nix::unistd::alarm::set(10);
+                    // SAFETY: as above. Whether the text is still the parent's does not matter.
+                    let _ = unsafe { deactivate_call(other.site) };
+                    // SAFETY: ends the child.
+                    unsafe { libc::_exit(0) }
+                }
+                nix::unistd::ForkResult::Parent { child } => waitpid(child, None).map(|ended| (ended, child)),
+            }
+        });
+        stop.store(true, Ordering::Relaxed);
+        for ended in ended {
+            let (ended, child) = ended.unwrap();
+            assert_eq!(ended, WaitStatus::Exited(child, 0));
+        }
+    });
 }

@@ -47,6 +47,26 @@ fn every_site_comes_out_inactive_and_calls_its_new_target_once_activated() {
     }
 }
 
+/// The fetch model changes after a site was decoded: the site keeps its window.
+#[test]
+fn a_site_of_another_window_can_be_toggled_after_it_was_retargeted() {
+    let _model = with_window(FetchWindow::Bytes8);
+    for windows in [[FetchWindow::Bytes8, FetchWindow::Bytes64], [FetchWindow::Bytes64, FetchWindow::Bytes8]]
+    {
+        for offset in 0..16 {
+            let function = function(Shape::Call, offset);
+            common::force(windows[0], None, WaitPolicy::Membarrier);
+            let sites = to_the_other(&[function], Clobbers::CallerSaved);
+            common::force(windows[1], None, WaitPolicy::Membarrier);
+            let site = retarget_all(&sites).pop().unwrap().unwrap();
+            for (activates, calls) in [(true, [0, 1]), (false, [0, 0]), (true, [0, 1])] {
+                if activates { site.activate() } else { site.deactivate() }.unwrap();
+                assert_eq!(function.run(), calls, "{windows:?} {offset}");
+            }
+        }
+    }
+}
+
 /// Sites whose operand stays in the inactive form and may cross a window: old code with a new
 /// operand, and new code with an old one, each require a wait.
 #[test]

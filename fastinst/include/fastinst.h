@@ -280,19 +280,23 @@ int fastinst_register_callback(fastinst_discovery_callback callback, void *user_
  * Makes the probe call `fn` from now on. If the probe is already active, only a pointer changes,
  * and no code.
  *
- * Two atomic stores, 50 to 200 ticks. Async-signal-safe: does not block, lock, allocate or enter
- * the kernel, except with text access by mprotect (wordpatch_set_text_access), and in a page where
- * a debugger has set a breakpoint: there it makes two system calls. Other threads continue to run;
- * each of them sees either the old or the new code, never a mixture. If several threads activate a
- * probe with different functions at the same time, one of the functions remains.
+ * A few atomic operations, 50 to 200 ticks. Async-signal-safe: does not block, lock, allocate or
+ * enter the kernel, except with text access by mprotect (wordpatch_set_text_access), and in a page
+ * where a debugger has set a breakpoint: there it makes two system calls. Other threads continue to
+ * run; each of them sees either the old or the new code, never a mixture. If several threads
+ * activate a probe with different functions at the same time, one of the functions remains.
  *
  * The profiler may override changes to its probes at any time: run the program with tool=none.
  *
- * The caller guarantees the requirements of fastinst_probe_fn.
+ * The caller guarantees the requirements of fastinst_probe_fn, also after the errors of the second
+ * group until the probe is deactivated.
  *
- * Errors: FASTINST_ERROR_ARGUMENT (`fn` is null), FASTINST_ERROR_NO_PROBE,
- * FASTINST_ERROR_UNDISCOVERED, FASTINST_ERROR_UNLOADED, FASTINST_ERROR_RETIRED,
+ * Errors without an effect: FASTINST_ERROR_ARGUMENT (`fn` is null), FASTINST_ERROR_NO_PROBE,
+ * FASTINST_ERROR_UNDISCOVERED, FASTINST_ERROR_RETIRED. Errors after which the code is unchanged,
+ * but the request remains, and takes effect when the library is loaded again (fastinst_deactivate
+ * withdraws it, even if it returns an error as well): FASTINST_ERROR_UNLOADED,
  * FASTINST_ERROR_FOREIGN_BYTES, FASTINST_ERROR_CONTENDED, FASTINST_ERROR_SHARED_WITH_PARENT,
+ * FASTINST_ERROR_NOT_TEXT (with text access by mprotect: the code was found unmapped),
  * FASTINST_ERROR_SYSTEM.
  */
 int fastinst_activate(fastinst_probe_id id, fastinst_probe_fn fn);
@@ -301,9 +305,8 @@ int fastinst_activate(fastinst_probe_id id, fastinst_probe_fn fn);
 int fastinst_activate_with_caller(fastinst_probe_id id, fastinst_caller_probe_fn fn);
 
 /*
- * Makes the probe call nothing from now on; succeeds even if it is already off. One atomic store;
- * otherwise as fastinst_activate. Threads that are just calling the probe function may still enter
- * it.
+ * Makes the probe call nothing from now on; succeeds even if it is already off. Otherwise as
+ * fastinst_activate. Threads that are just calling the probe function may still enter it.
  *
  * Errors: those of fastinst_activate except FASTINST_ERROR_ARGUMENT.
  */
@@ -430,7 +433,8 @@ int wordpatch_patch_all(const wordpatch_patch_request *patches, size_t count, in
 int wordpatch_start_patch(void *address, const uint8_t *expected, const uint8_t *replacement, size_t length);
 
 /*
- * Advances the outstanding patch at `address`, regardless of the thread that has started it.
+ * Advances the outstanding patch at `address`, regardless of the thread that has started it. A
+ * patch is outstanding from the return of wordpatch_start_patch on.
  * Returns 1 if the patch is complete, or no patch is outstanding there; 0 if it is not complete
  * yet, or another thread is advancing it: call again. Never waits for another thread, except for
  * one call to membarrier if T_max is not known. Not async-signal-safe.
@@ -549,7 +553,7 @@ typedef enum {
     WORDPATCH_WAIT_MEMBARRIER = 1,
     /* Until T_max has passed. */
     WORDPATCH_WAIT_T_MAX = 2,
-    /* By both. */
+    /* By both. If the kernel refuses membarrier, patches that need a wait are refused. */
     WORDPATCH_WAIT_BOTH = 3
 } wordpatch_wait_policy;
 
@@ -668,9 +672,9 @@ typedef enum {
     /* Through a second, writable mapping of the same pages, which are mapped shared where they are
        executed: a debugger cannot set breakpoints there. */
     WORDPATCH_ALIAS = 0,
-    /* By making the page writable and executable during each store, by two system calls:
-       async-signal-safe functions also enter the kernel then. For systems that refuse memory
-       files. */
+    /* By making the page writable and executable during each store, by two system calls, or three
+       if the code may be unmapped: async-signal-safe functions also enter the kernel then. For
+       systems that refuse memory files. */
     WORDPATCH_MPROTECT = 1,
     /* Through a second, writable mapping of the same pages, which are mapped privately where they
        are executed: a debugger can set breakpoints. A store to a page in which it has done so makes
@@ -787,8 +791,8 @@ int callpatch_decode_nop(void *address, const void *target, callpatch_site **sit
  * with text access by mprotect, and in a page where a debugger has set a breakpoint.
  *
  * Errors: FASTINST_ERROR_ARGUMENT (null), FASTINST_ERROR_FOREIGN_BYTES,
- * FASTINST_ERROR_SHARED_WITH_PARENT; with text access by mprotect FASTINST_ERROR_CONTENDED and
- * FASTINST_ERROR_SYSTEM.
+ * FASTINST_ERROR_SHARED_WITH_PARENT; with text access by mprotect FASTINST_ERROR_CONTENDED,
+ * FASTINST_ERROR_NOT_TEXT (the code was found unmapped) and FASTINST_ERROR_SYSTEM.
  */
 int callpatch_activate(const callpatch_site *site);
 int callpatch_deactivate(const callpatch_site *site);

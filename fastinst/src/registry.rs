@@ -29,8 +29,9 @@ fn switch(
         let site = probe.site()?;
         match toggle(site) {
             Ok(toggle) => return Ok(toggle == Toggle::Changed),
-            // The library was unloaded in the meantime, and the pages of the site were released.
-            // Each iteration requires another unloading.
+            // The library was unloaded in the meantime: the pages of the site's alias were
+            // released, or, without an alias, the text was found changed or unmapped. Each
+            // iteration requires another unloading.
             Err(_) if !std::ptr::eq(probe.site()?, site) => {}
             Err(error) => return Err(error.into()),
         }
@@ -70,30 +71,33 @@ fn count(toggles: u64) {
 /// only the function changes, and no code.
 ///
 /// If the library of the probe is unloaded and later loaded again at the same address, the probe is
-/// active again.
+/// active again. The same holds if it is activated while the library is unloaded.
 ///
-/// Makes two atomic stores; does not block, lock or allocate, and may be called from signal
-/// handlers and probe functions. Other threads see the change within T_max. (The provider of a
-/// [group] may document something else for its probes.)
+/// Makes a few atomic operations, of which one changes code; does not block, lock or allocate, and
+/// may be called from signal handlers and probe functions. Other threads see the change within
+/// T_max. (The provider of a [group] may document something else for its probes.)
 ///
 /// # Errors
-/// [`Error::UnknownProbe`], [`Error::Undiscovered`], [`Error::Unloaded`], [`Error::Retired`]; or an
-/// error because the site holds foreign bytes.
+/// [`Error::UnknownProbe`], [`Error::Undiscovered`], [`Error::Retired`], without an effect.
+/// [`Error::Unloaded`], or [`Error::Call`] because the site holds foreign bytes or cannot be
+/// written: the code is unchanged, but the request remains, and takes effect when the library is
+/// loaded again. [`deactivate`] withdraws it, even if it returns an error as well.
 ///
 /// # Safety
-/// `function` must stay callable for as long as any thread may execute the site, and comply with
-/// the contract of [`ProbeFn`].
+/// `function` must stay callable for as long as any thread may execute the site (also after
+/// [`Error::Unloaded`] and [`Error::Call`], until the probe is deactivated), and comply with the
+/// contract of [`ProbeFn`].
 pub unsafe fn activate(id: ProbeId, function: ProbeFn) -> Result<(), Error> {
     // SAFETY: the caller's obligation.
     count(unsafe { switch_on(id, function) }?.into());
     Ok(())
 }
 
-/// Deactivates the probe, so that its site calls nothing. Makes one atomic store; otherwise as
-/// [`activate`].
+/// Deactivates the probe, so that its site calls nothing. Otherwise as [`activate`].
 ///
 /// # Errors
-/// As [`activate`].
+/// As [`activate`]. After [`Error::Unloaded`], the probe is inactive when its library is loaded
+/// again.
 pub fn deactivate(id: ProbeId) -> Result<(), Error> {
     count(switch_off(id)?.into());
     Ok(())
@@ -213,6 +217,31 @@ mod tests {
         assert_eq!((activated(probe, second), state()), (0, (State::Active, true)), "data, not code");
         assert_eq!(probe.cell.function.load(Ordering::Relaxed), second as *const () as usize);
         assert_eq!((deactivated(probe), state()), (1, (State::Inactive, false)));
+    }
+
+    /// A request for a probe of an unloaded library is an error, but takes effect when the library
+    /// is loaded again.
+    #[test]
+    fn requests_during_the_absence_of_a_library_are_kept_and_withdrawn() {
+        let _alone = alone();
+        let probe = probe();
+        probe.name.store(name(), Ordering::Release);
+        probe.function_address.store(1, Ordering::Relaxed);
+        deactivated(probe);
+        for (requests, expected) in [(&[true][..], State::Active), (&[true, false], State::Inactive)] {
+            probe.unload();
+            for on in requests {
+                let refused = match on {
+                    // SAFETY: the site is never executed.
+                    true => unsafe { activate(probe.id(), first) },
+                    false => deactivate(probe.id()),
+                };
+                assert!(matches!(refused, Err(Error::Unloaded { .. })), "{refused:?}");
+            }
+            probe.reassign(call_site());
+            assert_eq!(probe.site().unwrap().state().unwrap(), expected);
+            assert_eq!(probe.cell.function.load(Ordering::Relaxed), first as *const () as usize);
+        }
     }
 
     #[test]

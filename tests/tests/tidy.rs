@@ -136,6 +136,7 @@ const PRINTING: &[&str] = &["print!", "println!", "eprint!", "eprintln!", "dbg!"
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("profiler/src/process.rs", "SIGTRAP", "a trap that ends the program is reported like any fatal signal"),
     ("tmax-probe/src/costs.rs", "SIGTRAP", "measures the cost of a trap, with its own handler meanwhile"),
+    ("tmax-probe/src/kernel/child.rs", "SIGTRAP", "how a trial's process ends that executes torn code"),
     ("wasm-jit/debug/src/gdb.rs", "SIGTRAP", "the number of a stop in GDB's protocol; no signal is sent"),
     ("wasm-jit/src/engine.rs", "SIGTRAP", "refused as the signal for interrupts, since it is wordpatch's"),
     ("wasm-jit/src/trap/signals.rs", "SIGTRAP", "stays deliverable while another signal is handled"),

@@ -18,11 +18,18 @@ pub enum Error {
     #[error(transparent)]
     Wordpatch(#[from] wordpatch::Error),
 
-    /// The process for crashing trials could not be run.
-    #[error("the trial's own process could not be run: {source}; allow the command to start itself")]
+    /// The process of a trial could not be started.
+    #[error("the trial's own process could not be started: {source}; allow the command to start itself")]
     Child {
         /// The system's error.
         source: io::Error,
+    },
+
+    /// The process of a trial ended without a result.
+    #[error("the trial's own process failed: {reason}")]
+    Trial {
+        /// How it ended, or what it printed.
+        reason: String,
     },
 
     /// The process of a trial got no processor time for a long time.

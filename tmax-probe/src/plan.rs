@@ -59,7 +59,7 @@ impl Depth {
 const MILLISECONDS: u32 = 50;
 
 /// One in this number of rounds has trials across the line and inside a quadword.
-const CONTROL_EVERY: u64 = 4;
+pub(crate) const CONTROL_EVERY: u64 = 4;
 
 /// The paper's grid of waits, in ticks.
 const STEP: u32 = 100;
@@ -105,6 +105,7 @@ fn drawn(number: u64) -> Spec {
         placement: one(&placements, &mut random),
         load: random.random_ratio(1, 12),
         seed: random.random(),
+        processors: random.random(),
         toggles: NO_LIMIT,
         milliseconds: MILLISECONDS,
     }

@@ -13,6 +13,13 @@ pub(crate) fn blind_spots(host: &Host, usable_processors: usize, max_executors: 
             "only one processor may be used: no code was rewritten while another core ran it".to_owned(),
         );
     }
+    if usable_processors < host.processors {
+        lines.push(format!(
+            "only {usable_processors} of {} processors may be used (taskset, cpuset): the others may differ, and the calibration is \
+             used on them as well",
+            host.processors
+        ));
+    }
     if host.sockets == 1 {
         lines.push(
             "one socket: stores take longer to become visible on another socket (the paper's two-socket machine waits 3,000 ticks)"

@@ -130,6 +130,10 @@ pub struct Spec {
     pub load: bool,
     /// Selects the cache line in the page, and the lengths of the loop around the site.
     pub seed: u64,
+    /// Selects the order in which processors are assigned to threads. The same in all trials of a
+    /// round.
+    #[serde(default)]
+    pub processors: u32,
     /// The number of toggles after which the trial ends.
     pub toggles: u64,
     /// The time in milliseconds after which the trial ends, if it has not reached its number of

@@ -2,16 +2,19 @@
 //! and T_max.
 //!
 //! 1. One store at every class inside the window, and at the window itself as the control: rounds
-//!    of [`crate::plan`], whose trials differ only in their boundary.
+//!    of [`crate::plan`], whose trials differ only in their boundary. A window of 8 bytes makes no
+//!    claim that a class could refute, and a machine may not tear there: its control is the
+//!    smallest class that tears.
 //! 2. The protocol, with waits of T_max, at the boundaries from the window on; if the model has a
-//!    T_max.
+//!    T_max. Every fourth round also has a trial without waits as the control.
 //! 3. `wordpatch::patch` under the model, at every boundary: one store inside the window, INT3 and
 //!    waits elsewhere.
 //!
 //! A tear inside the window, or in 2 or 3, refutes the model. Without one, the model holds as far
 //! as the run had the power to refute it: [`Verification::power`] is the probability that a window
 //! that tears in one trial of 26 (the rarest observed on a real machine) would have been refuted.
-//! The control must have torn, otherwise the run could not have detected tears.
+//! The control of part 1 must have torn, otherwise the run could not have detected tears. If that
+//! of part 2 has not, nothing is known about T_max; the counts show it.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -22,8 +25,8 @@ use wordpatch::FetchModel;
 use crate::boundary::{CACHE_LINE, CLASSES, INSIDE_LINE, class};
 use crate::error::Error;
 use crate::estimate::Count;
-use crate::plan::{by_one_store_rounds, by_protocol_rounds, by_wordpatch, paper_stress};
-use crate::survey::{Observer, run_part};
+use crate::plan::{CONTROL_EVERY, by_one_store_rounds, by_protocol_rounds, by_wordpatch, paper_stress};
+use crate::survey::{Observer, VENDORS_WINDOW, run_part};
 use crate::trial::{Machine, Method, Spec, Trial};
 
 /// The share of trials that tear on a machine whose tears are as clustered as the worst observed:
@@ -62,10 +65,15 @@ pub struct Verification {
     pub window_bytes: u32,
     /// The T_max that was checked, in ticks; null if waits use only `membarrier`.
     pub t_max_ticks: Option<u32>,
-    /// The count of trials by one store at the window's own boundary, which should tear.
+    /// The class of the control in bytes: the window, or for one of 8 bytes, the smallest class
+    /// that tore.
+    pub control_class: u32,
+    /// The count of trials by one store at boundaries of that class, which should tear.
     pub control: Count,
     /// The counts of trials by one store at the boundaries inside the window, which must not tear.
     pub inside: Vec<Inside>,
+    /// The count of trials by the protocol without waits, which should tear.
+    pub protocol_control: Count,
     /// The count of trials by the protocol with waits of T_max, which must not tear.
     pub protocol: Count,
     /// The count of trials by `wordpatch::patch`, which must not tear.
@@ -101,8 +109,14 @@ impl Verification {
 /// The trials that try to refute `model`: of the parts 1 to 3, the rounds with these numbers.
 pub(crate) fn rounds(model: &FetchModel, numbers: Range<u64>) -> [(&'static str, Vec<Spec>); 3] {
     let window = model.window.bytes() as u32;
-    let classes: Vec<u32> = INSIDE_LINE.into_iter().filter(|class| *class <= window).collect();
-    let protocol = model.t_max.map(|t_max| by_protocol_rounds(numbers.clone(), window, &[t_max.0]));
+    let largest = if window == VENDORS_WINDOW { CACHE_LINE } else { window };
+    let classes: Vec<u32> = INSIDE_LINE.into_iter().filter(|class| *class <= largest).collect();
+    let protocol = model.t_max.map(|t_max| {
+        let waits =
+            |number: u64| if number.is_multiple_of(CONTROL_EVERY) { vec![0, t_max.0] } else { vec![t_max.0] };
+        let round = |number| by_protocol_rounds(number..number + 1, window, &waits(number));
+        numbers.clone().flat_map(round).collect()
+    });
     [
         ("one store", by_one_store_rounds(numbers.clone(), &classes)),
         ("protocol", protocol.unwrap_or_default()),
@@ -119,11 +133,12 @@ pub fn parts(model: &FetchModel, effort: Effort) -> [(&'static str, Vec<Spec>); 
     parts
 }
 
-/// Whether a tear of this trial refutes a window of `window` bytes, or a T_max.
-pub(crate) fn must_not_tear(window: u32, spec: &Spec) -> bool {
+/// Whether a tear of this trial refutes the model.
+pub(crate) fn must_not_tear(model: &FetchModel, spec: &Spec) -> bool {
     match spec.method {
-        Method::Store | Method::LockedStore => class(spec.boundary) < window,
-        Method::Protocol { .. } | Method::Wordpatch => true,
+        Method::Store | Method::LockedStore => class(spec.boundary) < model.window.bytes() as u32,
+        Method::Protocol { wait } => model.t_max.is_some_and(|t_max| wait >= t_max.0),
+        Method::Wordpatch => true,
     }
 }
 
@@ -154,7 +169,14 @@ impl Verification {
             Count::of(trials.iter().filter(is_one_store).filter(|trial| class(trial.spec.boundary) == wanted))
         };
         let of_method =
-            |is: fn(&Method) -> bool| Count::of(trials.iter().filter(|trial| is(&trial.spec.method)));
+            |is: &dyn Fn(&Method) -> bool| Count::of(trials.iter().filter(|trial| is(&trial.spec.method)));
+        let is_waited = |method: &Method| matches!(method, Method::Protocol { wait } if model.t_max.is_some_and(|t_max| *wait >= t_max.0));
+        let is_protocol = |method: &Method| matches!(method, Method::Protocol { .. });
+        let tears = |class: &u32| *class >= window && of_class(*class).torn_trials > 0;
+        let control_class = match window {
+            VENDORS_WINDOW => CLASSES.into_iter().find(tears).unwrap_or(window),
+            _ => window.min(CACHE_LINE),
+        };
         let inside: Vec<Inside> = CLASSES
             .into_iter()
             .filter(|class| *class < window)
@@ -164,15 +186,17 @@ impl Verification {
         Self {
             window_bytes: window,
             t_max_ticks: model.t_max.map(|t_max| t_max.0),
-            control: of_class(window.min(CACHE_LINE)),
+            control_class,
+            control: of_class(control_class),
             // A window of 8 bytes makes no claim that a class could refute.
             power: candidates.fold(1.0, f64::min),
             inside,
-            protocol: of_method(|method| matches!(method, Method::Protocol { .. })),
-            wordpatch: of_method(|method| matches!(method, Method::Wordpatch)),
+            protocol_control: of_method(&|method| is_protocol(method) && !is_waited(method)),
+            protocol: of_method(&is_waited),
+            wordpatch: of_method(&|method| matches!(method, Method::Wordpatch)),
             torn: trials
                 .iter()
-                .filter(|trial| trial.tears > 0 && must_not_tear(window, &trial.spec))
+                .filter(|trial| trial.tears > 0 && must_not_tear(model, &trial.spec))
                 .copied()
                 .collect(),
         }
@@ -221,6 +245,26 @@ mod tests {
             let seen = check(&mut Simulated::new(bytes, 800, seed), &model(window, Some(800)));
             assert_eq!(seen.verdict(), Verdict::Holds, "{seen:?}");
             assert!(seen.protocol.trials > 0 && seen.wordpatch.trials > 0, "{seen:?}");
+            assert!(seen.protocol_control.torn_trials > 0, "{seen:?}");
+            assert_eq!(seen.control_class, bytes);
+        }
+    }
+
+    /// A processor that tears only across larger boundaries, of which nothing is claimed.
+    #[test]
+    fn a_window_of_8_bytes_holds_on_a_machine_with_a_larger_one() {
+        for bytes in [16, 32, 64] {
+            let seen = check(&mut Simulated::new(bytes, 800, 1), &model(FetchWindow::Bytes8, Some(800)));
+            assert_eq!((seen.verdict(), seen.control_class), (Verdict::Holds, bytes), "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_machine_that_never_tears_makes_every_check_blind() {
+        let mut machine = Simulated::new(8, 800, 1);
+        machine.tearing = Tearing { hot: 0.0, ..machine.tearing };
+        for window in FetchWindow::ALL {
+            assert_eq!(check(&mut machine, &model(window, Some(800))).verdict(), Verdict::Blind);
         }
     }
 

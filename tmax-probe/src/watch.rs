@@ -24,7 +24,7 @@ const NAP: Duration = Duration::from_millis(200);
 pub enum End {
     /// A trial tore that must not tear.
     Refuted(Box<Verification>),
-    /// `is_over` returned true, and nothing had torn.
+    /// `is_over` returned true, or a trial was interrupted, and nothing had torn.
     Over(Box<Verification>),
 }
 
@@ -52,7 +52,6 @@ pub fn watch(
     model: &FetchModel,
     mut is_over: impl FnMut(&[Trial]) -> bool,
 ) -> Result<End, Error> {
-    let window = model.window.bytes() as u32;
     let mut trials = Vec::new();
     for number in 0.. {
         for spec in rounds(model, number..number + 1).into_iter().flat_map(|(_, specs)| specs) {
@@ -60,9 +59,13 @@ pub fn watch(
             match machine.run(&spec) {
                 Ok(trial) => trials.push(trial),
                 Err(Error::Starved { .. }) => {}
+                // The signal was delivered to the trial's process first.
+                Err(Error::Interrupted) => {
+                    return Ok(End::Over(Box::new(Verification::of(model, &trials))));
+                }
                 Err(error) => return Err(error),
             }
-            if trials.last().is_some_and(|trial| trial.tears > 0 && must_not_tear(window, &trial.spec)) {
+            if trials.last().is_some_and(|trial| trial.tears > 0 && must_not_tear(model, &trial.spec)) {
                 return Ok(End::Refuted(Box::new(Verification::of(model, &trials))));
             }
             let until = Instant::now() + start.elapsed().mul_f64(1.0 / DUTY - 1.0);
@@ -86,6 +89,30 @@ mod tests {
 
     use super::*;
     use crate::simulated::Simulated;
+    use crate::trial::Spec;
+
+    /// Is interrupted instead of the eleventh trial.
+    struct Interrupted(Simulated, u32);
+
+    impl Machine for Interrupted {
+        fn run(&mut self, spec: &Spec) -> Result<Trial, Error> {
+            self.1 += 1;
+            if self.1 > 10 { Err(Error::Interrupted) } else { self.0.run(spec) }
+        }
+    }
+
+    #[test]
+    fn an_interrupted_trial_ends_it_with_its_evidence() {
+        let mut machine = Interrupted(Simulated::new(8, 800, 5), 0);
+        let model = FetchModel {
+            window: FetchWindow::Bytes8,
+            t_max: None,
+            wait: WaitPolicy::Membarrier,
+            source: Source::Forced,
+        };
+        let Ok(End::Over(seen)) = watch(&mut machine, &model, |_| false) else { panic!("not over") };
+        assert!(seen.wordpatch.trials > 0, "{seen:?}");
+    }
 
     fn watched(window: FetchWindow, trials: usize) -> End {
         let mut machine = Simulated::new(32, 800, 5);

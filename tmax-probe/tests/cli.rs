@@ -2,9 +2,12 @@
 //! findings are those of simulated machines.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 /// The command with its own home directory.
@@ -99,12 +102,22 @@ fn invalid_results_are_rejected_in_one_line() {
 }
 
 #[test]
+fn a_full_disk_for_the_log_does_not_end_a_run() {
+    let home = home();
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("a device of every Linux");
+    let output = command(home.path(), &["--simulate", "16:500"]).stderr(full).output().expect("it runs");
+    assert!(output.status.success(), "{}", output.status);
+}
+
+#[test]
 fn show_and_verify_say_what_to_do_without_a_calibration() {
     let home = home();
     for verb in ["show", "verify"] {
         let (stdout, stderr) = run(home.path(), &[verb], 1);
         assert!(stdout.is_empty() && stderr.contains("run tmax-probe"), "{verb}: {stderr}");
     }
+    let (_, stderr) = run(home.path(), &["verify", "--toggles", "256"], 1);
+    assert!(stderr.contains("--window"), "{stderr}");
     let folder = home.path().join(".config/fastinst");
     fs::create_dir_all(&folder).expect("made");
     fs::write(folder.join("calibration.toml"), "window_bytes = 64\n").expect("written");
@@ -119,15 +132,15 @@ fn trials(journal: &Path) -> usize {
     fs::read_to_string(journal).map_or(0, |text| text.lines().count().saturating_sub(1))
 }
 
-/// Interrupts a run as a user would, once its journal has more than this many trials. Returns its
-/// exit code and standard error.
-fn interrupt(mut child: Child, journal: &Path, more_than: usize) -> (Option<i32>, String) {
+/// Interrupts a run and its trial as a terminal or a service manager would, by a signal to the
+/// process group, once its journal has more than this many trials. Returns its exit code and
+/// standard error.
+fn interrupt(mut child: Child, signal: Signal, journal: &Path, more_than: usize) -> (Option<i32>, String) {
     while trials(journal) <= more_than {
         assert_eq!(child.try_wait().expect("a child"), None, "it ended by itself");
         std::thread::yield_now();
     }
-    let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("it runs");
+    killpg(Pid::from_raw(child.id() as i32), signal).expect("it runs");
     let output = child.wait_with_output().expect("it ends");
     (output.status.code(), String::from_utf8(output.stderr).expect("text"))
 }
@@ -140,16 +153,18 @@ fn an_interrupted_full_run_is_resumed() {
         command(home.path(), arguments)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
+            .process_group(0)
             .spawn()
             .expect("it can be started")
     };
-    let (code, stderr) = interrupt(start(&["--full"]), &journal, 0);
+    let (code, stderr) = interrupt(start(&["--full"]), Signal::SIGINT, &journal, 0);
     assert_eq!(code, Some(130), "{stderr}");
     assert!(stderr.contains("`tmax-probe --full` resumes from"), "{stderr}");
     let first = trials(&journal);
 
-    let (code, stderr) = interrupt(start(&["--full"]), &journal, first);
+    let (code, stderr) = interrupt(start(&["--full"]), Signal::SIGTERM, &journal, first);
     assert_eq!(code, Some(130), "{stderr}");
+    assert!(stderr.contains("`tmax-probe --full` resumes from"), "{stderr}");
     assert!(stderr.contains(&format!("resuming after {first} trials")), "{stderr}");
     assert!(trials(&journal) > first);
 }

@@ -159,7 +159,6 @@ impl CodeBuffer {
         self.bytes_mut()[code..].fill(INT3);
         self.shrink(length + room)?;
         // Needed before any text is registered: forked children share it.
-        text::fork::watch()?;
         site_table::reserve()?;
         // SAFETY: the view is mapped shared, and this long.
         let mut start = unsafe { alias::map_executable(self.view.start, length + room) };

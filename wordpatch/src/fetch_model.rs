@@ -105,7 +105,8 @@ pub enum WaitPolicy {
     Membarrier = 1,
     /// Until T_max has passed: no system call, and no effect on other threads.
     TMax = 2,
-    /// Both `membarrier` and T_max, for callers who trust neither alone.
+    /// Both `membarrier` and T_max, for callers who trust neither alone. If the kernel refuses
+    /// `membarrier`, patches that need a wait are refused.
     Both = 3,
 }
 

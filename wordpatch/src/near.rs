@@ -33,7 +33,8 @@ const MAX_ROUNDS: usize = 1000;
 /// The end of the user address space.
 const MAX_ADDRESS: usize = 1 << 47;
 
-/// A block near some text that is not sealed yet.
+/// A block near some text that is not sealed yet. If it is dropped, or cannot be sealed, its pages
+/// stay mapped.
 #[derive(Debug)]
 pub struct NearBlock {
     start: NonNull<u8>,

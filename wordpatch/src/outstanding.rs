@@ -169,7 +169,8 @@ pub unsafe fn start_patch_all(patches: &[Patch<'_>]) -> Outstanding {
 /// Advances the patch of `address`, regardless of which thread has started it (paper, Figure 7).
 /// Returns `true` if the patch is finished or there is no outstanding patch; `false` if its wait is
 /// not over, or another thread is advancing it. Never blocks if T_max is known, otherwise for a
-/// `membarrier`. All patches of a batch are advanced together.
+/// `membarrier`. All patches of a batch are advanced together. A patch is outstanding from the
+/// return of [`start_patch`] on.
 ///
 /// # Errors
 /// The error that [`Outstanding::finish_all`] would return for this patch. It is reported once.

@@ -45,8 +45,8 @@ pub fn serialize_all_cores() -> Result<(), Error> {
 /// Follows the [`WaitPolicy`] of the fetch model in force; T_max starts with the call.
 ///
 /// # Errors
-/// As [`serialize_all_cores`], unless T_max is known: then, a refused `membarrier` is replaced by
-/// waiting for T_max.
+/// As [`serialize_all_cores`]. Except with [`WaitPolicy::Both`], a refused `membarrier` is replaced
+/// by waiting for T_max if it is known.
 pub fn wait_for_visibility() -> Result<(), Error> {
     wait_since(tsc::now_after_all())
 }
@@ -94,16 +94,18 @@ pub(crate) fn is_visible_since(stored_at: u64) -> Result<bool, Error> {
     match (wait, has_passed) {
         (WaitPolicy::TMax, Some(has_passed)) => Ok(has_passed),
         (WaitPolicy::Both, Some(false)) => Ok(false),
+        (WaitPolicy::Both, Some(true)) => serialize_all_cores().map(|()| true),
         (_, Some(has_passed)) => Ok(serialize_all_cores().is_ok() || has_passed),
         (_, None) => serialize_all_cores().map(|()| true),
     }
 }
 
-/// Checks in advance that waits are possible. Fails if T_max is unknown and `membarrier` is
-/// refused.
+/// Checks in advance that waits are possible. Fails if `membarrier` is refused, and T_max is
+/// unknown or does not replace it.
 pub(crate) fn may_wait() -> Result<(), Error> {
     static GRANTED: AtomicBool = AtomicBool::new(false);
-    if FetchModel::in_force().t_max.is_some() || GRANTED.load(Ordering::Relaxed) {
+    let FetchModel { t_max, wait, .. } = FetchModel::in_force();
+    if (t_max.is_some() && wait != WaitPolicy::Both) || GRANTED.load(Ordering::Relaxed) {
         return Ok(());
     }
     serialize_all_cores()?;

@@ -192,8 +192,9 @@ fn reserved() -> Result<&'static Header, Error> {
     if let Some(header) = header() {
         return Ok(header);
     }
-    fork::watch()?;
+    // A fork then waits for the rest, since the caller holds a lock that it takes.
     atfork::follow();
+    fork::watch()?;
     let mut refusal = nix::errno::Errno::ENOMEM;
     for segments in (1..=MAX_SEGMENTS).rev() {
         match map(segments) {

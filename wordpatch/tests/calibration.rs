@@ -21,8 +21,8 @@ fn the_file_that_the_environment_names_is_put_in_force() {
             torn_at_border_at_least: 0.5,
             clean_wait_ticks: 500_000,
             safety_factor: 2.0,
-            trials_at_clean_waits: 0,
-            torn_at_clean_waits_at_most: 1.0,
+            trials_at_clean_waits: 600,
+            torn_at_clean_waits_at_most: 0.01,
         },
     };
     calibration.write(&path).unwrap();

@@ -7,8 +7,10 @@ use common::{
     with_window,
 };
 use nix::sys::wait::{WaitStatus, waitpid};
-use wordpatch::text::{set_access, unshare};
-use wordpatch::{Bytes, FetchWindow, Finisher, State, TextAccess, TextRef, patch, patch_all, start_patch};
+use wordpatch::text::{Form, TogglePair, set_access, unshare};
+use wordpatch::{
+    Bytes, Error, FetchWindow, Finisher, State, TextAccess, TextRef, patch, patch_all, start_patch,
+};
 
 #[test]
 fn batches_and_outstanding_patches_while_executing() {
@@ -172,4 +174,37 @@ fn a_page_that_cannot_be_made_writable_does_not_block_others() {
         patch(site, &mov_eax(A), &mov_eax(B)).unwrap();
     }
     assert_eq!((call(sealed), call(site)), (A, B));
+}
+
+/// A library was unloaded, and its probes are not known to be gone yet: data at its address must
+/// stay writable.
+#[test]
+fn data_that_is_mapped_where_text_was_is_left_alone() {
+    set_access(TextAccess::Mprotect);
+    let _model = with_window(FetchWindow::Bytes8);
+    let site = functions(1, INSIDE)[0];
+    let page = site & !4095;
+    let [a, b] = [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap());
+    // SAFETY: the text is mapped.
+    let place = unsafe { TextRef::resolve(site, 5) }.unwrap();
+    let forms = TogglePair::new(&place, FetchWindow::Bytes8, 0, [&a, &b]);
+    let data = page as *mut libc::c_void;
+    // SAFETY: replaces a page of the test by another one, which it owns.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        assert_eq!(libc::mmap(data, 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0), data);
+        let stored = place.compare_exchange(FetchWindow::Bytes8, 0, &a, &b);
+        assert!(matches!(stored, Err(Error::Mismatch { .. })), "{stored:?}");
+        let toggled = forms.exchange(Form::Second);
+        assert!(matches!(toggled, Err(Error::Mismatch { .. })), "{toggled:?}");
+        // Otherwise this is a fault.
+        (site as *mut u8).write_volatile(1);
+        assert_eq!(libc::munmap(data, 4096), 0);
+        let stored = place.compare_exchange(FetchWindow::Bytes8, 0, &a, &b);
+        assert!(matches!(stored, Err(Error::NotMapped { address }) if address == site), "{stored:?}");
+    }
+    // The next patch is not blocked.
+    let site = functions(1, INSIDE)[0];
+    // SAFETY: the text is not executed during the call.
+    unsafe { patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
 }

@@ -14,6 +14,7 @@ use common::{A, B, INSIDE, STRADDLING, call, functions, mov_eax, patches, with_m
 use wordpatch::fault::{Point, set_hook};
 use wordpatch::{
     Error, FetchWindow, State, TMax, WaitPolicy, patch, patch_all, serialize_all_cores, start_patch, tsc,
+    wait_for_visibility,
 };
 
 /// From now on, `membarrier` fails with EPERM in all threads.
@@ -80,7 +81,7 @@ fn t_max_replaces_it_if_it_is_known() {
     alone("t_max_replaces_it_if_it_is_known", || {
         const T_MAX: TMax = TMax(5_000_000);
         refuse_membarrier();
-        for wait in [WaitPolicy::Membarrier, WaitPolicy::Both, WaitPolicy::TMax] {
+        for wait in [WaitPolicy::Membarrier, WaitPolicy::TMax] {
             let _model = with_model(FetchWindow::Bytes8, Some(T_MAX), wait);
             let site = functions(1, STRADDLING)[0];
             let before = tsc::now();
@@ -89,6 +90,14 @@ fn t_max_replaces_it_if_it_is_known() {
             assert!(tsc::now() - before >= 2 * u64::from(T_MAX.0));
             assert_eq!(call(site), B);
         }
+        // A caller who trusts neither alone gets neither.
+        let _model = with_model(FetchWindow::Bytes8, Some(T_MAX), WaitPolicy::Both);
+        let site = functions(1, STRADDLING)[0];
+        // SAFETY: as above.
+        let refused = unsafe { patch(site, &mov_eax(A), &mov_eax(B)) };
+        assert!(matches!(refused, Err(Error::MembarrierRefused { .. })), "{refused:?}");
+        assert_eq!((first_byte(site), call(site)), (mov_eax(A)[0], A));
+        assert!(matches!(wait_for_visibility(), Err(Error::MembarrierRefused { .. })));
     });
 }
 

@@ -74,6 +74,7 @@ fn text_that_ends_before_the_patch_does_is_refused() {
     // SAFETY: the page stays mapped.
     let resolve = |address, length| unsafe { TextRef::resolve(address, length) };
     assert!(resolve(start + PAGE - 5, 5).is_ok());
+    assert!(matches!(resolve(usize::MAX, 5), Err(Error::NotMapped { address: usize::MAX })));
     let past_the_end = resolve(start + PAGE - 4, 5);
     assert!(
         matches!(past_the_end, Err(Error::NotMapped { address }) if address == start + PAGE),
@@ -237,6 +238,9 @@ fn text_in_which_others_have_resolved_places_is_not_revived() {
     unsafe { text::release(&(start..start + PAGE)) };
     // SAFETY: as above.
     unsafe { common::generated::map_over(start, &mov_eax(A)) };
+    // A panic ends the preparation, too. This one prints no backtrace, which would map memory.
+    let unwind = || text::preparing(|| std::panic::resume_unwind(Box::new(())));
+    assert!(std::panic::catch_unwind(unwind).is_err());
     // SAFETY: as above.
     let now = unsafe { TextRef::resolve(start, 5) }.unwrap();
     // SAFETY: as above.

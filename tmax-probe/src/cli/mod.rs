@@ -9,6 +9,7 @@ mod report;
 mod show;
 mod verify;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -88,9 +89,9 @@ impl From<Error> for Failure {
     }
 }
 
-/// Prints a line to standard error.
+/// Prints a line to standard error. A run of hours does not end because its log cannot be written.
 fn say(line: &str) {
-    eprintln!("tmax-probe: {line}");
+    let _ = writeln!(std::io::stderr(), "tmax-probe: {line}");
 }
 
 /// Writes to standard output.
@@ -167,6 +168,7 @@ mod tests {
         check("tmax-probe --simulate 0", "1 to 100000");
         check("tmax-probe verify --watch --window 64", "cannot be used with");
         check("tmax-probe verify --window 48", "8, 16, 32 or 64");
+        check("tmax-probe verify --toggles 0", "1..");
         check("tmax-probe report", "required");
         check("tmax-probe --restart", "--full");
     }

@@ -22,7 +22,7 @@ use super::{Failure, code, print, program, say};
 pub(super) struct Verify {
     /// Toggle each of the 4 splits this often through wordpatch::patch, with 2 to 6 executors each.
     /// The paper's stress is 50000000
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     toggles: Option<u64>,
 
     /// Check this window in bytes instead of the calibrated one; one that is too large shows tears
@@ -34,7 +34,7 @@ pub(super) struct Verify {
     t_max: Option<u32>,
 
     /// Check until interrupted, only on idle processors, and for a hundredth of the time. A refuted
-    /// calibration is renamed to FILE.refuted, and the program ends with code 4
+    /// calibration is renamed to FILE.refuted, and the program ends with code 4; otherwise with 0
     #[arg(long, conflicts_with_all = ["toggles", "window", "t_max"])]
     watch: bool,
 
@@ -60,7 +60,8 @@ fn model(arguments: &Verify) -> Result<(FetchModel, Option<PathBuf>), Failure> {
     match status() {
         Status::Loaded { path, .. } => Ok((now, Some(path.clone()))),
         refused => {
-            let why = refused.warning().unwrap_or("there is no calibration; run tmax-probe".into());
+            let absent = "there is no calibration; run tmax-probe, or name a model by --window and --t-max";
+            let why = refused.warning().unwrap_or(absent.into());
             Err(Failure { code: code::FAILED, message: why })
         }
     }
@@ -81,11 +82,14 @@ pub(super) fn run(arguments: &Verify) -> Result<u8, Failure> {
     progress.end();
     let seen = seen?;
     show(arguments, &seen)?;
+    if seen.t_max_ticks.is_some() && seen.protocol_control.torn_trials == 0 {
+        say("no trial without waits tore either: this run says nothing about T_max");
+    }
     Ok(match seen.verdict() {
         Verdict::Holds => 0,
         Verdict::Blind => {
             say(
-                "no trial tore that must not, but none tore at the window's boundary either: the check could not detect tears",
+                "no trial tore that must not, but none tore in the control either: the check could not detect tears",
             );
             code::UNDECIDED
         }
@@ -122,8 +126,6 @@ fn run_watch(
             show(arguments, &seen)?;
             Ok(0)
         }
-        // The signal was delivered to the trial's process first.
-        Err(Error::Interrupted) => Ok(code::INTERRUPTED),
         Err(error) => Err(error.into()),
     }
 }
@@ -157,13 +159,16 @@ fn text(seen: &Verification) -> String {
     };
     let t_max = seen.t_max_ticks.map_or("unknown".to_owned(), |ticks| format!("{ticks} ticks"));
     let mut text = format!("checked                    window {} bytes, T_max {t_max}\n", seen.window_bytes);
-    text += &line("control, at the boundary", &seen.control);
+    text += &line(&format!("control, across {}", seen.control_class), &seen.control);
     for at in &seen.inside {
         let place = match at.class {
             4 => "inside a quadword".to_owned(),
             class => format!("one store, across {class}"),
         };
         text += &line(&place, &at.count);
+    }
+    if seen.t_max_ticks.is_some() {
+        text += &line("control, without waits", &seen.protocol_control);
     }
     text += &line("protocol with T_max", &seen.protocol);
     text += &line("wordpatch::patch", &seen.wordpatch);

@@ -8,7 +8,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::prctl::set_pdeathsig;
@@ -73,19 +73,32 @@ pub(super) fn run_in_child(program: &Path, spec: &Spec, model: Option<Model>) ->
         }
     }
     let output = child.wait_with_output().map_err(child_error)?;
-    match (trial, output.status.signal()) {
-        (Some(trial), _) => Ok(trial),
-        (None, Some(libc::SIGINT)) => Err(Error::Interrupted),
-        (None, Some(libc::SIGALRM)) => Err(Error::Starved { seconds: limit_of(spec).as_secs() }),
-        // It crashed: it has toggled at least once, regardless of its output.
-        (None, Some(_)) if spec.kernel == Kernel::Call => {
-            let (toggles, milliseconds) = (toggles.max(1), start.elapsed().as_millis() as u32);
-            Ok(Trial { toggles, executions: toggles, tears: 1, milliseconds, ..Trial::nothing(spec) })
-        }
-        (None, _) => {
+    match trial {
+        Some(trial) => Ok(trial),
+        None => {
             let said = String::from_utf8_lossy(&output.stderr);
-            let said = said.lines().last().unwrap_or("it printed nothing");
-            Err(child_error(std::io::Error::other(format!("it ended with {}: {said}", output.status))))
+            let trial = without_result(spec, output.status, said.lines().last())?;
+            let (toggles, milliseconds) = (toggles.max(1), start.elapsed().as_millis() as u32);
+            Ok(Trial { toggles, executions: toggles, milliseconds, ..trial })
+        }
+    }
+}
+
+/// The trial of a process that ended with this status, and this last line on standard error, before
+/// it printed a result. It crashed if a fault of its code killed it: then it has toggled at least
+/// once, regardless of its output. Other signals come from outside, and are no evidence.
+fn without_result(spec: &Spec, status: ExitStatus, said: Option<&str>) -> Result<Trial, Error> {
+    match status.signal() {
+        Some(libc::SIGINT | libc::SIGTERM | libc::SIGHUP) => Err(Error::Interrupted),
+        Some(libc::SIGALRM) => Err(Error::Starved { seconds: limit_of(spec).as_secs() }),
+        Some(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP)
+            if spec.kernel == Kernel::Call =>
+        {
+            Ok(Trial { tears: 1, ..Trial::nothing(spec) })
+        }
+        _ => {
+            let said = said.unwrap_or("it printed nothing");
+            Err(Error::Trial { reason: format!("it ended with {status}: {said}") })
         }
     }
 }
@@ -95,7 +108,9 @@ pub(super) fn run_in_child(program: &Path, spec: &Spec, model: Option<Model>) ->
 /// # Errors
 /// `request` is invalid, or the trial cannot be run.
 pub fn run_as_child(request: &str) -> Result<(), Error> {
-    let Request { spec, model } = serde_json::from_str(request).map_err(|error| child_error(error.into()))?;
+    let invalid = |reason: String| Error::Trial { reason };
+    let Request { spec, model } =
+        serde_json::from_str(request).map_err(|error| invalid(format!("invalid request: {error}")))?;
     // The trial is useless without the parent process.
     let _ = set_pdeathsig(Signal::SIGKILL);
     if spec.kernel == Kernel::Call {
@@ -104,9 +119,8 @@ pub fn run_as_child(request: &str) -> Result<(), Error> {
     }
     nix::unistd::alarm::set(limit_of(&spec).as_secs() as u32);
     if let Some(Model { window_bytes, t_max_ticks, wait }) = model {
-        let window = FetchWindow::from_bytes(window_bytes).ok_or_else(|| {
-            child_error(std::io::Error::other(format!("no fetch window of {window_bytes} bytes")))
-        })?;
+        let window = FetchWindow::from_bytes(window_bytes)
+            .ok_or_else(|| invalid(format!("no fetch window of {window_bytes} bytes")))?;
         // SAFETY: not known to hold, which is what the trial tests. This process patches only the
         // trial's instruction, all of whose mixtures are valid instructions.
         unsafe { FetchModel::force(window, t_max_ticks.map(TMax), wait) };
@@ -119,5 +133,31 @@ pub fn run_as_child(request: &str) -> Result<(), Error> {
         }
     };
     let trial = ThisMachine::in_this_process()?.run_here(&spec, progress)?;
-    writeln!(std::io::stdout(), "{}", text(&trial)).map_err(child_error)
+    writeln!(std::io::stdout(), "{}", text(&trial)).map_err(|error| invalid(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{self, Depth};
+
+    fn ended(kernel: Kernel, signal: i32) -> Result<u64, Error> {
+        let spec = Spec { kernel, ..plan::calls(Depth::Quick)[0] };
+        without_result(&spec, ExitStatus::from_raw(signal), None).map(|trial| trial.tears)
+    }
+
+    #[test]
+    fn only_a_fault_of_a_call_is_a_tear() {
+        for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP] {
+            assert!(matches!(ended(Kernel::Call, fault), Ok(1)), "{fault}");
+            assert!(matches!(ended(Kernel::Opcode, fault), Err(Error::Trial { .. })), "{fault}");
+        }
+        // The kernel kills a process when memory is short.
+        assert!(matches!(ended(Kernel::Call, libc::SIGKILL), Err(Error::Trial { .. })));
+        assert!(matches!(ended(Kernel::Call, libc::SIGALRM), Err(Error::Starved { .. })));
+        // Signals to the process group interrupt the run.
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            assert!(matches!(ended(Kernel::Call, signal), Err(Error::Interrupted)), "{signal}");
+        }
+    }
 }

@@ -19,6 +19,7 @@ use iced_x86::IcedError;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use wordpatch::FetchModel;
 use wordpatch::calibration::Model;
@@ -79,7 +80,7 @@ impl ThisMachine {
 
     /// Runs a trial in this process. `progress` is called periodically with the number of toggles.
     pub(crate) fn run_here(&self, spec: &Spec, progress: impl FnMut(u64) + Send) -> Result<Trial, Error> {
-        let processors = &self.processors;
+        let processors = &in_order(&self.processors, spec.processors);
         let (site, padding) = shape_of(spec);
         let mut text = Text::new(spec.mapping)?;
         let target = match spec.kernel {
@@ -102,22 +103,25 @@ impl ThisMachine {
         let over = AtomicBool::new(false);
         let start = Instant::now();
         let toggles = thread::scope(|scope| {
+            let _end = EndOfTrial { seen: &seen, over: &over };
+            let refused = |source| Error::System { what: "a thread of the trial", source };
             for (number, seen) in seen.iter().enumerate() {
                 let processor = processor_of_executor(processors, spec.placement, number);
                 let running = &running;
-                scope.spawn(move || {
+                let execute = move || {
                     pin(processor);
                     running.fetch_add(1, Ordering::Release);
                     // SAFETY: the code stays mapped until the scope ends, and each of its forms is
                     // valid, or crashes intentionally.
                     unsafe { executor(seen) };
-                });
+                };
+                thread::Builder::new().spawn_scoped(scope, execute).map_err(refused)?;
             }
             if spec.load {
-                scope.spawn(|| interfere(&over));
+                thread::Builder::new().spawn_scoped(scope, || interfere(&over)).map_err(refused)?;
             }
             let running = &running;
-            let patcher = scope.spawn(move || {
+            let toggle = move || {
                 pin(processors.first().copied().filter(|_| spec.placement != Placement::Free));
                 while running.load(Ordering::Acquire) < usize::from(spec.executors) {
                     thread::yield_now();
@@ -125,11 +129,9 @@ impl ThisMachine {
                 let deadline = Instant::now() + Duration::from_millis(spec.milliseconds.into());
                 // SAFETY: the memory outlives the scope, and the executors use it as code only.
                 unsafe { patcher.toggle(spec, deadline, progress) }
-            });
-            let toggles = patcher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            over.store(true, Ordering::Relaxed);
-            seen.iter().for_each(|seen| seen.stop.store(1, Ordering::Relaxed));
-            toggles
+            };
+            let patcher = thread::Builder::new().spawn_scoped(scope, toggle).map_err(refused)?;
+            patcher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })?;
         let sum = |count: fn(&Seen) -> u64| seen.iter().map(count).sum();
         Ok(Trial {
@@ -140,6 +142,19 @@ impl ThisMachine {
             tears: sum(|seen| seen.tears.load(Ordering::Relaxed)),
             milliseconds: start.elapsed().as_millis() as u32,
         })
+    }
+}
+
+/// Ends the other threads of a trial when it is dropped, also after an error or a panic.
+struct EndOfTrial<'a> {
+    seen: &'a [Seen],
+    over: &'a AtomicBool,
+}
+
+impl Drop for EndOfTrial<'_> {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        self.seen.iter().for_each(|seen| seen.stop.store(1, Ordering::Relaxed));
     }
 }
 
@@ -167,6 +182,19 @@ pub(crate) fn usable_processors() -> Result<Vec<usize>, Error> {
     let failed = |errno: nix::Error| Error::System { what: "sched_getaffinity", source: errno.into() };
     let set = sched_getaffinity(Pid::from_raw(0)).map_err(failed)?;
     Ok((0..CpuSet::count()).filter(|processor| set.is_set(*processor).unwrap_or(false)).collect())
+}
+
+/// The processors in the order in which a trial uses them, which `draw` selects: half of the orders
+/// begin with consecutive numbers, often those of one core or cache; the others are shuffled, so
+/// that trials use several sockets and kinds of cores.
+fn in_order(processors: &[usize], draw: u32) -> Vec<usize> {
+    let mut order = processors.to_vec();
+    if draw.is_multiple_of(2) {
+        order.rotate_left((draw / 2) as usize % processors.len().max(1));
+    } else {
+        order.shuffle(&mut SmallRng::seed_from_u64(draw.into()));
+    }
+    order
 }
 
 /// The first processor is the patcher's. The executors share the others, or also use the first
@@ -222,6 +250,7 @@ mod tests {
             placement: Placement::Free,
             load: false,
             seed: 1,
+            processors: 0,
             toggles: 100_000,
             milliseconds: 10_000,
         }
@@ -265,6 +294,35 @@ mod tests {
         assert_eq!(on(Placement::Shared, &[3, 5]), some([5, 3, 5, 3]));
         assert_eq!(on(Placement::Apart, &[3]), some([3; 4]));
         assert_eq!(on(Placement::Free, &[3, 5]), [None; 4]);
+    }
+
+    #[test]
+    fn every_pair_of_processors_is_used_by_patcher_and_executor() {
+        let machine = [2, 3, 8, 9, 64, 65];
+        let orders: Vec<Vec<usize>> = (0..1_000).map(|draw| in_order(&machine, draw)).collect();
+        for order in &orders {
+            let mut sorted = order.clone();
+            sorted.sort();
+            assert_eq!(sorted, machine);
+        }
+        let pairs: std::collections::BTreeSet<_> = orders.iter().map(|order| (order[0], order[1])).collect();
+        assert_eq!(pairs.len(), machine.len() * (machine.len() - 1));
+        let consecutive = orders.iter().filter(|order| order[0] + 1 == order[1]).count();
+        assert!(consecutive > 250, "{consecutive}");
+        assert_eq!((in_order(&[], 2), in_order(&[], 3)), (vec![], vec![]));
+    }
+
+    /// Otherwise the executors would run forever.
+    #[test]
+    fn a_panic_of_the_patcher_ends_the_trial() {
+        let (ended, end) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            let machine = ThisMachine::in_this_process().unwrap();
+            let spec = spec(Kernel::Opcode, Method::Store);
+            let trial = || machine.run_here(&spec, |_| panic!("of the test"));
+            ended.send(std::panic::catch_unwind(std::panic::AssertUnwindSafe(trial)).is_err())
+        });
+        assert_eq!(end.recv_timeout(Duration::from_secs(60)), Ok(true));
     }
 
     /// Properties of every machine: every toggle becomes visible, and inside an aligned quadword

@@ -3,7 +3,7 @@
 //! ```text
 //! # Calibration of instruction fetch on one machine; made by tmax-probe. Not to be edited.
 //! checksum = "0c4e1d22"        CRC-32 of the text after this line
-//! version = 1
+//! version = 2
 //! ...
 //! ```
 
@@ -132,6 +132,14 @@ impl Evidence {
     fn supports_window(&self) -> bool {
         self.trials_inside_window > 0 && self.torn_inside_at_most < self.torn_at_border_at_least
     }
+
+    /// Whether the evidence supports a T_max of `ticks`: it is longer than a wait with which trials
+    /// were made, by the safety factor.
+    fn supports_t_max(&self, ticks: u32) -> bool {
+        // T_max was rounded.
+        let at_least = f64::from(self.clean_wait_ticks) * self.safety_factor - 1.0;
+        self.trials_at_clean_waits > 0 && self.safety_factor >= 1.0 && f64::from(ticks) >= at_least
+    }
 }
 
 /// Whether there is a file at `path`. A path without permission counts as absent.
@@ -221,6 +229,9 @@ impl Calibration {
             (Some(ticks), _) if ticks > MAX_T_MAX => {
                 invalid(format!("a T_max of {ticks} ticks is larger than {MAX_T_MAX}"))
             }
+            (Some(ticks), _) if !self.evidence.supports_t_max(ticks) => {
+                invalid(format!("its evidence does not support a T_max of {ticks} ticks"))
+            }
             (None, WaitPolicy::TMax | WaitPolicy::Both) => {
                 invalid("the wait policy requires a T_max, which is not given".into())
             }
@@ -293,6 +304,7 @@ pub(super) mod tests {
         for ticks in [None, Some(900)] {
             let mut calibration = sample(Host::here());
             calibration.model.t_max_ticks = ticks;
+            calibration.evidence.clean_wait_ticks = 450;
             calibration.model.wait = if ticks.is_some() { WaitPolicy::TMax } else { WaitPolicy::Membarrier };
             calibration.write(&path).unwrap();
             assert_eq!(Calibration::read(&path).unwrap(), calibration);
@@ -359,5 +371,28 @@ pub(super) mod tests {
             assert!(refusal.contains("does not support"), "{refusal}");
         }
         assert!(with(8, 0, 1.0, 0.0).is_ok(), "the vendors' guarantee needs none");
+    }
+
+    #[test]
+    fn a_t_max_needs_evidence() {
+        let with = |ticks: u32, clean: u32, factor: f64, trials: u64| {
+            let mut calibration = sample(Host::here());
+            calibration.model.t_max_ticks = Some(ticks);
+            calibration.evidence.clean_wait_ticks = clean;
+            calibration.evidence.safety_factor = factor;
+            calibration.evidence.trials_at_clean_waits = trials;
+            Calibration::from_text(&calibration.to_text()).map_err(|refusal| refusal.to_string())
+        };
+        assert!(with(1_600, 800, 2.0, 900).is_ok() && with(2_000, 800, 2.0, 900).is_ok());
+        let unsupported = [
+            with(0, 0, 2.0, 0),
+            with(1_600, 800, 2.0, 0),
+            with(1_000, 800, 2.0, 900),
+            with(800, 800, 0.5, 900),
+        ];
+        for refused in unsupported {
+            let refusal = refused.expect_err("evidence that supports nothing");
+            assert!(refusal.contains("does not support a T_max"), "{refusal}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Two mappings of the same pages: read-execute where the code is executed, read-write for our
 //! stores.
 //!
-//! # Write order of [`replace_by_memory_file`]
+//! # Write order of [`replace_by_own_pages`]
 //! 1. A memory file of the mapping's size is created and mapped read-write: the alias.
 //! 2. The text is copied into it.
 //! 3. The file is mapped *privately*, with the text's protection, at another address, and its pages
@@ -17,6 +17,11 @@
 //! page that was copied already: it is not written to the file, which forked children and decoders
 //! read, but to the new text before step 4.
 //!
+//! # Limits of file sizes
+//! A memory file is subject to the process's limit of file sizes (`ulimit -f`). Text that is larger
+//! gets shared anonymous memory, which is not limited. It has no file descriptor, and so cannot be
+//! mapped privately: a debugger cannot set breakpoints in it.
+//!
 //! Rejected: `/proc/self/mem` (3,000 ticks for each store, and no atomicity), and mprotect to
 //! writable without execute (executing threads would fault).
 
@@ -25,13 +30,15 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Mutex;
 
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags, mmap, mmap_anonymous, mprotect, mremap, munmap};
+use nix::sys::resource::{Resource, getrlimit};
 
 use super::debugger;
-use crate::maps::{self, Mapping};
+use crate::maps::{self, FileId, Mapping};
 use crate::protocol::INT3;
 use crate::{Bytes, Error, MAX_PATCH, site_table};
 
@@ -39,7 +46,124 @@ const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 const READ_EXECUTE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_EXEC);
 
 fn refused(address: usize, errno: Errno) -> Error {
-    Error::AliasRefused { address, source: io::Error::from(errno) }
+    let source = match errno {
+        Errno::EFBIG => io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            "the text has breakpoints, and is larger than the limit of file sizes, ulimit -f",
+        ),
+        errno => errno.into(),
+    };
+    Error::AliasRefused { address, source }
+}
+
+/// New pages for a text, with their writable alias.
+struct Pages {
+    writable: NonNull<libc::c_void>,
+    /// None for shared anonymous memory.
+    file: Option<OwnedFd>,
+}
+
+impl Pages {
+    /// Maps `length` bytes: a memory file, or shared anonymous memory if the process's limit of
+    /// file sizes forbids such a file.
+    fn new(length: usize) -> nix::Result<Self> {
+        if exceeds_file_limit(length) {
+            let writable = reserve_shared(length)?.cast();
+            if let Some(file) = maps::mapping_at(writable.addr().get()).and_then(|pages| pages.file) {
+                ANONYMOUS.lock().unwrap_or_else(|e| e.into_inner()).push(file);
+            }
+            return Ok(Self { writable, file: None });
+        }
+        let file = memory_file(length)?;
+        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
+        Ok(Self { writable: map(&file, 0, length, READ_WRITE, flags)?, file: Some(file) })
+    }
+
+    /// Maps the pages from `offset` on, read-execute; a private mapping gets these breakpoints
+    /// (offsets from its start) in copied pages. Anonymous memory is always mapped shared, and
+    /// cannot hold breakpoints.
+    fn map_text(
+        &self,
+        offset: usize,
+        length: usize,
+        is_private: bool,
+        breakpoints: &[usize],
+    ) -> nix::Result<NonNull<libc::c_void>> {
+        let Some(file) = &self.file else {
+            if !breakpoints.is_empty() {
+                return Err(Errno::EFBIG);
+            }
+            // SAFETY: inside the pages, which are mapped shared.
+            return unsafe { duplicate(self.writable.byte_add(offset), length, READ_EXECUTE) }
+                .map(NonNull::cast);
+        };
+        let sharing = if is_private { MapFlags::MAP_PRIVATE } else { MapFlags::MAP_SHARED };
+        if breakpoints.is_empty() {
+            return map(file, offset, length, READ_EXECUTE, sharing | MapFlags::MAP_POPULATE);
+        }
+        let text = map(file, offset, length, READ_WRITE, sharing)?;
+        for at in breakpoints {
+            // SAFETY: inside the mapping, which is ours and not shared with anybody.
+            unsafe { text.cast::<u8>().as_ptr().add(*at).write(INT3) };
+        }
+        // SAFETY: as above; whole pages.
+        if let Err(errno) = unsafe { mprotect(text, length, READ_EXECUTE) } {
+            // SAFETY: as above.
+            let _ = unsafe { munmap(text, length) };
+            return Err(errno);
+        }
+        Ok(text)
+    }
+
+    /// Moves a read-execute mapping of the pages, from `offset` on, over the text at `range`, with
+    /// a debugger's `breakpoints` (addresses).
+    ///
+    /// # Safety
+    /// The pages must hold the bytes that threads may execute at `range`.
+    unsafe fn map_over_text(
+        &self,
+        offset: usize,
+        range: &Range<usize>,
+        is_private: bool,
+        breakpoints: &[usize],
+    ) -> nix::Result<()> {
+        let inside = breakpoints.iter().filter(|at| range.contains(at)).map(|at| at - range.start);
+        let executable = self.map_text(offset, range.len(), is_private, &inside.collect::<Vec<_>>())?;
+        let text = NonNull::new(std::ptr::with_exposed_provenance_mut(range.start));
+        // SAFETY: `executable` is ours; `range` gets pages with the same bytes by the caller's
+        // obligation.
+        let moved = unsafe {
+            mremap(
+                executable,
+                range.len(),
+                range.len(),
+                MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED,
+                text,
+            )
+        };
+        if moved.is_err() {
+            // SAFETY: the mapping is ours and not in use.
+            let _ = unsafe { munmap(executable, range.len()) };
+        }
+        moved.map(drop)
+    }
+}
+
+/// The shared anonymous memory of texts, which its name does not identify. Used with the lock of
+/// the mappings held.
+static ANONYMOUS: Mutex<Vec<FileId>> = Mutex::new(Vec::new());
+
+/// Whether the pages of this mapping were made by [`replace_by_own_pages`], so that a forked child
+/// must replace them.
+pub(super) fn is_of_own_pages(mapping: &Mapping) -> bool {
+    let is_anonymous = |file| ANONYMOUS.lock().unwrap_or_else(|e| e.into_inner()).contains(&file);
+    mapping.is_ours || mapping.file.is_some_and(is_anonymous)
+}
+
+/// Whether the process may not make a file of this size: the kernel would send SIGXFSZ, which by
+/// default ends the process.
+fn exceeds_file_limit(length: usize) -> bool {
+    getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(limit, _)| length as u64 > limit)
 }
 
 /// A memory file of `length` bytes that may be mapped executable.
@@ -63,44 +187,6 @@ fn map(
     let length = length.try_into().map_err(|_| Errno::EINVAL)?;
     // SAFETY: a new mapping at an address that the kernel chooses.
     unsafe { mmap(None, length, protection, flags, file.as_fd(), offset as libc::off_t) }
-}
-
-fn map_shared(
-    file: &OwnedFd,
-    offset: usize,
-    length: usize,
-    protection: ProtFlags,
-) -> nix::Result<NonNull<libc::c_void>> {
-    map(file, offset, length, protection, MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE)
-}
-
-/// Maps the text of `file` from `offset` on, read-execute; a private mapping gets these breakpoints
-/// (offsets from its start) in copied pages.
-fn map_text(
-    file: &OwnedFd,
-    offset: usize,
-    length: usize,
-    is_private: bool,
-    breakpoints: &[usize],
-) -> nix::Result<NonNull<libc::c_void>> {
-    if !is_private {
-        return map_shared(file, offset, length, READ_EXECUTE);
-    }
-    if breakpoints.is_empty() {
-        return map(file, offset, length, READ_EXECUTE, MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE);
-    }
-    let text = map(file, offset, length, READ_WRITE, MapFlags::MAP_PRIVATE)?;
-    for at in breakpoints {
-        // SAFETY: inside the mapping, which is ours and not shared with anybody.
-        unsafe { text.cast::<u8>().as_ptr().add(*at).write(INT3) };
-    }
-    // SAFETY: as above; whole pages.
-    if let Err(errno) = unsafe { mprotect(text, length, READ_EXECUTE) } {
-        // SAFETY: as above.
-        let _ = unsafe { munmap(text, length) };
-        return Err(errno);
-    }
-    Ok(text)
 }
 
 /// Reserves read-write memory whose pages [`map_executable`] can map a second time. Pages are
@@ -140,39 +226,6 @@ pub(crate) unsafe fn map_executable_at(
     let copy = unsafe { mremap(writable.cast(), 0, length, flags, Some(place.cast())) }?;
     // SAFETY: the copy is not in use yet.
     unsafe { mprotect(copy, length, READ_EXECUTE) }
-}
-
-/// Moves a read-execute mapping of `file`, from `offset` on, over the text at `range`, with a
-/// debugger's `breakpoints` (addresses).
-///
-/// # Safety
-/// `file` must hold the bytes that threads may execute at `range`.
-unsafe fn map_over_text(
-    file: &OwnedFd,
-    offset: usize,
-    range: &Range<usize>,
-    is_private: bool,
-    breakpoints: &[usize],
-) -> nix::Result<()> {
-    let inside = breakpoints.iter().filter(|at| range.contains(at)).map(|at| at - range.start);
-    let executable = map_text(file, offset, range.len(), is_private, &inside.collect::<Vec<_>>())?;
-    let text = NonNull::new(std::ptr::with_exposed_provenance_mut(range.start));
-    // SAFETY: `executable` is ours; `range` gets pages with the same bytes by the caller's
-    // obligation.
-    let moved = unsafe {
-        mremap(
-            executable,
-            range.len(),
-            range.len(),
-            MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED,
-            text,
-        )
-    };
-    if moved.is_err() {
-        // SAFETY: the mapping is ours and not in use.
-        let _ = unsafe { munmap(executable, range.len()) };
-    }
-    moved.map(drop)
 }
 
 /// Number of consecutive reads that must agree before bytes count as not being written. With two, a
@@ -234,19 +287,19 @@ unsafe fn read_settled(start: *const u8, length: usize) -> Bytes {
     Bytes::new(&bytes[..length]).expect("1 to 8 bytes")
 }
 
-/// Replaces the private mapping at `range` by one of a new memory file with the same bytes, and
-/// returns the file's writable alias.
+/// Replaces the private mapping at `range` by one of new pages with the same bytes. Returns their
+/// writable alias, and whether the new mapping is private.
 ///
 /// # Safety
 /// `range` must be a complete mapping, readable, that no other code writes or remaps during the
 /// call.
-pub(super) unsafe fn replace_by_memory_file(
+pub(super) unsafe fn replace_by_own_pages(
     range: &Range<usize>,
     is_private: bool,
-) -> Result<NonNull<u8>, Error> {
+) -> Result<(NonNull<u8>, bool), Error> {
     let refused = |errno| refused(range.start, errno);
-    let file = memory_file(range.len()).map_err(refused)?;
-    let writable = map_shared(&file, 0, range.len(), READ_WRITE).map_err(refused)?;
+    let pages = Pages::new(range.len()).map_err(refused)?;
+    let writable = pages.writable;
     // SAFETY: `range` is readable by the caller's obligation, `writable` is new and as long; both
     // begin at a page.
     unsafe {
@@ -258,16 +311,16 @@ pub(super) unsafe fn replace_by_memory_file(
         unsafe { writable.cast::<u8>().as_ptr().add(at - range.start).write(*byte) };
     }
     let addresses: Vec<usize> = breakpoints.into_iter().map(|(at, _)| at).collect();
-    // SAFETY: the file holds a copy of the text, which has not been changed since.
-    if let Err(errno) = unsafe { map_over_text(&file, 0, range, is_private, &addresses) } {
+    // SAFETY: the pages hold a copy of the text, which has not been changed since.
+    if let Err(errno) = unsafe { pages.map_over_text(0, range, is_private, &addresses) } {
         // SAFETY: the mapping is ours and not in use.
         let _ = unsafe { munmap(writable, range.len()) };
         return Err(refused(errno));
     }
-    Ok(writable.cast())
+    Ok((writable.cast(), is_private && pages.file.is_some()))
 }
 
-/// Maps, in a forked child, a new memory file at the addresses of both the text and its alias. Only
+/// Maps, in a forked child, new pages at the addresses of both the text and its alias. Only
 /// the parts of the text in `shown` are still mapped, and are replaced.
 ///
 /// # Safety
@@ -280,8 +333,8 @@ pub(super) unsafe fn replace_in_child(
     is_private: bool,
 ) -> Result<(), Error> {
     let refused = |errno| refused(range.start, errno);
-    let file = memory_file(range.len()).map_err(refused)?;
-    let copy = map_shared(&file, 0, range.len(), READ_WRITE).map_err(refused)?;
+    let pages = Pages::new(range.len()).map_err(refused)?;
+    let copy = pages.writable;
     // SAFETY: both are mapped and as long as `range`.
     unsafe { copy_lines(writable.as_ptr(), copy.as_ptr().cast(), range.len()) };
     // The parent may have been patching while its text was copied: its INT3s, and the back parts
@@ -306,8 +359,8 @@ pub(super) unsafe fn replace_in_child(
             breakpoints = unsafe { debugger::breakpoints_in_copies(part, view) };
         }
         breakpoints.retain(|at| !sites.iter().any(|site| site.contains(at)));
-        // SAFETY: the file holds the text as it was executed at one moment.
-        unsafe { map_over_text(&file, part.start - range.start, part, is_private, &breakpoints) }
+        // SAFETY: the pages hold the text as it was executed at one moment.
+        unsafe { pages.map_over_text(part.start - range.start, part, is_private, &breakpoints) }
             .map_err(refused)?;
     }
     // SAFETY: replaces the inherited writable alias, which is not in use now, by the new one.

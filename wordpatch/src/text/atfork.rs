@@ -15,7 +15,7 @@ use std::cell::UnsafeCell;
 use std::sync::{MutexGuard, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{MAPPINGS, TextMapping, fork, roll_back_own_pages, unshare_where_copied};
-use crate::{Bytes, copies, outstanding, site_table, trap};
+use crate::{Bytes, FetchModel, copies, outstanding, site_table, trap};
 
 /// Read-locked by a patch during each store to a site that is locked or being locked; write-locked
 /// by a thread that forks.
@@ -70,6 +70,8 @@ pub fn follow() {
 }
 
 extern "C" fn prepare() {
+    // If another thread is reading the calibration, the child would wait for it forever.
+    let _ = FetchModel::in_force();
     let steps = STEPS.write().unwrap_or_else(|e| e.into_inner());
     // Before the child exists, so that the next wait covers it.
     fork::about_to_fork();

@@ -5,7 +5,6 @@
 //! the parent's memory and reads the mark, which is correct: its text is the parent's.
 
 use std::io;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
@@ -17,12 +16,8 @@ static MARK: AtomicPtr<AtomicU8> = AtomicPtr::new(std::ptr::null_mut());
 
 const OWN: u8 = 1;
 
-/// Held while the mark is set up.
-static WATCHING: Mutex<()> = Mutex::new(());
-
-/// Sets the mark up.
+/// Sets the mark up. Called by one thread at a time, with the lock of the site table held.
 pub(crate) fn watch() -> Result<(), Error> {
-    let _watching = WATCHING.lock().unwrap_or_else(|e| e.into_inner());
     if !MARK.load(Ordering::Acquire).is_null() {
         return Ok(());
     }

@@ -14,7 +14,8 @@
 //! # Text that is unmapped
 //! An alias outlives the text it belongs to. A store to the site of a library that was unloaded
 //! goes to memory that is not executed, so it can harm neither the process nor a library mapped at
-//! the same address later. [`forget`] ends an alias.
+//! the same address later. [`forget`] ends an alias. This does not hold for text without an alias:
+//! with [`TextAccess::Mprotect`], or mapped writable and executable.
 //!
 //! # Fork
 //! The pages behind an alias are shared with forked children. A child must not write through it
@@ -54,7 +55,9 @@ pub enum TextAccess {
     /// executed: a debugger cannot set breakpoints there.
     Alias,
     /// By making the page writable and executable during the store, at the cost of two system
-    /// calls.
+    /// calls; three if the text may be unmapped ([`TextRef::staying_mapped`]). If it is unmapped
+    /// between the first of them and the last, whatever is mapped there next may lose its
+    /// protection.
     Mprotect,
     /// As [`TextAccess::Alias`], but the text is a private mapping, in which a debugger can set
     /// breakpoints: see `shown`. The default. Text in which a debugger has set one, and so copied a
@@ -105,10 +108,15 @@ thread_local! {
 /// Runs `act`, which keeps the references that it resolves to itself: a text in which no others
 /// have been resolved can be [revived](revive).
 pub fn preparing<R>(act: impl FnOnce() -> R) -> R {
-    let before = IS_PREPARING.replace(true);
-    let result = act();
-    IS_PREPARING.set(before);
-    result
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            IS_PREPARING.set(self.0);
+        }
+    }
+    // Also if `act` panics: references that are resolved later count as given out.
+    let _restore = Restore(IS_PREPARING.replace(true));
+    act()
 }
 
 /// All mappings that were made writable and not forgotten.
@@ -158,7 +166,8 @@ impl TextRef {
                 stays_mapped: false,
             });
         }
-        let wanted = address..address + length;
+        let end = address.checked_add(length).ok_or(Error::NotMapped { address })?;
+        let wanted = address..end;
         let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(mapping) = mappings.iter_mut().find(|m| m.contains(&wanted)) {
             mapping.is_given_out |= !IS_PREPARING.get();
@@ -258,7 +267,8 @@ impl TextRef {
     /// # Errors
     /// [`Error::Mismatch`] if the bytes are not `old`, [`Error::SharedWithParent`] in a forked
     /// child before [`unshare`]; with [`TextAccess::Mprotect`], or on a copied page, also
-    /// [`Error::Contended`] and [`Error::ProtectRefused`].
+    /// [`Error::Contended`] and [`Error::ProtectRefused`], and [`Error::NotMapped`] if the text was
+    /// found unmapped.
     ///
     /// # Panics
     /// If the bytes cross a boundary of `window`, or `old` and `new` differ in length.
@@ -296,7 +306,11 @@ impl TextRef {
                 stored
             },
             None => {
-                let _writable = protect::PageGuard::new(address)?;
+                let _writable = if self.stays_mapped {
+                    protect::PageGuard::new(address)?
+                } else {
+                    protect::PageGuard::if_unchanged(address, old)?
+                };
                 let text = std::ptr::with_exposed_provenance_mut(address);
                 // SAFETY: obligation 1; the guard makes the page writable, and a fetch window never
                 // crosses a page.
@@ -413,14 +427,16 @@ impl TextMapping {
             (None, false)
         } else if mapping.shared {
             // SAFETY: the range is mapped, and stays so by the caller's obligation.
-            (Some(unsafe { alias::duplicate_shared(&range)? }), mapping.is_ours)
+            (Some(unsafe { alias::duplicate_shared(&range)? }), alias::is_of_own_pages(&mapping))
         } else {
-            fork::watch()?;
-            // Before a child can share this text and its locked sites.
+            // Before a child can share this text and its locked sites. Also sets up the mark by
+            // which a child is detected.
             site_table::reserve()?;
             // SAFETY: the range is mapped readable, and not written or remapped by other code, by
             // the caller's obligation.
-            (Some(unsafe { alias::replace_by_memory_file(&range, is_private)? }), true)
+            let (writable, private_pages) = unsafe { alias::replace_by_own_pages(&range, is_private)? };
+            is_private = private_pages;
+            (Some(writable), true)
         };
         let is_given_out = !IS_PREPARING.get();
         Ok(Self { range, writable, copied, is_private, private: private && !copied, is_given_out })
@@ -451,8 +467,9 @@ pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>) {
 }
 
 /// Discards all information about mappings that overlap `range`, after the text there was unmapped
-/// or replaced. References that were resolved in them remain safe to use: their stores go to memory
-/// that is not executed.
+/// or replaced. References that were resolved through a writable alias remain safe to use: their
+/// stores go to memory that is not executed. With [`TextAccess::Mprotect`], and in memory that is
+/// mapped writable and executable, they must not be used any more.
 ///
 /// This and the other functions for mappings block while another thread resolves or copies text,
 /// for milliseconds at most. They must not be called from signal handlers.

@@ -2,18 +2,24 @@
 //!
 //! There is one guard at a time in the process: dropping one of two guards of the same page would
 //! make the page read-only for the other.
+//!
+//! Text that may have been unmapped is read before its page is changed, by a system call
+//! ([`PageGuard::if_unchanged`]): what is mapped there now may be data, which must stay writable.
 
 use std::io;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::Error;
 use crate::thread_id::thread_id;
+use crate::{Bytes, Error, MAX_PATCH};
 
 /// The thread that has the guard, by its kernel id, or [`NOBODY`].
 static HOLDER: AtomicI32 = AtomicI32::new(NOBODY);
 
 const NOBODY: i32 = 0;
+
+/// The page that the holder has made writable; 0 for none.
+static PAGE_OF_HOLDER: AtomicUsize = AtomicUsize::new(0);
 
 /// How long a thread waits for another one that has the guard. On a busy machine, that one may not
 /// be scheduled for a while; but it may also be interrupted by a signal handler that waits for this
@@ -22,9 +28,20 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 const PAGE: usize = 4096;
 
+/// The right to change the protection of a page.
+struct Turn;
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        HOLDER.store(NOBODY, Ordering::Release);
+    }
+}
+
 /// Makes a page of text writable until dropped.
 pub(super) struct PageGuard {
     page: usize,
+    /// Dropped after the page is protected again.
+    _turn: Turn,
 }
 
 fn protect(page: usize, protection: libc::c_int) -> Result<(), Error> {
@@ -40,18 +57,22 @@ fn protect(page: usize, protection: libc::c_int) -> Result<(), Error> {
 
 /// In a forked child: gives back an inherited guard whose holder is a thread of the parent.
 pub(super) fn release_in_child() {
+    let page = PAGE_OF_HOLDER.swap(0, Ordering::Relaxed);
+    if page != 0 {
+        let _ = protect(page, libc::PROT_READ | libc::PROT_EXEC);
+    }
     HOLDER.store(NOBODY, Ordering::Release);
 }
 
-/// Waits until this thread has the guard. Returns false immediately if it already has the guard,
+/// Waits until this thread has the right. Returns `None` immediately if it already has it,
 /// interrupted by a signal, or after [`PATIENCE`].
-fn acquire() -> bool {
+fn acquire() -> Option<Turn> {
     let this = thread_id();
     let begin = Instant::now();
     loop {
         match HOLDER.compare_exchange(NOBODY, this, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => return true,
-            Err(holder) if holder == this || begin.elapsed() > PATIENCE => return false,
+            Ok(_) => return Some(Turn),
+            Err(holder) if holder == this || begin.elapsed() > PATIENCE => return None,
             // SAFETY: async-signal-safe, and touches no memory.
             Err(_) => _ = unsafe { libc::sched_yield() },
         }
@@ -59,14 +80,48 @@ fn acquire() -> bool {
 }
 
 impl PageGuard {
+    /// For the page of this address, which must be mapped text.
     pub(super) fn new(address: usize) -> Result<Self, Error> {
+        let turn = acquire().ok_or(Error::Contended { address })?;
+        Self::with_turn(turn, address)
+    }
+
+    /// As [`PageGuard::new`], if the text at the address is `old`. Another thread's store cannot
+    /// fall into the check, which is made by the holder.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`], [`Error::NotMapped`]. The page is then unchanged.
+    pub(super) fn if_unchanged(address: usize, old: &Bytes) -> Result<Self, Error> {
+        let turn = acquire().ok_or(Error::Contended { address })?;
+        check(address, old)?;
+        Self::with_turn(turn, address)
+    }
+
+    fn with_turn(turn: Turn, address: usize) -> Result<Self, Error> {
         let page = address & !(PAGE - 1);
-        if !acquire() {
-            return Err(Error::Contended { address });
-        }
-        let guard = Self { page };
         protect(page, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)?;
-        Ok(guard)
+        PAGE_OF_HOLDER.store(page, Ordering::Relaxed);
+        Ok(Self { page, _turn: turn })
+    }
+}
+
+/// Reads the bytes at an address that may not be mapped, and compares them. If the system call is
+/// refused, they count as equal.
+fn check(address: usize, old: &Bytes) -> Result<(), Error> {
+    let mut bytes = [0; MAX_PATCH];
+    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: old.len() };
+    let text = std::ptr::with_exposed_provenance_mut(address);
+    let remote = libc::iovec { iov_base: text, iov_len: old.len() };
+    // SAFETY: writes at most `old.len()` bytes, which fit; an address that is not mapped is
+    // refused.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    if read == old.len() as isize {
+        let found = Bytes::new(&bytes[..old.len()]).expect("1 to 8 bytes");
+        return if found == *old { Ok(()) } else { Err(Error::Mismatch { address, expected: *old, found }) };
+    }
+    match io::Error::last_os_error().raw_os_error() {
+        Some(libc::EFAULT) => Err(Error::NotMapped { address }),
+        _ => Ok(()),
     }
 }
 
@@ -74,7 +129,7 @@ impl Drop for PageGuard {
     fn drop(&mut self) {
         // On failure, the page stays as permissive as the caller has accepted by choosing mprotect.
         let _ = protect(self.page, libc::PROT_READ | libc::PROT_EXEC);
-        HOLDER.store(NOBODY, Ordering::Release);
+        PAGE_OF_HOLDER.store(0, Ordering::Relaxed);
     }
 }
 
@@ -109,5 +164,12 @@ mod tests {
             drop(guard);
             waiting.join().expect("no panic").expect("the guard was given back");
         });
+        // A child that was forked meanwhile.
+        let is_writable = || crate::maps::mapping_at(address()).expect("the page is mapped").writable;
+        let guard = PageGuard::new(address()).expect("nobody else has it");
+        assert!(is_writable());
+        release_in_child();
+        assert!(!is_writable(), "the page stays writable and executable");
+        drop(guard);
     }
 }

@@ -12,16 +12,19 @@ use crate::Error;
 /// the program's handlers but can execute a locked site. Affects only the calling thread and the
 /// threads that `act` starts.
 pub fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
+    struct Restore(SigSet);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            // Cannot fail: the mask was in force before.
+            let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.0), None);
+        }
+    }
     let mut mask = SigSet::all();
     mask.remove(Signal::SIGTRAP);
     let mut before = SigSet::empty();
     let blocked = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), Some(&mut before));
-    let result = act();
-    if blocked.is_ok() {
-        // Cannot fail: the mask was in force before.
-        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
-    }
-    result
+    let _restore = blocked.is_ok().then(|| Restore(before));
+    act()
 }
 
 /// How long a thread must block the signal before it is reported. The C library blocks all signals
@@ -29,9 +32,10 @@ pub fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
 const LONG_BLOCKED: Duration = Duration::from_millis(200);
 
 /// Checks that no thread of this process blocks SIGTRAP: the kernel kills the process when such a
-/// thread executes a locked site. Reads `/proc/self/task`, which takes about ten microseconds per
-/// thread, so patches do not call this; it takes 200 ms to report a thread. Threads that block the
-/// signal later are not detected.
+/// thread executes a locked site. Threads that have ended, as the main thread can while others run,
+/// are not considered. Reads `/proc/self/task`, which takes about ten microseconds per thread, so
+/// patches do not call this; it takes 200 ms to report a thread. Threads that block the signal
+/// later are not detected.
 ///
 /// # Errors
 /// [`Error::SigtrapBlocked`] with a thread that blocks the signal; [`Error::ThreadsUnknown`] if
@@ -75,11 +79,13 @@ fn blocks_sigtrap(folder: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether SIGTRAP is in the mask of blocked signals of a `status` file (proc(5)).
+/// Whether SIGTRAP is in the mask of blocked signals of a `status` file (proc(5)), and the thread
+/// can still execute code: a main thread that has ended is a zombie as long as others run.
 fn mask_has_sigtrap(status: &str) -> Option<bool> {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
-    let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
-    Some(mask & 1 << (libc::SIGTRAP - 1) != 0)
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let mask = u64::from_str_radix(field("SigBlk:")?, 16).ok()?;
+    let has_ended = field("State:").is_some_and(|state| state.starts_with(['Z', 'X']));
+    Some(mask & 1 << (libc::SIGTRAP - 1) != 0 && !has_ended)
 }
 
 #[cfg(test)]
@@ -95,6 +101,8 @@ mod tests {
         assert_eq!(with("fffffffffffbfeff"), Some(true));
         assert_eq!(with("ffffffffffffffef"), Some(false));
         assert_eq!(with("?"), None);
+        let of_state = |state: &str| mask_has_sigtrap(&format!("State:\t{state}\nSigBlk:\t{:x}\n", u64::MAX));
+        assert_eq!(["S (sleeping)", "Z (zombie)", "X (dead)"].map(of_state), [true, false, false].map(Some));
         assert_eq!(mask_has_sigtrap("SigIgn:\t10\n"), None);
     }
 
@@ -127,6 +135,11 @@ mod tests {
                 };
                 assert_eq!(with_signals_blocked(blocked), [true, true, true, false]);
                 assert_eq!(blocked(), [true, false, false, false], "as before");
+                let panics = std::panic::catch_unwind(|| {
+                    with_signals_blocked(|| std::panic::resume_unwind(Box::new(())))
+                });
+                assert!(panics.is_err());
+                assert_eq!(blocked(), [true, false, false, false], "as before, after a panic");
             });
         });
     }
