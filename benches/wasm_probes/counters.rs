@@ -81,8 +81,7 @@ impl Loaded {
             module.probes(&specs).into_iter().map(|probe| probe.expect("a probe can be made")).collect();
         activate_all(&probes).into_iter().for_each(|on| on.expect("a probe can be switched on"));
         if !is_on {
-            // One by one, they leave the function in its version.
-            probes.iter().for_each(|probe| probe.deactivate().expect("a probe can be switched off"));
+            crate::leave_in_versions(&probes);
         }
         let mut store = Store::new(&engine, ());
         let instance = Instance::new(&mut store, &module, &[]).expect("no imports");
@@ -105,7 +104,7 @@ pub(crate) fn table(options: &Options) -> Table {
         format!(
             "Nanoseconds for each iteration of a loop of {STATEMENTS} statements, XORs of registers; the least of all turns. `run`: how many \
              statements there are between two branches. `stubs`: each counter has one; `code`: the function counts all its \
-             runs itself. `off`: switched off one by one; `cold`: at code that is not executed."
+             runs itself. `off`: switched off, but in use; `cold`: at code that is not executed."
         ),
         &["run", "counters", "stubs", "code", "stubs, off", "code, off", "stubs, cold", "code, cold"],
     );

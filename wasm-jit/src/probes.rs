@@ -44,9 +44,15 @@
 //! [short WebAssembly function](WasmFn), about ten and those of the function. A probe that calls a
 //! function saves and restores the registers that are in use. Switching is one store for each
 //! version (at most six, and two plain ones). For probes that record or call functions, a stub is
-//! generated when a list of active probes is used for the first time. A function returns to its
-//! original code when the last of its probes is dropped, or is switched off by [`deactivate_all`],
-//! unless one of its frames had an [accessor](FrameAccessor).
+//! generated when a list of active probes is used for the first time.
+//!
+//! A function returns to its original code when the last of its active probes is switched off or
+//! dropped, unless one of its frames had an [accessor](FrameAccessor). That takes a store for each
+//! loop and call of the function, twice, and as much when a probe is switched on again. Therefore,
+//! [`Probe::deactivate`] does this at most 16 times within 100 ms for a function; beyond that,
+//! switching is one store as above, and the function stays in its version until its last active
+//! probe is switched off again later, or by [`deactivate_all`], or until one of its probes is
+//! dropped.
 //!
 //! A function with more than a few counters
 //! ([`Config::counter_stubs`](crate::Config::counter_stubs)), or with one for
@@ -198,10 +204,6 @@ pub use wasm::WasmFn;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Location {
     /// The function's index, imports included.
-    /// @wasm-jit/src/probes/accessor.rs
-    /// Accessors of frames, which can be kept.
-    /// =>
-    /// Accessors: handles of frames that probes can keep.
     pub function: u32,
     /// The place in the function.
     pub place: Place,
@@ -360,7 +362,7 @@ pub enum ProbeError {
     /// The module has no such function, or imports it.
     #[error("the module has no function {function} of its own")]
     NoFunction {
-        /// The index of the requested local.
+        /// The requested function's index, imports included.
         function: u32,
     },
     /// The module has no such instance, or it has ended.
@@ -377,7 +379,11 @@ pub enum ProbeError {
         /// The requested offset from the start of the function's body.
         offset: u32,
     },
-    /// The instruction is unreachable, so there is no code for it.
+    /// The instruction is unreachable, so there is no code for it: it follows an instruction that
+    /// never continues with the next one, such as `unreachable`, `br`, or a `br_if` or `br_table`
+    /// whose operand is a constant for the compiler. (The code in an `if` whose condition is
+    /// constant has probes, which do not fire.) If a probe changes such an operand, the code that
+    /// follows is executed, without probes.
     #[error("the instruction at offset {offset:#x} of the body of function {function} is unreachable")]
     Unreachable {
         /// The function's index, imports included.
@@ -417,6 +423,14 @@ pub enum ProbeError {
         /// The requested offset from the start of the function's body; 0 for the entry, the length
         /// of the body for the exit.
         offset: u32,
+        /// Why the value cannot be passed.
+        reason: ValueError,
+    },
+    /// A global probe cannot pass a value, whatever the function.
+    #[error("a global probe cannot pass {value:?}: {reason}")]
+    GlobalValue {
+        /// The value that was requested.
+        value: Bound,
         /// Why the value cannot be passed.
         reason: ValueError,
     },
@@ -508,7 +522,7 @@ pub enum ValueError {
     #[error("at the exit of a function, only its results have places")]
     AtExit,
     /// A global probe cannot pass the value, because not every instruction has it.
-    #[error("a global probe passes values only that every instruction has")]
+    #[error("it passes only values that every instruction has")]
     NotEverywhere,
     /// The instruction is not an indirect call, or the probe does not call a closure.
     #[error("the instruction is no indirect call, or the probe does not call a closure")]
@@ -654,8 +668,7 @@ impl Module {
     /// version of the function.
     ///
     /// Ids are retired when the module's code is freed: fastinst then returns
-    /// [`Retired`](fastinst::Error::Retired). Until then, functions with ids do not return to their
-    /// original code.
+    /// [`Retired`](fastinst::Error::Retired).
     ///
     /// # Errors
     /// As [`Module::probes`]; [`ProbeError::Id`] if there are no more ids, or inside a discovery
@@ -781,7 +794,8 @@ impl Probe {
     }
 
     /// Switches the probe off; does nothing if it is off. It can be switched on again, and then
-    /// continues to count.
+    /// continues to count. A function without active probes returns to its original code, unless
+    /// its probes are toggled all the time ([cost](self#cost)).
     ///
     /// # Errors
     /// [`ProbeError::Patch`], [`ProbeError::StubMemory`]: it stays on.
@@ -832,7 +846,7 @@ pub fn activate_all<'a>(probes: impl IntoIterator<Item = &'a Probe>) -> Vec<Resu
     probes.into_iter().map(Probe::activate).collect()
 }
 
-/// Switches probes off, one after the other. Functions without active probes return to their
+/// Switches probes off, one after the other. Functions without active probes always return to their
 /// original code: with the next call, and in existing frames when a loop is repeated or a call
 /// returns.
 pub fn deactivate_all<'a>(probes: impl IntoIterator<Item = &'a Probe>) -> Vec<Result<(), ProbeError>> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use wasm_jit::probes::{Bound, InstanceId, Place, ProbeError};
+use wasm_jit::probes::{Bound, InstanceId, Lane, Place, ProbeError};
 use wasm_jit::wasmparser::{MemArg, MemArgTarget, Operator};
 
 use crate::attach::{Instances, Probes, Site, callback, each_site};
@@ -48,6 +48,9 @@ pub struct Access {
     /// the previous value. `None` for the other bulk operations, which copy bytes, and for
     /// instructions that load or store vectors or lanes of them.
     pub value: Option<u64>,
+    /// For an instruction that loads or stores a vector or a lane of one, this vector: the result
+    /// of a load, the operand of a store. Lane 0 is in the lowest bits.
+    pub vector: Option<u128>,
     /// The instance that makes the access, to which the memory's index refers.
     pub instance: InstanceId,
 }
@@ -55,9 +58,9 @@ pub struct Access {
 /// The locations of an access's address, size and value.
 #[derive(Clone, Copy, Debug)]
 enum Form {
-    /// At [`Bound::Address`]. The value is the result, unless that is a vector.
+    /// At [`Bound::Address`]. The value or vector is the result.
     Result { is_vector: bool },
-    /// At [`Bound::Address`]. The value is the top operand, unless that is a vector.
+    /// At [`Bound::Address`]. The value or vector is the top operand.
     Stored { is_vector: bool },
     /// The address is this operand, and the size the top one; the value may be an operand.
     Bulk { address: u32, value: Option<u32> },
@@ -116,43 +119,43 @@ impl Found {
 fn probes(found: Found, hook: impl Fn(&Access) + Send + Sync + 'static) -> Probes {
     let Found { sites: found, followers } = found;
     let sites = found.clone();
-    let event = move |number: usize, instance: InstanceId, address: u64, size: u64, value: Option<u64>| {
+    let event = move |number: usize, instance: InstanceId, address: u64, size: u64, value: &[u64]| {
         let (function, offset, Known { kind, memory, .. }) = found[number];
-        hook(&Access { function, offset, kind, memory, address, size, value, instance });
+        let (value, vector) = match *value {
+            [low, high] => (None, Some(u128::from(low) | u128::from(high) << 64)),
+            _ => (value.first().copied(), None),
+        };
+        hook(&Access { function, offset, kind, memory, address, size, value, vector, instance });
     };
     let event = std::sync::Arc::new(event);
     let known = sites.clone();
     let (records, completed) = (Records::new(), event.clone());
     let completes = callback(move |number, instance, values| {
         if let Some((_, address)) = records.complete(values[0], &[number]) {
-            completed(number, instance, address, known[number].2.size, values.get(1).copied());
+            completed(number, instance, address, known[number].2.size, &values[1..]);
         }
     });
     let begins = callback(move |number, _, values| records.begin(values[0], number, values[1]));
     let known = sites.clone();
     let stores = callback(move |number, instance, values| match known[number].2 {
-        Known { form: Form::Bulk { .. }, .. } => {
-            event(number, instance, values[0], values[1], values.get(2).copied())
+        Known { form: Form::Bulk { .. }, .. } => event(number, instance, values[0], values[1], &values[2..]),
+        Known { size, form: Form::Stored { is_vector: false }, .. } => {
+            event(number, instance, values[0], size, &[values[1] & (u64::MAX >> (64 - 8 * size))])
         }
-        Known { size, .. } => {
-            let value = values.get(1).map(|value| value & (u64::MAX >> (64 - 8 * size)));
-            event(number, instance, values[0], size, value)
-        }
+        Known { size, .. } => event(number, instance, values[0], size, &values[1..]),
     });
     let mut probes = Probes::default();
     // An instruction completes before the next one begins.
     for (place, number) in followers {
-        let has_value = !matches!(sites[number].2.form, Form::Result { is_vector: true });
-        let values = [Bound::Frame, Bound::Operand(0)];
-        probes.add(place, &completes, number, if has_value { &values } else { &values[..1] });
+        let is_vector = matches!(sites[number].2.form, Form::Result { is_vector: true });
+        probes.add(place, &completes, number, &with_top(Bound::Frame, is_vector));
     }
     for (number, (function, offset, known)) in sites.into_iter().enumerate() {
         let place = (function, Place::Instruction { offset });
         match known.form {
             Form::Result { .. } => probes.add(place, &begins, number, &[Bound::Frame, Bound::Address]),
             Form::Stored { is_vector } => {
-                let values = [Bound::Address, Bound::Operand(0)];
-                probes.add(place, &stores, number, if is_vector { &values[..1] } else { &values });
+                probes.add(place, &stores, number, &with_top(Bound::Address, is_vector));
             }
             Form::Bulk { address, value } => {
                 let mut values = vec![Bound::Operand(address), Bound::Operand(0)];
@@ -162,6 +165,12 @@ fn probes(found: Found, hook: impl Fn(&Access) + Send + Sync + 'static) -> Probe
         }
     }
     probes
+}
+
+/// A value, and the top operand, which may be a vector.
+fn with_top(first: Bound, is_vector: bool) -> Vec<Bound> {
+    let lane = |lane| Bound::OperandLane(0, lane);
+    if is_vector { vec![first, lane(Lane::Low), lane(Lane::High)] } else { vec![first, Bound::Operand(0)] }
 }
 
 /// A memory access of an instruction, and the values by which probes at the instruction observe it.

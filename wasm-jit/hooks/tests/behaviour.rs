@@ -114,6 +114,33 @@ fn accesses_of_every_kind_have_their_size_and_value() {
     assert_eq!(accesses("(drop (i32.load (i32.const -4)))"), []);
 }
 
+#[test]
+fn vectors_are_those_that_are_loaded_and_stored() {
+    let text = "(module (memory 1) (func (export \"run\") (local $v v128)
+        (v128.store (i32.const 16) (v128.const i64x2 0x0807060504030201 -2))
+        (local.set $v (v128.load (i32.const 16))) (drop (v128.load32_zero (i32.const 17)))
+        (drop (v128.load8_lane 15 (i32.const 18) (local.get $v)))
+        (v128.store16_lane 1 (i32.const 1) (local.get $v)) (drop (i32.load (i32.const 0)))))";
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let log = Log::default();
+    let _hook = memory(&module, |_| true, logging::<Access>(&log)).unwrap();
+    run(&module).unwrap();
+    let seen: Vec<_> =
+        log.lock().unwrap().iter().map(|access| (access.size, access.vector, access.value)).collect();
+    let vector = 0xffff_ffff_ffff_fffe_0807_0605_0403_0201;
+    assert_eq!(
+        seen,
+        [
+            (16, Some(vector), None),
+            (16, Some(vector), None),
+            (4, Some(0x0504_0302), None),
+            (1, Some(vector & !(0xff << 120) | 0x03 << 120), None),
+            (2, Some(vector), None),
+            (4, None, Some(0x0004_0300)),
+        ]
+    );
+}
+
 /// The instruction after a load is a loop: the load is reported once, not with each iteration.
 #[test]
 fn a_loop_after_a_load_does_not_repeat_it() {

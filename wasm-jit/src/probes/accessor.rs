@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use wasm_jit_codegen::Ty;
 
-use super::frame::{Frame, Values};
+use super::frame::{Found, Frame, Values};
 use super::{Location, ProbeError};
 use crate::code::CodeImage;
 use crate::code::registry::share_image_at;
@@ -131,7 +131,7 @@ impl FrameAccessor {
     /// # Errors
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`].
     pub fn location(&self, frame: &Frame<'_>) -> Result<Location, AccessError> {
-        let Values { function, position, image, .. } = self.values(frame)?;
+        let Found { function, position, image, .. } = self.found(frame)?;
         Ok(Location::at(&image, function, position))
     }
 
@@ -180,7 +180,7 @@ impl FrameAccessor {
     /// # Errors
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`].
     pub fn operands(&self, frame: &Frame<'_>) -> Result<usize, AccessError> {
-        Ok(self.values(frame)?.located.operands.len())
+        Ok(self.found(frame)?.located.operands.len())
     }
 
     /// The value of a parameter or local, by its index. A local of a non-nullable reference type is
@@ -189,7 +189,7 @@ impl FrameAccessor {
     /// # Errors
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::NoLocal`].
     pub fn local(&self, frame: &mut Frame<'_>, index: u32) -> Result<Val, AccessError> {
-        self.values(frame)?.local(frame.opaque_mut(), index)
+        self.found(frame)?.values().local(frame.opaque_mut(), index)
     }
 
     /// The value of an operand, counted from the top of the stack (0).
@@ -197,7 +197,7 @@ impl FrameAccessor {
     /// # Errors
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::NoOperand`].
     pub fn operand(&self, frame: &mut Frame<'_>, depth: u32) -> Result<Val, AccessError> {
-        self.values(frame)?.operand(frame.opaque_mut(), depth)
+        self.found(frame)?.values().operand(frame.opaque_mut(), depth)
     }
 
     /// Changes a parameter or local.
@@ -206,7 +206,7 @@ impl FrameAccessor {
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::ShadowStack`];
     /// otherwise as [`Frame::set_local`].
     pub fn set_local(&self, frame: &mut Frame<'_>, index: u32, value: &Val) -> Result<(), AccessError> {
-        self.values(frame)?.set_local(frame, index, value)
+        self.found(frame)?.values().set_local(frame, index, value)
     }
 
     /// Changes an operand, counted from the top of the stack.
@@ -215,7 +215,7 @@ impl FrameAccessor {
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::ShadowStack`];
     /// otherwise as [`Frame::set_operand`].
     pub fn set_operand(&self, frame: &mut Frame<'_>, depth: u32, value: &Val) -> Result<(), AccessError> {
-        self.values(frame)?.set_operand(frame, depth, value)
+        self.found(frame)?.values().set_operand(frame, depth, value)
     }
 
     fn fp(&self, frame: &Frame<'_>) -> Result<usize, AccessError> {
@@ -226,7 +226,7 @@ impl FrameAccessor {
         store.accessors.frame(self.frame).ok_or(AccessError::FrameGone)
     }
 
-    fn values(&self, frame: &Frame<'_>) -> Result<Values, AccessError> {
+    fn found(&self, frame: &Frame<'_>) -> Result<Found, AccessError> {
         let fp = self.fp(frame)?;
         let waiting = frame.walk().with_registers().find(|waiting| waiting.fp == fp);
         let waiting = waiting.expect("what is alive is found");
@@ -239,12 +239,12 @@ impl FrameAccessor {
             None => image.call_values(function, waiting.return_address),
         }
         .map_err(|error| AccessError::Compile { reason: error.to_string() })?;
-        Ok(Values { waiting, image, function, position, located })
+        Ok(Found { waiting, image, function, position, located })
     }
 }
 
 /// The type of an operand, counted from the bottom of the stack.
-pub(super) fn operand_type(values: &Values, height: usize, ty: Ty) -> ValType {
+pub(super) fn operand_type(values: &Values<'_>, height: usize, ty: Ty) -> ValType {
     match ty {
         Ty::I32 => ValType::I32,
         Ty::I64 => ValType::I64,

@@ -41,9 +41,18 @@ pub struct Frame<'a> {
     return_address: usize,
     /// At an exit: the results that are in no register.
     results: Vec<u64>,
-    /// The locations of its values, once one has been requested.
-    own: Option<Values>,
+    /// The return address with which the frame was found to be in optimized code.
+    optimized: usize,
+    /// Where its values are, once one has been requested that is not simply a number.
+    own: Option<Own>,
     not_send: PhantomData<*mut ()>,
+}
+
+/// Where a frame's own values are.
+struct Own {
+    waiting: Waiting,
+    /// The locations, if the frame is in a plain version.
+    plain: Option<Arc<Located>>,
 }
 
 impl<'a> Frame<'a> {
@@ -64,7 +73,17 @@ impl<'a> Frame<'a> {
         };
         // SAFETY: as above.
         unsafe { (*site).results = results.as_mut_ptr() };
-        Self { store, instance, generic, site, return_address, results, own: None, not_send: PhantomData }
+        Self {
+            store,
+            instance,
+            generic,
+            site,
+            return_address,
+            results,
+            optimized: 0,
+            own: None,
+            not_send: PhantomData,
+        }
     }
 
     /// Gives the code back what calls may have changed. Returns whether the frame has become plain.
@@ -191,16 +210,24 @@ impl<'a> Frame<'a> {
     ///
     /// # Errors
     /// [`AccessError::NoLocal`].
+    #[inline]
     pub fn local(&mut self, index: u32) -> Result<Val, AccessError> {
-        self.read_own(|own, store| own.local(store, index))
+        match self.local_number(index) {
+            Some((ty, raw)) => Ok(number(ty, raw)),
+            None => self.any_local(index),
+        }
     }
 
     /// The value of an operand, counted from the top of the stack (0).
     ///
     /// # Errors
     /// [`AccessError::NoOperand`].
+    #[inline]
     pub fn operand(&mut self, depth: u32) -> Result<Val, AccessError> {
-        self.read_own(|own, store| own.operand(store, depth))
+        match self.operand_number(depth) {
+            Some((ty, raw)) => Ok(number(ty, raw)),
+            None => self.any_operand(depth),
+        }
     }
 
     /// Whether a value is of a type; for a reference, the result of `ref.test`.
@@ -214,7 +241,8 @@ impl<'a> Frame<'a> {
     /// [`AccessError::NoLocal`], [`AccessError::Value`], [`AccessError::Fixed`],
     /// [`AccessError::Version`], [`AccessError::StackOverflow`]: nothing has changed.
     pub fn set_local(&mut self, index: u32, value: &Val) -> Result<(), AccessError> {
-        self.find_own().set_local(self, index, value)
+        let own = self.find_own();
+        self.found(own).values().set_local(self, index, value)
     }
 
     /// Changes an operand, counted from the top of the stack.
@@ -223,33 +251,102 @@ impl<'a> Frame<'a> {
     /// [`AccessError::NoOperand`], [`AccessError::Value`], [`AccessError::Fixed`],
     /// [`AccessError::Version`], [`AccessError::StackOverflow`]: nothing has changed.
     pub fn set_operand(&mut self, depth: u32, value: &Val) -> Result<(), AccessError> {
-        self.find_own().set_operand(self, depth, value)
+        let own = self.find_own();
+        self.found(own).values().set_operand(self, depth, value)
+    }
+
+    fn local_number(&mut self, index: u32) -> Option<(NumberType, u64)> {
+        let value = self.optimized()?.locals.get(index as usize)?;
+        self.number_at(value)
+    }
+
+    fn operand_number(&mut self, depth: u32) -> Option<(NumberType, u64)> {
+        let operands = &self.optimized()?.operands;
+        let value = &operands[operands.len().checked_sub(depth as usize + 1)?];
+        self.number_at(value)
+    }
+
+    #[cold]
+    fn any_local(&mut self, index: u32) -> Result<Val, AccessError> {
+        self.read_own(|own, store| own.local(store, index))
+    }
+
+    #[cold]
+    fn any_operand(&mut self, depth: u32) -> Result<Val, AccessError> {
+        self.read_own(|own, store| own.operand(store, depth))
+    }
+
+    /// The locations of the frame's values, unless it is in a plain version.
+    fn optimized(&mut self) -> Option<&'a Located> {
+        // SAFETY: as in `new`.
+        let return_address = unsafe { (*self.site).return_address };
+        if self.optimized != return_address {
+            if self.image().is_plain_at(self.generic.function, return_address) {
+                return None;
+            }
+            self.optimized = return_address;
+        }
+        Some(&self.generic.located)
+    }
+
+    /// A number that is in a register, in a slot or constant. It is returned in registers, since
+    /// a larger value that is written in parts and copied as a whole takes several times as long to
+    /// read as the number itself.
+    fn number_at(&self, value: &ValueAt) -> Option<(NumberType, u64)> {
+        let ty = match value.ty {
+            Ty::I32 => NumberType::I32,
+            Ty::I64 => NumberType::I64,
+            Ty::F32 => NumberType::F32,
+            Ty::F64 => NumberType::F64,
+            Ty::V128 | Ty::Ref => return None,
+        };
+        // SAFETY: the frame waits, with its values in these places.
+        let raw = unsafe {
+            match value.at {
+                At::Constant(bits) => bits,
+                At::Register(reg, _) => *(*self.site).register(reg),
+                At::Slot(offset) => {
+                    let slot = (*self.site).fp.wrapping_add_signed(offset as isize);
+                    std::ptr::with_exposed_provenance::<u64>(slot).read()
+                }
+                _ => return None,
+            }
+        };
+        Some((ty, truncated(value.ty.width(), raw)))
     }
 
     /// Reads one of the frame's own values, which are located once, and again after the frame has
     /// become plain.
-    fn read_own<R>(&mut self, read: impl FnOnce(&Values, &mut StoreOpaque) -> R) -> R {
+    fn read_own<R>(&mut self, read: impl FnOnce(&Values<'_>, &mut StoreOpaque) -> R) -> R {
         // SAFETY: as in `new`.
         let return_address = unsafe { (*self.site).return_address };
         if self.own.as_ref().is_none_or(|own| own.waiting.return_address != return_address) {
             self.own = Some(self.find_own());
         }
-        let values = self.own.as_ref().expect("just found");
-        // SAFETY: the store is lent to the closure, which borrows the frame meanwhile.
-        read(values, unsafe { &mut *self.store })
+        let (own, store) = (self.own.as_ref().expect("just found"), self.store);
+        let Generic { function, position, ref located, .. } = *self.generic;
+        let located = own.plain.as_deref().unwrap_or(located);
+        let values = Values { waiting: &own.waiting, image: self.image(), function, position, located };
+        // SAFETY: the store is lent to the closure, which borrows the frame meanwhile. The values
+        // borrow nothing of it: instances are allocated separately.
+        read(&values, unsafe { &mut *store })
     }
 
-    fn find_own(&self) -> Values {
+    fn find_own(&self) -> Own {
         let waiting = self.walk().first();
-        let Generic { function, position, ref located, .. } = *self.generic;
-        let image = self.image().clone();
-        let located = if image.is_plain_at(waiting.return_address) {
+        let (function, image) = (self.generic.function, self.image());
+        let plain = image.is_plain_at(function, waiting.return_address).then(|| {
             let found = image.site_values(function, waiting.return_address);
             found.expect("the site of a generic probe has its values").1
-        } else {
-            located.clone()
-        };
-        Values { waiting, image, function, position, located }
+        });
+        Own { waiting, plain }
+    }
+
+    /// The same, independent of the frame, which can be changed meanwhile.
+    fn found(&self, Own { waiting, plain }: Own) -> Found {
+        let Generic { function, position, ref located, .. } = *self.generic;
+        let located = plain.unwrap_or_else(|| located.clone());
+        Found { waiting, image: self.image().clone(), function, position, located }
     }
 
     /// The function, and the place in the module.
@@ -289,13 +386,32 @@ impl fmt::Debug for Frame<'_> {
     }
 }
 
+/// The types of numbers.
+#[derive(Clone, Copy)]
+enum NumberType {
+    I32,
+    I64,
+    F32,
+    F64,
+}
+
+#[inline]
+fn number(ty: NumberType, raw: u64) -> Val {
+    match ty {
+        NumberType::I32 => Val::I32(raw as i32),
+        NumberType::I64 => Val::I64(raw as i64),
+        NumberType::F32 => Val::F32(raw as u32),
+        NumberType::F64 => Val::F64(raw),
+    }
+}
+
 /// The settled operand of an instance.
 fn settled_at(context: usize) -> *mut u64 {
     std::ptr::with_exposed_provenance_mut(context.wrapping_add_signed(SETTLED as isize))
 }
 
-/// The values of a waiting frame.
-pub(super) struct Values {
+/// A waiting frame, with what its values are found by.
+pub(super) struct Found {
     pub waiting: Waiting,
     pub image: Arc<CodeImage>,
     pub function: u32,
@@ -303,7 +419,23 @@ pub(super) struct Values {
     pub located: Arc<Located>,
 }
 
-impl Values {
+impl Found {
+    pub(super) fn values(&self) -> Values<'_> {
+        let Self { waiting, image, function, position, located } = self;
+        Values { waiting, image, function: *function, position: *position, located }
+    }
+}
+
+/// The values of a waiting frame.
+pub(super) struct Values<'a> {
+    waiting: &'a Waiting,
+    pub image: &'a Arc<CodeImage>,
+    pub function: u32,
+    pub position: u32,
+    located: &'a Located,
+}
+
+impl Values<'_> {
     pub(super) fn local(&self, store: &mut StoreOpaque, index: u32) -> Result<Val, AccessError> {
         let ty = self.local_type(index)?;
         let raw = match self.located.locals.get(index as usize) {
@@ -328,7 +460,7 @@ impl Values {
     ) -> Result<(), AccessError> {
         let ty = self.local_type(index)?;
         let raw = frame.opaque_mut().lower(ty, value)?;
-        let place = |values: &Self| values.located.locals.get(index as usize).copied();
+        let place = |values: &Values<'_>| values.located.locals.get(index as usize).copied();
         self.write_at(frame, place(self).ok_or(AccessError::Fixed)?, place, raw)
     }
 
@@ -340,7 +472,7 @@ impl Values {
     ) -> Result<(), AccessError> {
         let (place, ty) = self.find_operand(depth)?;
         let raw = frame.opaque_mut().lower(ty, value)?;
-        let again = |values: &Self| Some(values.find_operand(depth).ok()?.0);
+        let again = |values: &Values<'_>| Some(values.find_operand(depth).ok()?.0);
         self.write_at(frame, place, again, raw)
     }
 
@@ -349,20 +481,21 @@ impl Values {
         &self,
         frame: &mut Frame<'_>,
         place: ValueAt,
-        again: impl Fn(&Self) -> Option<ValueAt>,
+        again: impl Fn(&Values<'_>) -> Option<ValueAt>,
         raw: u128,
     ) -> Result<(), AccessError> {
         if place.writable {
             return self.write(place, raw);
         }
         let plain = self.make_plain(frame)?;
+        let plain = plain.values();
         let place = again(&plain).filter(|place| place.writable).ok_or(AccessError::Fixed)?;
         plain.write(place, raw)
     }
 
     /// Makes the frame one of its function's plain version.
-    fn make_plain(&self, frame: &mut Frame<'_>) -> Result<Self, AccessError> {
-        let Waiting { return_address, fp, site, .. } = self.waiting;
+    fn make_plain(&self, frame: &mut Frame<'_>) -> Result<Found, AccessError> {
+        let Waiting { return_address, fp, site, .. } = *self.waiting;
         let plain = match site {
             Some(_) => self.image.plain_at_site(self.function, return_address),
             None if has_shadow_stack() => return Err(AccessError::ShadowStack),
@@ -381,13 +514,14 @@ impl Values {
         let all =
             |located: &Located| located.locals.iter().chain(&located.operands).copied().collect::<Vec<_>>();
         // A slot may have held another value before.
-        let values: Vec<u128> = all(&self.located).into_iter().map(|place| self.read(place)).collect();
+        let values: Vec<u128> = all(self.located).into_iter().map(|place| self.read(place)).collect();
         let return_slot: *mut usize = std::ptr::with_exposed_provenance_mut(self.waiting.return_slot);
-        let mut waiting = self.waiting;
+        let mut waiting = *self.waiting;
         waiting.return_address = return_address;
-        let plain = Self { waiting, image: self.image.clone(), located, ..*self };
+        let (image, function, position) = (self.image.clone(), self.function, self.position);
+        let plain = Found { waiting, image, function, position, located };
         for (place, value) in all(&plain.located).into_iter().zip(values) {
-            plain.write(place, value)?;
+            plain.values().write(place, value)?;
         }
         // SAFETY: the frame waits, and has the values that the code needs there. In a stub, the
         // slot is the `SiteFrame`'s, where the stub finds the address.

@@ -19,9 +19,16 @@ use crate::module::Module;
 /// [`GlobalProbe::activate`] makes the entries of functions lead to a stub, at a cost of one store
 /// for each function. The probes of a function are made when it is first entered after that, by the
 /// thread that enters it; other threads that enter it wait until then. Functions that do not run
-/// therefore cost nothing more, and frames that exist when the probe is switched on are not
-/// observed: observation of a function begins with its next call. The probes of functions that were
-/// probed before are made at once, and take effect as those of [`Module::probes`] do.
+/// therefore cost nothing more. The probes of functions that were probed before, or that have
+/// frames, are made at once, and take effect as those of [`Module::probes`] do: in existing frames,
+/// at the next iteration of a loop, or when a call returns.
+///
+/// To find the functions that have frames, each thread that runs a store with an instance of the
+/// module is sent the signal of [`Config::interrupt_signal`](crate::Config::interrupt_signal), so
+/// that a system call by a host function may fail with `EINTR`. If one of these threads does not
+/// respond within 100 ms, because it blocks the signal, is in a host function that runs on a stack
+/// of its own, or is not scheduled, the frames that exist are not observed: observation of their
+/// functions begins with the next call.
 ///
 /// When the probe is switched off, functions return to their original code. Their probes are kept,
 /// and used again when the global probe is switched on.
@@ -84,7 +91,7 @@ impl Module {
     /// instruction that it can count. Entries and exits of functions are not instructions.
     ///
     /// # Errors
-    /// [`ProbeError::Value`] for values other than [`Bound::Const`], [`Bound::Function`],
+    /// [`ProbeError::GlobalValue`] for values other than [`Bound::Const`], [`Bound::Function`],
     /// [`Bound::Offset`], [`Bound::Frame`], [`Bound::Instance`] and [`Bound::Context`], since not
     /// every instruction has them, and for values that cannot be passed to a parameter of their
     /// type. [`ProbeError::Parameters`]; [`ProbeError::TooManyValues`]; [`ProbeError::OwnModule`].
@@ -132,13 +139,14 @@ fn check(kind: &Kind) -> Result<(), ProbeError> {
         use Bound::{Const, Context, Frame, Function, Instance, Offset};
         matches!(value, Const(_) | Function | Offset | Frame | Instance | Context)
     };
-    match kind.values().iter().find(|value| !is_everywhere(value)) {
-        Some(value) => {
-            let reason = ValueError::NotEverywhere;
-            Err(ProbeError::Value { value: *value, function: 0, offset: 0, reason })
-        }
-        None => values::check(kind, 0, 0),
+    if let Some(value) = kind.values().iter().find(|value| !is_everywhere(value)) {
+        return Err(ProbeError::GlobalValue { value: *value, reason: ValueError::NotEverywhere });
     }
+    values::check(kind, 0, 0).map_err(|error| match error {
+        // The value is wrong in any function.
+        ProbeError::Value { value, reason, .. } => ProbeError::GlobalValue { value, reason },
+        error => error,
+    })
 }
 
 impl GlobalProbe {
@@ -292,6 +300,11 @@ impl Global {
         for function in image.wait_for_entries(self.number, Arc::downgrade(&who), is_done)? {
             self.attach(image, function, state, index);
         }
+        // From now on, new frames are observed; those that exist move to code with the probes.
+        for function in image.waiting_in_use(self.number) {
+            self.attach(image, function, state, index);
+            image.stop_waiting_for(self.number, function);
+        }
         Ok(())
     }
 
@@ -378,7 +391,7 @@ impl WatchesImages for Global {
         if state.is_active
             && let Err(error) = self.start(image, state, index)
         {
-            state.refused.push((0, error));
+            state.refused.extend(image.indices().map(|function| (function, error.clone())));
         }
     }
 }

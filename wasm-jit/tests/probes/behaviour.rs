@@ -2,8 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use wasm_jit::probes::{Kind, Location, Place, Probe, ProbeError, ProbeSpec, activate_all, deactivate_all};
-use wasm_jit::{Config, Error, Instance, Linker, Module, ProbeSites, Store};
+use wasm_jit::probes::{
+    GenericFn, Kind, Location, Place, Probe, ProbeError, ProbeSpec, activate_all, deactivate_all,
+};
+use wasm_jit::{Config, Error, Instance, Linker, Module, ProbeSites, Store, Val};
 
 use super::{engine, outcome, probes_everywhere, programs, reference, rewrite};
 
@@ -144,6 +146,52 @@ fn what_instances_have_counted_is_kept_when_they_go() {
     run(&mut old, &old_instance);
     drop(old);
     assert_eq!(probe.count(), 10);
+}
+
+/// Code that a branch with a constant condition never comes to has no probes, of whatever kind and
+/// in whatever version of the function, and a global probe is on the rest. If a probe changes the
+/// condition, that code is executed. Probes in an `if` that never holds do not fire.
+#[test]
+fn code_after_constant_branches_is_unreachable() {
+    let text = "(module (func (export \"run\") (result i32)
+        (if (i32.const 0) (then nop))
+        (i32.const 7) (br_if 0 (i32.const 1)) (drop) (i32.const 8)))";
+    let module = Module::new(&engine(), text).unwrap();
+    let body = module.function(0).unwrap().body().unwrap();
+    let offsets: Vec<u32> = body.instructions().map(|at| (at.offset() - body.range().start) as u32).collect();
+    // i32.const, if, nop, end, i32.const, i32.const, br_if, drop, i32.const, end.
+    let (nop, br_if, unreachable) = (2, 6, 7..10);
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let run = instance.get_typed_func::<(), i32>(&mut store, "run").unwrap();
+    let mut made = Vec::new();
+    for kind in [Kind::Count, Kind::Generic(GenericFn::new(|_| Ok(())))] {
+        let specs: Vec<ProbeSpec> =
+            offsets.iter().map(|offset| ProbeSpec { kind: kind.clone(), ..count_at(0, *offset) }).collect();
+        for (number, probe) in module.probes(&specs).into_iter().enumerate() {
+            match probe {
+                Ok(probe) => {
+                    assert!(!unreachable.contains(&number), "{number}");
+                    probe.activate().unwrap();
+                    made.push(probe);
+                }
+                Err(ProbeError::Unreachable { function: 0, offset }) => {
+                    assert!(unreachable.contains(&number) && offset == offsets[number], "{number}");
+                }
+                Err(error) => panic!("{number}: {error}"),
+            }
+        }
+    }
+    let global = module.global_probe(Kind::Count).unwrap();
+    global.activate().unwrap();
+    assert_eq!(run.call(&mut store, ()).unwrap(), 7);
+    assert_eq!((global.count(), global.refused().len()), (5, 0));
+    assert_eq!([0, nop, br_if].map(|number| made[number].count()), [1, 0, 1]);
+    let write = GenericFn::new(|frame| Ok(frame.set_operand(0, &Val::I32(0))?));
+    let write =
+        module.probe(ProbeSpec { kind: Kind::Generic(write), ..count_at(0, offsets[br_if]) }).unwrap();
+    write.activate().unwrap();
+    assert_eq!(run.call(&mut store, ()).unwrap(), 8);
 }
 
 #[test]

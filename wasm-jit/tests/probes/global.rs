@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use wasm_jit::probes::{
-    Bound, Callback, GlobalProbe, InstanceId, Kind, Location, Place, ProbeError, ProbeSpec, ValueError,
+    Bound, Callback, GlobalProbe, InstanceId, Kind, Location, Place, Probe, ProbeError, ProbeSpec,
+    ValueError, activate_all,
 };
-use wasm_jit::{Engine, Instance, Linker, Module, Store, Val};
+use wasm_jit::{Engine, Instance, Linker, Module, Store, Trap, Val};
 
 use super::threads::{Ends, PROGRAM};
 use super::{engine, location, outcome, programs, reference, seeds};
@@ -76,6 +77,77 @@ fn closures_get_every_place() {
         }
         assert!(fired.is_empty(), "{fired:?}");
     }
+}
+
+/// Frames that exist when a global probe is switched on are observed as they are by local ones:
+/// from the return of their calls on. Functions without frames get no probes.
+#[test]
+fn frames_that_exist_are_observed() {
+    let text = "(module (import \"host\" \"act\" (func $act (param i32)))
+        (func $loop (param $n i32)
+            (loop $more (call $act (local.get $n))
+                (br_if $more (local.tee $n (i32.sub (local.get $n) (i32.const 1))))))
+        (func $idle nop)
+        (func $outer (export \"run\") (call $loop (i32.const 5)) (drop (i32.const 1)) nop))";
+    let counted = |is_global: bool| {
+        let engine = engine();
+        let module = Module::new(&engine, text).unwrap();
+        let global = Arc::new(module.global_probe(Kind::Count).unwrap());
+        let own: Arc<Mutex<Vec<Probe>>> = Arc::default();
+        let mut linker = Linker::new(&engine);
+        let (of_host, its_module, its_own) = (global.clone(), module.clone(), own.clone());
+        let act = move |n: i32| {
+            if n == 3 && is_global {
+                of_host.activate().unwrap();
+                assert_eq!(of_host.functions(), 2);
+            } else if n == 3 {
+                let mut own = its_own.lock().unwrap();
+                let specs =
+                    its_module.functions().flat_map(|info| info.body().map(|body| (info.index(), body)));
+                let specs = specs.flat_map(|(function, body)| {
+                    let start = body.range().start;
+                    let offsets = body.instructions().map(move |at| (at.offset() - start) as u32);
+                    let place = move |offset| Location { function, place: Place::Instruction { offset } };
+                    let spec = move |offset| ProbeSpec { location: place(offset), kind: Kind::Count };
+                    offsets.map(spec).collect::<Vec<_>>()
+                });
+                let specs: Vec<ProbeSpec> = specs.collect();
+                own.extend(its_module.probes(&specs).into_iter().map(|made| made.unwrap()));
+                activate_all(own.iter()).into_iter().for_each(|on| on.unwrap());
+            }
+        };
+        linker.func_wrap("host", "act", act).unwrap();
+        let mut store = Store::new(&engine, ());
+        let instance = linker.instantiate(&mut store, &module).unwrap();
+        instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ()).unwrap();
+        let own: u64 = own.lock().unwrap().iter().map(Probe::count).sum();
+        (global.count(), own)
+    };
+    let (local, global) = (counted(false), counted(true));
+    assert!(local.1 > 20, "{local:?}");
+    assert_eq!((local.0, global), (0, (local.1, 0)));
+}
+
+/// A function that never calls anything is observed from its next iteration on, on whatever thread.
+#[test]
+fn loops_on_other_threads_are_observed() {
+    let module = Module::new(&engine(), "(module (func (export \"run\") (loop (br 0))))").unwrap();
+    let global = module.global_probe(Kind::Count).unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let run = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap();
+    let handle = store.interrupt_handle();
+    std::thread::scope(|scope| {
+        let spinning = scope.spawn(move || run.call(&mut store, ()).unwrap_err());
+        // The thread may not have begun, or may be preempted for longer than it is waited for.
+        while global.count() == 0 {
+            global.deactivate().unwrap();
+            global.activate().unwrap();
+            std::thread::yield_now();
+        }
+        handle.interrupt();
+        assert_eq!(spinning.join().unwrap().trap(), Some(Trap::Interrupt));
+    });
 }
 
 /// The first call of a function, by which its probes are made, gets its arguments, whoever calls.
@@ -233,7 +305,10 @@ fn values_have_to_be_everywhere() {
     let kind = |value| Kind::Callback { function: Callback::new(|_| {}), values: [value].into() };
     for value in [Bound::Local(0), Bound::Operand(0), Bound::Address, Bound::Result(0), Bound::Callee] {
         let error = module.global_probe(kind(value)).unwrap_err();
-        assert!(matches!(error, ProbeError::Value { reason: ValueError::NotEverywhere, .. }), "{error}");
+        let reason = ValueError::NotEverywhere;
+        assert!(
+            matches!(error, ProbeError::GlobalValue { value: of, reason: is } if of == value && is == reason)
+        );
     }
     for value in
         [Bound::Const(1), Bound::Function, Bound::Offset, Bound::Frame, Bound::Instance, Bound::Context]
@@ -280,7 +355,7 @@ fn threads_are_not_disturbed() {
     println!("{switches} switches");
 }
 
-/// An activation that runs already is observed from the next call on.
+/// An activation that runs already is observed from the return of its call on.
 #[test]
 fn a_probe_is_switched_on_by_the_program_itself() {
     let module = Module::new(
@@ -297,9 +372,9 @@ fn a_probe_is_switched_on_by_the_program_itself() {
     let instance = linker.instantiate(&mut store, &module).unwrap();
     let run = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap();
     run.call(&mut store, ()).unwrap();
-    assert_eq!(global.count(), 3);
+    assert_eq!(global.count(), 3 + 3);
     run.call(&mut store, ()).unwrap();
-    assert_eq!(global.count(), 3 + 3 + 3 + 5);
+    assert_eq!(global.count(), 3 + 3 + 3 + 3 + 5);
 }
 
 /// All of these tests, for an engine with other settings.
@@ -311,4 +386,6 @@ pub(crate) fn test_all() {
     global_probes_and_others_share_places();
     threads_are_not_disturbed();
     a_probe_is_switched_on_by_the_program_itself();
+    frames_that_exist_are_observed();
+    loops_on_other_threads_are_observed();
 }

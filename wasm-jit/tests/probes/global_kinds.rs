@@ -224,9 +224,7 @@ fn values_that_do_not_fit_are_refused_at_once() {
         for error in refused(kind) {
             let parameters = [2, 2, 1, 1, 3][number];
             match error {
-                ProbeError::Value {
-                    value: Bound::Offset, reason: ValueError::Type { parameter }, ..
-                } => {
+                ProbeError::GlobalValue { value: Bound::Offset, reason: ValueError::Type { parameter } } => {
                     assert!(number < 2 && parameter == ValType::F32);
                 }
                 ProbeError::Parameters { parameters: found, values: 2 } => {

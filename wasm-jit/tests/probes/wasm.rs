@@ -432,6 +432,69 @@ fn errors_say_what_does_not_fit() {
     assert!(matches!(error, ProbeError::Parameters { parameters: 2, values: 1 }), "{error}");
 }
 
+/// At an exit, a function of WebAssembly would overwrite the results that are in memory: a probe
+/// that calls one is refused exactly there, and keeps the results that are in registers.
+#[test]
+fn exits_with_results_in_memory_call_no_functions() {
+    let types = [
+        "i32",
+        "i64 i64",
+        "f64 i32 f32 i64",
+        "i32 i32 i32",
+        "f32 f64 f32",
+        "v128 f32 f64",
+        "i32 i64 f32 f64 i64",
+    ];
+    let functions: Vec<String> = (0..)
+        .zip(types)
+        .map(|(number, types)| {
+            let values = types.split(' ').enumerate().map(|(at, ty)| match ty {
+                "v128" => "(v128.const i64x2 1 2)".to_owned(),
+                ty => format!("({ty}.const {})", 10 * number + at),
+            });
+            let values: String = values.collect();
+            format!("(func (export \"{number}\") (result {types}) {values})")
+        })
+        .collect();
+    let engine = engine();
+    let module = Module::new(&engine, format!("(module {})", functions.concat())).unwrap();
+    let monitor = "(module (func $many (param i64) (result i64 i64 i64 f64 f64 f64)
+            (local.get 0) (i64.const -1) (i64.const -2) (f64.const -3) (f64.const -4) (f64.const -5))
+        (global $calls (export \"calls\") (mut i64) (i64.const 0))
+        (func (export \"f\") (param i64)
+            (call $many (local.get 0)) drop drop drop drop drop
+            global.get $calls i64.add global.set $calls))";
+    let mut store = Store::new(&engine, ());
+    let monitor = Instance::new(&mut store, &Module::new(&engine, monitor).unwrap(), &[]).unwrap();
+    let function = monitor.get_func(&mut store, "f").unwrap();
+    let function = WasmFn::new(&store, function).unwrap();
+    let program = Instance::new(&mut store, &module, &[]).unwrap();
+    let results = |store: &mut Store<()>, number: usize| {
+        let function = program.get_func(&mut *store, &number.to_string()).unwrap();
+        let mut results = vec![Val::I32(0); types[number].split(' ').count()];
+        function.call(store, &[], &mut results).unwrap();
+        format!("{results:?}")
+    };
+    let kind = Kind::Wasm { function, values: [Bound::Const(1)].into() };
+    for (number, types) in types.iter().enumerate() {
+        let before = results(&mut store, number);
+        let location = Location { function: number as u32, place: Place::Exit };
+        match module.probe(ProbeSpec { location, kind: kind.clone() }) {
+            Ok(probe) => {
+                assert!(number < 3, "{types}");
+                probe.activate().unwrap();
+                assert_eq!(results(&mut store, number), before);
+            }
+            Err(error) => {
+                assert!(number >= 3, "{types}: {error}");
+                assert!(matches!(error, ProbeError::AtExit { function } if function as usize == number));
+            }
+        }
+    }
+    let calls = monitor.get_global(&mut store, "calls").unwrap().get(&mut store);
+    assert_eq!(calls.i64(), Some(3));
+}
+
 /// Probes of all kinds at one place: a frame that a generic probe sees, arguments on the stack, the
 /// values of a closure, and a settled operand do not get in each other's way.
 #[test]

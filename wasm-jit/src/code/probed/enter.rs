@@ -13,6 +13,7 @@
 //! If the entry cannot be patched any more, in a forked child, the stub does what the instruction
 //! at the entry would have done, and continues after it.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
@@ -181,6 +182,42 @@ impl CodeImage {
             // called have made their probes.
             self.waiting_for(index, is_chosen).iter().for_each(|who| who.entered(self, index));
         }
+    }
+
+    /// Of the functions that a watcher waits for, those that threads are executing or will return
+    /// to, and perhaps some more. Waits for the threads, at most about 100 ms; if one of them does
+    /// not answer in this time, nothing is known, and there are none.
+    pub(crate) fn waiting_in_use(&self, number: u64) -> Vec<u32> {
+        let first = self.indices().start;
+        let mut functions = Vec::new();
+        for waiting in lock(&self.probed().entered.waiting).iter().filter(|waiting| waiting.number == number)
+        {
+            let is_compiled = |at: &usize| self.lazy().is_none_or(|lazy| lazy.is_compiled(*at));
+            let chosen = (0..waiting.functions.len()).filter(|at| waiting.functions[*at]);
+            functions.extend(chosen.filter(is_compiled).map(|at| first + at as u32));
+        }
+        let code = |index: &u32| {
+            let function = self.function(*index);
+            // A thread at the entry has no frame yet. What a last call returns to is the end.
+            self.at(function.entry).addr() + 1..self.at(function.end).addr() + 1
+        };
+        functions.sort_unstable_by_key(|index| code(index).start);
+        let pieces: Vec<Range<usize>> = functions.iter().map(code).collect();
+        // SAFETY: only threads that run instances have frames of the functions, whose entries lead
+        // elsewhere. The pieces include the return address of a call at the end.
+        let used = unsafe { self.counters.code_in_use(&pieces) }.unwrap_or_default();
+        functions.into_iter().zip(used).filter(|(_, is_used)| *is_used).map(|(index, _)| index).collect()
+    }
+
+    /// Ends the waiting of a watcher for one function.
+    pub(crate) fn stop_waiting_for(&self, number: u64, index: u32) {
+        let changes = &mut *self.changes();
+        let mut waiting = lock(&self.probed().entered.waiting);
+        let at = (index - self.indices().start) as usize;
+        let own = waiting.iter_mut().filter(|waiting| waiting.number == number);
+        own.for_each(|waiting| waiting.functions[at] = false);
+        // If it cannot be patched, the stub does what the entry would have done.
+        let _ = changes.restore_entry(self, index, &waiting);
     }
 
     /// Removes and returns the chosen watchers that wait for a function, in the order in which they

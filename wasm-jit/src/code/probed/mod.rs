@@ -13,7 +13,8 @@
 //!    ([`switch`]). The active probes of a site form a list, which its stub executes ([`stubs`]).
 //! 4. If a probe changes a value of a frame that has no location in the optimized code, the frame
 //!    continues in a *plain* version ([`plain`]), until its function returns.
-//! 5. When the function has no probes left, its original becomes the current version again.
+//! 5. When the function has no active probes left, its original becomes the current version again,
+//!    unless its probes are being toggled all the time ([`returns`]).
 //!
 //! If a function has many counters, it gets counting versions ([`counting`]), which have sites for
 //! other probes only.
@@ -56,6 +57,7 @@ mod original;
 mod plain;
 mod reclaim;
 mod request;
+mod returns;
 mod stub_memory;
 mod stubs;
 mod switch;
@@ -82,6 +84,7 @@ use make::Needs;
 pub(crate) use plain::Plain;
 use reclaim::{ListAt, Unneeded};
 pub(crate) use request::{Argument, NoProbe, Request, RequestedKind, Use};
+use returns::Returns;
 use stub_memory::StubMemory;
 pub(crate) use stubs::Generic;
 use stubs::{Form, List, ProbeAction, Site};
@@ -152,6 +155,8 @@ struct FunctionState {
     runs: Option<RunCells>,
     /// Whether it does not return to its original.
     keeps_version: bool,
+    /// How often it has returned.
+    returns: Returns,
     /// Versions with traps at their transfer points.
     trapped: [bool; VERSIONS],
     /// The original's entry, once it is known.

@@ -169,9 +169,13 @@ impl CodeImage {
         Ok(plain)
     }
 
-    /// Whether an address is in a plain version, or in a stub of one.
-    pub(crate) fn is_plain_at(&self, pc: usize) -> bool {
-        self.version_at(pc).is_some_and(|(_, version)| version.is_plain())
+    /// Whether an address in a function is in a plain version, or in a stub of one.
+    pub(crate) fn is_plain_at(&self, index: u32, pc: usize) -> bool {
+        // Few functions have a plain version, which saves the search.
+        let function = self.probed().function(self, index);
+        let mut plain = function.into_iter().flat_map(|function| &function.versions[PLAIN..]);
+        plain.any(|version| version.get().is_some())
+            && self.version_at(pc).is_some_and(|(_, version)| version.is_plain())
     }
 
     /// A plain version of a function that is probed, or whose frames have accessors.

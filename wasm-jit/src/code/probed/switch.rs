@@ -5,6 +5,8 @@
 //! ([`counting`](super::counting)).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use wasm_jit_codegen::Callee;
 
@@ -81,19 +83,26 @@ impl CodeImage {
         Ok(())
     }
 
-    /// Switches a probe off. With `settle`, a function without active probes returns to its
-    /// original. Returns whether it was on.
+    /// Switches a probe off. A function without active probes returns to its original: always, or
+    /// unless it has returned [often](super::returns) before. Returns whether the probe was on.
     ///
     /// # Errors
-    /// It stays on.
-    pub(crate) fn deactivate_probe(self: &Arc<Self>, number: usize, settle: bool) -> Result<bool, MakeError> {
+    /// It stays on; or, with `always`, it is off, but its function has not returned.
+    pub(crate) fn deactivate_probe(self: &Arc<Self>, number: usize, always: bool) -> Result<bool, MakeError> {
         let changes = &mut *self.changes();
         let was_on = changes.probe(number).active;
         self.deactivate(changes, number)?;
         let index = changes.probe(number).function;
-        if settle && changes.state(index).may_return() {
-            let function = self.probed().function(self, index).expect("the function is probed");
-            changes.change_version(index, function, 0)?;
+        let function = self.probed().function(self, index).expect("the function is probed");
+        let state = changes.state(index);
+        if state.may_return()
+            && function.current.load(Ordering::Relaxed) != 0
+            && (always || state.returns.admit(Instant::now()))
+        {
+            let returned = changes.change_version(index, function, 0);
+            if always {
+                returned?;
+            }
         }
         Ok(was_on)
     }
@@ -127,7 +136,7 @@ impl CodeImage {
         tallies.for_each(|tally| show(tally.counted()));
     }
 
-    /// Removes a probe. A function without any returns to its original.
+    /// Removes a probe. A function without active ones returns to its original.
     pub(crate) fn remove_probe(self: &Arc<Self>, number: usize) {
         let changes = &mut *self.changes();
         if self.deactivate(changes, number).is_err() {
@@ -146,9 +155,96 @@ impl CodeImage {
         }
         state.probes.remove(&number);
         state.counters -= usize::from(probe.what == ProbeAction::Count);
-        if state.probes.is_empty() && state.may_return() {
+        if state.may_return() {
             let function = self.probed().function(self, probe.function).expect("the function is probed");
             let _ = changes.change_version(probe.function, function, 0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use crate::probes::{Kind, Location, Place, Probe, ProbeSpec, activate_all, deactivate_all};
+    use crate::{Engine, Module};
+
+    fn module() -> Module {
+        Module::new(&Engine::default(), "(module (func nop nop nop nop nop nop))").unwrap()
+    }
+
+    /// Counters at all instructions: in stubs, or in a counting version.
+    fn probes(module: &Module, count: usize) -> Vec<Probe> {
+        let body = module.function(0).unwrap().body().unwrap();
+        let spec = |offset: usize| ProbeSpec {
+            location: Location {
+                function: 0,
+                place: Place::Instruction { offset: (offset - body.range().start) as u32 },
+            },
+            kind: Kind::Count,
+        };
+        let specs: Vec<ProbeSpec> = body.instructions().take(count).map(|at| spec(at.offset())).collect();
+        module.probes(&specs).into_iter().map(Result::unwrap).collect()
+    }
+
+    fn is_original(module: &Module) -> bool {
+        let image = module.code();
+        image.probed().function(image, 0).unwrap().current.load(Ordering::Relaxed) == 0
+    }
+
+    /// The last active probe takes its function back to the original, however it ends to be active.
+    #[test]
+    fn functions_without_active_probes_return_to_their_originals() {
+        for count in [2, 6] {
+            let module = module();
+            let mut probes = probes(&module, count);
+            assert!(is_original(&module));
+            probes[0].activate().unwrap();
+            probes[1].activate().unwrap();
+            probes[1].deactivate().unwrap();
+            assert!(!is_original(&module));
+            probes[0].deactivate().unwrap();
+            assert!(is_original(&module));
+            probes[0].activate().unwrap();
+            assert!(!is_original(&module));
+            drop(probes.remove(0));
+            assert!(is_original(&module));
+        }
+    }
+
+    #[test]
+    fn probes_of_fastinst_take_their_function_back() {
+        unsafe extern "C" fn nothing(_: fastinst::ProbeId, _: usize, _: usize) {}
+        let module = module();
+        let id = module.probe_id(Location { function: 0, place: Place::Entry }).unwrap();
+        // SAFETY: the function does nothing.
+        unsafe { fastinst::activate(id, nothing) }.unwrap();
+        assert!(!is_original(&module));
+        fastinst::deactivate(id).unwrap();
+        assert!(is_original(&module));
+    }
+
+    /// A probe that is toggled all the time stays in its version, until others end that.
+    #[test]
+    fn frequent_toggles_do_not_change_the_version_each_time() {
+        let module = module();
+        let probes = probes(&module, 2);
+        let toggle = |_: &i32| {
+            probes[0].activate().unwrap();
+            probes[0].deactivate().unwrap();
+            is_original(&module)
+        };
+        // In the time that this takes, an interval or two may end.
+        let returns = (0..10_000).filter(toggle).count();
+        assert!((16..5_000).contains(&returns), "{returns}");
+        let stays = (0..1_000_000).find(|number| !toggle(number));
+        assert!(stays.is_some());
+        deactivate_all(&probes).into_iter().for_each(|off| off.unwrap());
+        assert!(is_original(&module));
+        let stays = (0..1_000_000).find(|number| !toggle(number));
+        assert!(stays.is_some());
+        activate_all(&probes[1..]).into_iter().for_each(|on| on.unwrap());
+        deactivate_all(&probes[1..]).into_iter().for_each(|off| off.unwrap());
+        assert!(is_original(&module));
     }
 }
