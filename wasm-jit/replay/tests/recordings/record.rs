@@ -168,7 +168,8 @@ fn many_calls_of_one_import() {
     assert_eq!(replay(&plain), Replayed::Stopped(0), "without checks there is no position");
     let mut events = events(&trace);
     // The host calls once more.
-    events.push(events[1].clone());
+    let leave = events.iter().rfind(|event| matches!(event, Event::Leave { .. })).cloned().unwrap();
+    events.extend([events[1].clone(), leave]);
     let more = generate(&program, &trace_of(&events)[..], true).unwrap();
     assert_eq!(replay(&more), Replayed::Differs(events.len() as i32));
 }
