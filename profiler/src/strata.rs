@@ -640,6 +640,8 @@ impl Strata {
         let of_mean = self.variance(residual, self.sampled.ticks) + self.sampled.ticks_variance;
         let of_unknown = mean * mean * unknown_variance;
         let error = ((factor * of_mean + 1.96_f64.powi(2) * of_unknown).sqrt() + systematic) / timed;
+        // Windows that are too few for a number of calls are too few for a mean.
+        let error = if self.is_hardly_observed() { f64::INFINITY } else { error };
         Some(Times { total, mean: limited(mean, mean - error, mean + error, 0.0) })
     }
 }
@@ -755,6 +757,22 @@ mod tests {
         }
         let total = strata.finished().ticks(0.0).unwrap().total;
         assert_eq!((total.low, total.high), (400.0, None));
+    }
+
+    /// Three windows in which calls take the same time say nothing of the calls in between.
+    #[test]
+    fn a_few_windows_have_no_mean() {
+        let mean = |windows: u32| {
+            let mut strata = Strata::default();
+            for number in 0..windows {
+                strata.opened(number, 1000.0, 1e7);
+                strata.closed(40, 0.0, 0.0);
+                (0..40).for_each(|_| strata.timed_in_window(number, 1000.0, 10.0, true));
+            }
+            strata.finished().ticks(0.0).unwrap().mean
+        };
+        assert_eq!(mean(3), Estimate { value: 10.0, low: 0.0, high: None });
+        assert_eq!(mean(10), Estimate { value: 10.0, low: 10.0, high: Some(10.0) });
     }
 
     /// Some windows contain calls.
