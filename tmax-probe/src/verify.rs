@@ -168,9 +168,13 @@ impl Verification {
         let of_class = |wanted| {
             Count::of(trials.iter().filter(is_one_store).filter(|trial| class(trial.spec.boundary) == wanted))
         };
-        let of_method =
-            |is: &dyn Fn(&Method) -> bool| Count::of(trials.iter().filter(|trial| is(&trial.spec.method)));
-        let is_waited = |method: &Method| matches!(method, Method::Protocol { wait } if model.t_max.is_some_and(|t_max| *wait >= t_max.0));
+        let of_method = |is: fn(&Method) -> bool, has_waits: bool| {
+            Count::of(
+                trials
+                    .iter()
+                    .filter(|trial| is(&trial.spec.method) && must_not_tear(model, &trial.spec) == has_waits),
+            )
+        };
         let is_protocol = |method: &Method| matches!(method, Method::Protocol { .. });
         let tears = |class: &u32| *class >= window && of_class(*class).torn_trials > 0;
         let control_class = match window {
@@ -191,9 +195,9 @@ impl Verification {
             // A window of 8 bytes makes no claim that a class could refute.
             power: candidates.fold(1.0, f64::min),
             inside,
-            protocol_control: of_method(&|method| is_protocol(method) && !is_waited(method)),
-            protocol: of_method(&is_waited),
-            wordpatch: of_method(&|method| matches!(method, Method::Wordpatch)),
+            protocol_control: of_method(is_protocol, false),
+            protocol: of_method(is_protocol, true),
+            wordpatch: of_method(|method| matches!(method, Method::Wordpatch), true),
             torn: trials
                 .iter()
                 .filter(|trial| trial.tears > 0 && must_not_tear(model, &trial.spec))

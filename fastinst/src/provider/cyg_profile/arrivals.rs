@@ -325,18 +325,12 @@ fn kept() -> MutexGuard<'static, PendingCounts> {
     KEPT.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Keeps the count of an interval for [`take`].
-pub(super) fn keep(function: usize, calls: u64) {
+/// Keeps the count of an interval for [`take`]. If its object is not loaded any more, another one
+/// may have been loaded in its place.
+pub(super) fn keep(function: usize, calls: u64, is_loaded: bool) {
     if calls > 0 {
-        kept().of_functions.push((function, EarlyCalls::Counted(calls)));
-    }
-}
-
-/// The same for the count of an interval whose object is not loaded any more: another object may
-/// have been loaded in its place.
-pub(super) fn keep_of_unloaded(function: usize, calls: u64) {
-    if calls > 0 {
-        kept().of_functions.push((function, EarlyCalls::OfUnloaded(calls)));
+        let calls = if is_loaded { EarlyCalls::Counted(calls) } else { EarlyCalls::OfUnloaded(calls) };
+        kept().of_functions.push((function, calls));
     }
 }
 

@@ -384,7 +384,7 @@ impl State {
                 probe.unload();
             }
             for (function, calls) in instrumented.known.index.reset() {
-                arrivals::keep_of_unloaded(function, calls);
+                arrivals::keep(function, calls, false);
             }
             // SAFETY: the loader has unmapped the object, or has mapped another object, or the same
             // one again, at its address.

@@ -167,7 +167,7 @@ impl Instrumented {
             Err(error) => step.refused.push(error),
         }
         for number in &work.intervals[first..work.done] {
-            arrivals::keep(known.index.start(*number), known.index.finish(*number).into());
+            arrivals::keep(known.index.start(*number), known.index.finish(*number).into(), true);
         }
         HELD.fetch_add(
             stubs.memory() - memory + switches * size_of::<callpatch::Switch>(),
