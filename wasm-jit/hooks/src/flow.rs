@@ -29,6 +29,10 @@ pub struct Flow<'m> {
     /// The indices of the instructions at which control continues when the function catches an
     /// exception.
     pub handlers: BTreeSet<usize>,
+    /// The handlers at which control arrives from outside: all but loops that are repeated by an
+    /// exception that is caught in them. A loop may be both.
+    entered: BTreeSet<usize>,
+    repeated: BTreeSet<usize>,
 }
 
 /// A block that is open.
@@ -52,7 +56,13 @@ impl<'m> Flow<'m> {
             .map(|instruction| ((instruction.offset() - start) as u32, instruction.operator().clone()))
             .collect();
         let successors = Vec::with_capacity(instructions.len());
-        let mut flow = Self { successors, handlers: BTreeSet::new(), instructions };
+        let mut flow = Self {
+            successors,
+            handlers: BTreeSet::new(),
+            entered: BTreeSet::new(),
+            repeated: BTreeSet::new(),
+            instructions,
+        };
         let mut open = vec![Open {
             start: 0,
             is_loop: false,
@@ -63,6 +73,7 @@ impl<'m> Flow<'m> {
         for index in 0..flow.instructions.len() {
             flow.add(index, &mut open);
         }
+        flow.handlers = flow.entered.union(&flow.repeated).copied().collect();
         flow
     }
 
@@ -118,7 +129,7 @@ impl<'m> Flow<'m> {
             }
             Operator::Else | Operator::Catch { .. } | Operator::CatchAll => {
                 if !matches!(operator, Operator::Else) {
-                    self.handlers.insert(next);
+                    self.entered.insert(next);
                 }
                 let block = open.last_mut().expect("validated");
                 if let Some(condition) = block.false_branch.take() {
@@ -132,7 +143,7 @@ impl<'m> Flow<'m> {
                     self.successors[condition][1] = next;
                 }
                 if block.catches_after {
-                    self.handlers.insert(next);
+                    self.entered.insert(next);
                 }
                 for (from, number) in block.after {
                     self.successors[from][number] = next;
@@ -175,9 +186,20 @@ impl<'m> Flow<'m> {
         | Catch::AllRef { label }) = catch;
         let block = open.len() - 1 - label as usize;
         match open[block].is_loop {
-            true => _ = self.handlers.insert(open[block].start),
+            true => _ = self.repeated.insert(open[block].start),
             false => open[block].catches_after = true,
         }
+    }
+
+    /// Whether control arrives at an instruction from a caught exception, except from one that is
+    /// caught in the loop that the instruction begins.
+    pub fn is_entered_by_handler(&self, index: usize) -> bool {
+        self.entered.contains(&index)
+    }
+
+    /// Whether an instruction is a loop that is repeated when an exception is caught in it.
+    pub fn is_repeated_by_handler(&self, index: usize) -> bool {
+        self.repeated.contains(&index)
     }
 
     /// For each instruction, whether a basic block begins with it: the first instruction, each
@@ -277,6 +299,31 @@ mod tests {
         check("loop try_table (catch_all 0) throw $e end end", &[0]);
         check("try_table (catch $e 0) throw $e end", &[4]);
         check("try try nop delegate 0 catch_all nop end", &[5]);
+    }
+
+    #[test]
+    fn handlers_in_a_loop_repeat_it_and_others_enter_it() {
+        #[track_caller]
+        fn check(body: &str, expected: (bool, bool)) {
+            let module = format!("(module (tag $e) (func (param i32) {body}))");
+            let module = Module::new(&Engine::default(), module).unwrap();
+            let flow = Flow::of(module.function(0).unwrap().body().unwrap());
+            let is_loop = |(_, operator): &(u32, Operator<'_>)| matches!(operator, Operator::Loop { .. });
+            let index = flow.instructions.iter().position(is_loop).unwrap();
+            assert_eq!(
+                (flow.is_entered_by_handler(index), flow.is_repeated_by_handler(index)),
+                expected,
+                "{body}"
+            );
+        }
+        check("loop try_table (catch_all 0) throw $e end end", (false, true));
+        check("block try_table (catch_all 0) throw $e end end loop end", (true, false));
+        check("try nop catch $e loop end end", (true, false));
+        check(
+            "block try_table (catch_all 0) throw $e end end loop try_table (catch $e 0) end end",
+            (true, true),
+        );
+        check("loop block try_table (catch_all 0) throw $e end end end", (false, false));
     }
 
     #[test]

@@ -68,9 +68,9 @@ fn seeds() -> std::ops::Range<u64> {
     let has_usual_settings = SITES.get() == ProbeSites::None && COUNTER_STUBS.get().is_none() && !LAZY.get();
     0..match (has_usual_settings, is_long()) {
         (true, true) => 500,
-        (true, false) => 60,
+        (true, false) => 40,
         (false, true) => 150,
-        (false, false) => 12,
+        (false, false) => 10,
     }
 }
 

@@ -71,7 +71,7 @@ impl Monitor for Calltree {
         report.value("calls", order.iter().map(|(node, _)| calls(node)).sum::<u64>());
         report.value("nanoseconds", times.total[0]);
         report.value("nanoseconds subtracted", times.subtracted + self.contexts.delays());
-        report.value("contexts", order.len());
+        report.value("contexts_called", order.len());
         report.value("threads", merged.threads);
         if let Some(sampled) = &times.sampled {
             sampled.estimate.add_to(report);
@@ -283,7 +283,7 @@ mod tests {
 calltree
   calls                   10
   nanoseconds             5000000
-  contexts                5
+  contexts_called         5
   threads                 1
   times                   sampled
   samples                 5

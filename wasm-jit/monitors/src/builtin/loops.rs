@@ -1,8 +1,9 @@
 //! `loops`: how often each loop was entered, and how many iterations it had.
 //!
-//! A counter is at each loop, where each of its iterations begins. Another one counts the entries:
-//! it is before the loop if control always continues from there into the loop; otherwise there are
-//! counters at the branches to the loop.
+//! A counter is at each loop, where each of its iterations begins. The entries are counted before
+//! the loop if control always continues from there into the loop, or there are counters at the
+//! branches to the loop, which begin all other iterations. A loop that is also repeated by caught
+//! exceptions has its counters at all places from which it is entered.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,9 +17,10 @@ use crate::{Cell, Description, Error, LazyProbes, Monitor, Program, Report, Setu
 pub(super) const DESCRIPTION: Description = Description {
     name: "loops",
     summary: "How often each loop was entered, and its iterations",
-    details: "The first iteration begins when control enters the loop, each further one with a branch to its start. \
-              The mean is that of iterations for each time the loop was entered. The figures are exact when no \
-              thread executes the loop. A report of a running program may have too few entries of a loop that is being \
+    details: "The first iteration begins when control enters the loop, each further one with a branch to its start, \
+              or with an exception whose handler is there. The mean is that of iterations for each time the loop was \
+              entered. The entries of a loop that exceptions repeat are unknown if the instruction before it may not \
+              complete. The figures are exact when no thread executes the loop. A report of a running program may have too few entries of a loop that is being \
               executed: at most as many as it had iterations while its counters were read, and never none.",
     options: &[],
     example: "loops app.wasm",
@@ -37,12 +39,16 @@ struct Loop {
 
 /// How the number of entries of a loop is obtained.
 enum Entered {
-    /// The probe at this location counts the entries.
-    Counted(Location),
-    /// These branches repeat the loop: the location of each, and those of its outcomes that lead to
-    /// the loop.
-    Repeated(Vec<(Location, Vec<usize>)>),
+    /// It is entered after these instructions.
+    After(Vec<Way>),
+    /// These branches repeat the loop, and nothing else does.
+    Repeated(Vec<Way>),
+    /// It is repeated by exceptions, and entered from where no counter tells whether it is.
+    Unknown,
 }
+
+/// The location of an instruction, and those of its outcomes that lead to the loop.
+type Way = (Location, Vec<usize>);
 
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     let probes = LazyProbes::new(setup, |function| {
@@ -50,14 +56,11 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         let mut specs: BTreeMap<Location, Kind> = BTreeMap::new();
         for Loop { location, entered, .. } in loops(&graph) {
             specs.insert(location, Kind::Count);
-            match entered {
-                Entered::Counted(location) => _ = specs.insert(location, Kind::Count),
-                Entered::Repeated(branches) => {
-                    specs.extend(
-                        branches.into_iter().map(|(location, _)| (location, counter(&graph, location))),
-                    );
-                }
-            }
+            let ways = match entered {
+                Entered::After(ways) | Entered::Repeated(ways) => ways,
+                Entered::Unknown => continue,
+            };
+            specs.extend(ways.into_iter().map(|(location, _)| (location, counter(&graph, location))));
         }
         specs.into_iter().map(|(location, kind)| ProbeSpec { location, kind }).collect()
     });
@@ -101,24 +104,34 @@ fn loops(graph: &Graph<'_>) -> Vec<Loop> {
 
 /// How entries of the loop at `index` are counted.
 fn entered(graph: &Graph<'_>, index: usize, predecessors: &[(usize, usize)]) -> Entered {
-    let outside: Vec<usize> =
-        predecessors.iter().map(|(from, _)| *from).filter(|from| *from < index).collect();
-    if let [from] = outside[..]
-        && graph.flow.successors[from] == [index]
-        && graph.completion(from) == Completion::Certain
-        && !graph.is_handler(index)
-    {
-        return Entered::Counted(graph.location(from));
+    let outside = || predecessors.iter().filter(|(from, _)| *from < index);
+    let is_counted = outside().all(|(from, _)| graph.completion(*from) == Completion::Certain)
+        && !graph.flow.is_entered_by_handler(index);
+    let one = outside().count() == 1 && outside().all(|(from, _)| graph.flow.successors[*from] == [index]);
+    match graph.flow.is_repeated_by_handler(index) {
+        false if is_counted && one => Entered::After(ways(graph, outside())),
+        false => Entered::Repeated(ways(graph, predecessors.iter().filter(|(from, _)| *from > index))),
+        // Nothing is executed before a function's first instruction but its entry.
+        true if index == 0 => {
+            let entry = Location { function: graph.function, place: Place::Entry };
+            Entered::After(vec![(entry, Vec::new())])
+        }
+        true if is_counted => Entered::After(ways(graph, outside())),
+        true => Entered::Unknown,
     }
-    let mut branches: Vec<(Location, Vec<usize>)> = Vec::new();
-    for (from, way) in predecessors.iter().filter(|(from, _)| *from > index) {
+}
+
+/// Predecessors of a loop by their locations.
+fn ways<'a>(graph: &Graph<'_>, predecessors: impl Iterator<Item = &'a (usize, usize)>) -> Vec<Way> {
+    let mut ways: Vec<Way> = Vec::new();
+    for (from, way) in predecessors {
         let location = graph.location(*from);
-        match branches.last_mut() {
+        match ways.last_mut() {
             Some((last, ways)) if *last == location => ways.push(*way),
-            _ => branches.push((location, vec![*way])),
+            _ => ways.push((location, vec![*way])),
         }
     }
-    Entered::Repeated(branches)
+    ways
 }
 
 /// Maximum number of times that the counters of a loop are read.
@@ -146,34 +159,42 @@ fn entries(iterations: impl Fn() -> u64, repeated: impl Fn() -> u64) -> (u64, u6
 }
 
 impl Loops {
-    /// The number of times that a loop was entered, and the number of its iterations.
-    fn counts(&self, known: &Loop) -> (u64, u64) {
-        let count = |location| self.0.get(location, Probe::count).unwrap_or(0);
-        let iterations = || count(known.location);
+    fn count(&self, location: Location) -> u64 {
+        self.0.get(location, Probe::count).unwrap_or(0)
+    }
+
+    /// How often these instructions have continued at the loop.
+    fn taken(&self, ways: &[Way]) -> u64 {
+        let taken = ways.iter().map(|(location, ways)| {
+            match self.0.get(*location, Probe::branches).flatten() {
+                // The first outcome is the branch that is taken.
+                Some(Branches::Condition { taken, not_taken }) => {
+                    ways.iter().map(|way| if *way == 0 { taken } else { not_taken }).sum()
+                }
+                Some(Branches::Table { targets, default }) => {
+                    ways.iter().map(|way| targets.get(*way).copied().unwrap_or(default)).sum()
+                }
+                _ => self.count(*location),
+            }
+        });
+        taken.sum()
+    }
+
+    /// The number of times that a loop was entered, if it is known, and the number of its
+    /// iterations.
+    fn counts(&self, known: &Loop) -> (Option<u64>, u64) {
+        let iterations = || self.count(known.location);
         let (entered, iterations) = match &known.entered {
             // The entry is counted before the iteration.
-            Entered::Counted(location) => {
+            Entered::After(ways) => {
                 let iterations = iterations();
-                (count(*location), iterations)
+                (self.taken(ways), iterations)
             }
-            Entered::Repeated(branches) => entries(iterations, || {
-                let repeated = branches.iter().map(|(location, ways)| {
-                    match self.0.get(*location, Probe::branches).flatten() {
-                        // The first outcome is the branch that is taken.
-                        Some(Branches::Condition { taken, not_taken }) => {
-                            ways.iter().map(|way| if *way == 0 { taken } else { not_taken }).sum()
-                        }
-                        Some(Branches::Table { targets, default }) => {
-                            ways.iter().map(|way| targets.get(*way).copied().unwrap_or(default)).sum()
-                        }
-                        _ => count(*location),
-                    }
-                });
-                repeated.sum()
-            }),
+            Entered::Repeated(branches) => entries(iterations, || self.taken(branches)),
+            Entered::Unknown => return (None, iterations()),
         };
         // A loop that is interrupted before its first iteration was not entered.
-        (entered.min(iterations), iterations)
+        (Some(entered.min(iterations)), iterations)
     }
 }
 
@@ -194,15 +215,21 @@ impl Monitor for Loops {
             .map(|known| (self.counts(&known), known))
             .filter(|((_, iterations), _)| *iterations > 0)
             .collect();
-        report.value("entered", rows.iter().map(|((entered, _), _)| entered).sum::<u64>());
+        report.value("entered", rows.iter().filter_map(|((entered, _), _)| *entered).sum::<u64>());
         report.value("iterations", rows.iter().map(|((_, iterations), _)| iterations).sum::<u64>());
+        let unknown = rows.iter().filter(|((entered, _), _)| entered.is_none()).count();
+        if unknown > 0 {
+            report.value("loops with unknown entries", unknown);
+        }
         rows.sort_by_key(|((_, iterations), known)| (Reverse(*iterations), known.location));
         let mut table =
             Table::new("by_loop", ["iterations", "entered", "mean", "depth", "offset", "function", "source"]);
         for ((entered, iterations), Loop { location, depth, .. }) in rows {
             let Place::Instruction { offset } = location.place else { continue };
-            let mean =
-                if entered == 0 { Cell::None } else { Cell::Float(iterations as f64 / entered as f64, 1) };
+            let mean = match entered {
+                None | Some(0) => Cell::None,
+                Some(entered) => Cell::Float(iterations as f64 / entered as f64, 1),
+            };
             table.row([
                 iterations.into(),
                 entered.into(),

@@ -119,7 +119,7 @@ impl Report {
         &self.monitor
     }
 
-    /// Adds a named figure.
+    /// Adds a named figure. No table may have its name, which is a key of the JSON format.
     pub fn value(&mut self, name: &str, value: impl Into<Cell>) {
         self.values.push((name.to_owned(), value.into()));
     }

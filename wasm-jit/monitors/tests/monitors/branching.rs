@@ -87,6 +87,50 @@ fn loops_have_entries_and_iterations() {
     assert_eq!(report.get("entered"), Some(10));
 }
 
+/// Loops that a caught exception repeats are not entered by it. `run` enters its loop after a
+/// constant, `first` at its beginning, `branch` from two places, and `call` after a call, which may
+/// not complete.
+const RETRIES: &str = "(module (tag $e) (func $maybe (param i32)
+        (if (i32.and (local.get 0) (i32.const 1)) (then (throw $e))))
+    (func (export \"run\") (param i32)
+        (drop (i32.const 0))
+        (loop $retry
+            (local.set 0 (i32.sub (local.get 0) (i32.const 1)))
+            (try_table (catch $e $retry) (call $maybe (local.get 0)))
+            (br_if $retry (i32.gt_s (local.get 0) (i32.const 0)))))
+    (func (export \"first\") (param i32)
+        (loop $retry
+            (local.set 0 (i32.sub (local.get 0) (i32.const 1)))
+            (try_table (catch_all $retry) (call $maybe (local.get 0)))
+            (br_if $retry (i32.gt_s (local.get 0) (i32.const 0)))))
+    (func (export \"branch\") (param i32)
+        (block $past (br_if $past (i32.lt_u (local.get 0) (i32.const 5))) nop)
+        (loop $retry
+            (local.set 0 (i32.sub (local.get 0) (i32.const 1)))
+            (try_table (catch $e $retry) (call $maybe (local.get 0)))
+            (br_if $retry (i32.gt_s (local.get 0) (i32.const 0)))))
+    (func (export \"call\") (param i32)
+        (call $maybe (i32.const 0))
+        (loop $retry
+            (local.set 0 (i32.sub (local.get 0) (i32.const 1)))
+            (try_table (catch $e $retry) (call $maybe (local.get 0)))
+            (br_if $retry (i32.gt_s (local.get 0) (i32.const 0))))))";
+
+#[test]
+fn loops_are_not_entered_by_exceptions_that_repeat_them() {
+    for (name, unknown) in [("run", None), ("first", None), ("branch", None), ("call", Some(1))] {
+        let observed = Observed::by(RETRIES, "loops");
+        observed.call(name, 10).unwrap();
+        observed.call(name, 4).unwrap();
+        let report = observed.report("loops");
+        assert_eq!(integers(&report, "by_loop", "iterations"), [14], "{name}");
+        assert_eq!(report.get("loops with unknown entries"), unknown, "{name}");
+        if unknown.is_none() {
+            assert_eq!(integers(&report, "by_loop", "entered"), [2], "{name}");
+        }
+    }
+}
+
 #[test]
 fn blocks_are_counted_by_their_first_instruction() {
     let observed = Observed::by(LOOP, "blocks");

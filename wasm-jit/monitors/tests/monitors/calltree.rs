@@ -397,7 +397,7 @@ fn reports_are_consistent_while_the_program_runs() {
         while !program.is_finished() {
             let report = observed.report("calltree");
             check_times(&report);
-            let now = (report.get("calls").unwrap(), report.get("contexts").unwrap());
+            let now = (report.get("calls").unwrap(), report.get("contexts_called").unwrap());
             assert!(now >= last, "{now:?} {last:?}");
             last = now;
         }
@@ -437,7 +437,7 @@ fn memory_for_contexts_is_bounded() {
     observed.call("run", 0).unwrap();
     let report = observed.report("calltree");
     // The host, the rest, 18 others.
-    assert_eq!(report.get("contexts"), Some(19));
+    assert_eq!(report.get("contexts_called"), Some(19));
     assert_eq!(report.get("calls left out"), Some(41 - 17 + 1));
     assert_eq!(report.get("calls"), Some(43));
     check_times(&report);

@@ -46,8 +46,14 @@ impl Observed {
         instance.get_typed_func::<i32, ()>(&mut store, name)?.call(&mut store, argument)
     }
 
+    /// A report, whose figures and tables have names that differ: they are the keys of an object in
+    /// the JSON format.
     fn report(&self, monitor: &str) -> Report {
-        self.session.report(monitor).unwrap()
+        let report = self.session.report(monitor).unwrap();
+        for (name, _) in report.values() {
+            assert!(report.get_table(name).is_none(), "{monitor}: {name}");
+        }
+        report
     }
 }
 

@@ -97,7 +97,7 @@ Flat profile:
     assert_eq!(fs::read_to_string(directory.path().join("profile.printed.txt")).unwrap(), expected);
     check_times(&session.report("profile").unwrap());
     arcs.clear_results();
-    assert_eq!(session.report("profile").unwrap().get("functions"), Some(0));
+    assert_eq!(session.report("profile").unwrap().get("functions_called"), Some(0));
 }
 
 /// More time was given for a callee than for its caller.

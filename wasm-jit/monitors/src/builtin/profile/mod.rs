@@ -96,8 +96,8 @@ impl Monitor for Profile {
             graph.functions.iter().map(|function| function.calls + function.recursive).sum::<u64>(),
         );
         report.value("milliseconds", Cell::Float(graph.total, 3));
-        report.value("functions", graph.functions.len());
-        report.value("arcs", graph.arcs.len());
+        report.value("functions_called", graph.functions.len());
+        report.value("arcs_called", graph.arcs.len());
         if let Some(estimate) = &graph.estimate {
             estimate.add_to(report);
         }
