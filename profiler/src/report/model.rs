@@ -100,7 +100,8 @@ pub struct FunctionReport {
     /// shown by `nm` and `addr2line`. In JSON it is a string of hexadecimal digits, `"0x1136"`.
     #[serde(with = "json::hex")]
     pub address: u64,
-    /// The location of the definition, as `file:line`; `None` without debugging information.
+    /// The location of the definition, as `file:line`, of functions that share their name
+    /// with others; `None` for others, and without debugging information.
     #[serde(default)]
     pub location: Option<String>,
     /// The number of timed calls. May be 0 for a function that was called.

@@ -152,6 +152,11 @@ fn legend(report: &Report, functions: &[(&FunctionReport, String)]) -> String {
     if has_off_cpu(functions) {
         text.push_str("off-cpu: how long timed calls waited for a processor, and how many of them; not part of latencies\n");
     }
+    if functions.iter().any(|(function, _)| latency(function, |latency| latency.p50) == "?") {
+        text.push_str(
+            "?: too few calls were observed; a longer run, a larger budget or fewer functions (only=) shows more\n",
+        );
+    }
     text + "\n"
 }
 
@@ -322,6 +327,15 @@ off-cpu: how long timed calls waited for a processor, and how many of them; not 
      1             -            -         -            -       -       -         -         -       -           -  app           fini
 ",
         );
+    }
+
+    #[test]
+    fn the_legend_says_what_makes_unknown_figures_known() {
+        let mut report = example();
+        let unknown = "?: too few calls were observed; a longer run";
+        assert!(!render(&report, &View::default()).contains(unknown));
+        report.functions[0].latency_ns.as_mut().unwrap().p50 = Estimate::at_least(0.0);
+        assert!(render(&report, &View::default()).contains(unknown));
     }
 
     #[test]

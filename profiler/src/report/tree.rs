@@ -34,7 +34,7 @@ const MAX_DEPTH: usize = 40;
 #[must_use]
 pub fn render(report: &Report, view: &View) -> String {
     let mut text = String::from(
-        "time is passed from callees to callers in proportion to their calls' time, whatever path a call came on\n\
+        "time is passed from callees to callers in proportion to their calls' time, regardless of the path of calls\n\
          calls with less than 0.5% of the time are left out\n\n",
     );
     if report.arcs.is_empty() {

@@ -24,7 +24,7 @@ Examples:
   tmax-probe --quick                           the same in less than one
   tmax-probe --output run.json --plot run.svg  keep every trial, and draw the figures
   tmax-probe verify                            does the stored calibration still hold?
-  tmax-probe verify --watch                    check it for good, on idle processors
+  tmax-probe verify --watch                    check it until interrupted, on idle processors
   tmax-probe report run.json                   the report of an earlier run";
 
 const AFTER: &str = "\

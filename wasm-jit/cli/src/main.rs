@@ -47,7 +47,7 @@ Examples:
   wasm-jit run --count main app.wasm             how often a function is called
   wasm-jit run --monitors=hotness app.wasm       what is executed how often
   wasm-jit debug app.wasm                        breakpoints, steps, values
-  wasm-jit record -o app.trace app.wasm          what the host does, for replay-gen
+  wasm-jit record -o app.trace app.wasm          record the host's calls, to replay them
   wasm-jit compile --stats app.wasm              how large the code gets, and how fast
   wasm-jit compile -o app.cwasm app.wasm         code for run --allow-precompiled, which starts at once
   wasm-jit objdump --function main app.wasm      WebAssembly and machine code side by side";
