@@ -82,6 +82,25 @@ fn json_has_the_promised_keys_and_report_reads_it_again() {
 }
 
 #[test]
+fn files_that_cannot_be_written_are_found_before_the_measurement() {
+    let home = home();
+    for file in ["missing/results.json", "missing/plot.svg"] {
+        let path = home.path().join(file);
+        let option = if file.ends_with("json") { "--output" } else { "--plot" };
+        let arguments = ["--simulate=32:800", option, path.to_str().unwrap()];
+        let (stdout, stderr) = run(home.path(), &arguments, 1);
+        assert_eq!(stdout, "");
+        assert!(stderr.contains(file) && stderr.lines().count() == 1, "{stderr}");
+    }
+    // A file that is there is not touched, and none remains of a run without results.
+    let unused = home.path().join("unused.json");
+    let arguments =
+        ["--simulate=32:800", "--output", unused.to_str().unwrap(), "--plot", "/nowhere/plot.svg"];
+    run(home.path(), &arguments, 1);
+    assert!(!unused.exists());
+}
+
+#[test]
 fn invalid_results_are_rejected_in_one_line() {
     let home = home();
     for (text, expected) in [

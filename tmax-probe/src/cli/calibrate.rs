@@ -1,5 +1,6 @@
 //! `tmax-probe` without a subcommand: measures, reports, and stores the calibration.
 
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -105,6 +106,9 @@ pub(super) fn run(arguments: &Calibrate) -> Result<u8, Failure> {
         (_, true) => Depth::Full,
         _ => Depth::Standard,
     };
+    for path in arguments.output.iter().chain(&arguments.plot) {
+        check_writable(path)?;
+    }
     let results = match arguments.simulate {
         Some(Simulation::Many { machines }) => return simulate_many(arguments, depth, machines),
         Some(Simulation::One { window, t_max }) => {
@@ -120,6 +124,21 @@ pub(super) fn run(arguments: &Calibrate) -> Result<u8, Failure> {
         Some(Simulation::One { window, t_max }) => Ok(recovered(&results, window, t_max)),
         _ => keep(arguments, &results),
     }
+}
+
+/// Fails if a file cannot be written, before the measurement rather than after it.
+fn check_writable(path: &Path) -> Result<(), Failure> {
+    let exists = match std::fs::metadata(path) {
+        // Opening a pipe may wait for its reader.
+        Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => return Ok(()),
+        metadata => metadata.is_ok(),
+    };
+    let opened = OpenOptions::new().append(true).create(true).open(path);
+    opened.map_err(|source| Error::File { path: path.to_owned(), source })?;
+    if !exists {
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(())
 }
 
 fn write_files(arguments: &Calibrate, results: &Results) -> Result<(), Failure> {
