@@ -13,9 +13,10 @@
 //! # Recursion
 //! A call inside another call to the same function must not count twice in its total. The total is
 //! the time of the calls that came from other functions. If functions call each other in a cycle,
-//! some of these calls are still inside another call to the function; such a function's total is
-//! bounded by the time of the calls that lead into the cycle from outside. If only a few of these
-//! were observed, their time has no upper limit.
+//! some of these calls are still inside another call to the function, and it is not known which.
+//! Such a function's total is at most the time of the calls that lead into the cycle from outside.
+//! If only a few of these were observed, their time has no upper limit. It is at least the time of
+//! the calls to the function from outside of the cycle, its self time, and its longest call.
 
 use std::collections::{HashMap, HashSet};
 
@@ -239,6 +240,7 @@ fn finish(rows: &mut [Row], edges: &[Edge], circles: &HashMap<u32, u32>, units: 
     let mut callees: HashMap<u32, Sum> = HashMap::new();
     let mut from_others: HashMap<u32, Sum> = HashMap::new();
     let mut into_circle: HashMap<u32, Sum> = HashMap::new();
+    let mut from_outside: HashMap<u32, Sum> = HashMap::new();
     for edge in edges {
         let Some(total) = &edge.total else { continue };
         if let Some(caller) = edge.caller {
@@ -251,6 +253,7 @@ fn finish(rows: &mut [Row], edges: &[Edge], circles: &HashMap<u32, u32>, units: 
             && edge.caller.and_then(circle_of) != Some(circle)
         {
             into_circle.entry(circle).or_default().add(total);
+            from_outside.entry(edge.callee).or_default().add(total);
         }
     }
     let any_is_sampled = rows.iter().any(|row| row.windows.is_finite());
@@ -268,6 +271,15 @@ fn finish(rows: &mut [Row], edges: &[Edge], circles: &HashMap<u32, u32>, units: 
             row.report.recursive = true;
             let from = from_others.get(&row.index).copied().unwrap_or_default();
             let total = Estimate::within(from.value, from.value - from.below, from.high());
+            let outside = from_outside.get(&row.index).copied().unwrap_or_default();
+            let total = match from.value > outside.value {
+                true => {
+                    let longest = row.report.latency_ns.as_ref().map_or(0.0, |latency| latency.max);
+                    let least = (outside.value - outside.below).max(own.low).max(longest);
+                    Estimate { low: total.low.min(least), ..total }
+                }
+                false => total,
+            };
             let most = into_circle.get(&circle).copied().unwrap_or_default();
             row.report.total_ns = Some(if most.value > 0.0 && most.high() < total.value {
                 Estimate::within(most.value, (most.value - most.below).min(total.low), most.high())
@@ -368,6 +380,12 @@ mod tests {
         Row { index, all: report.total_ns, report, windows: f64::INFINITY, is_complete: true }
     }
 
+    /// The latencies of calls that took `max` nanoseconds each.
+    fn latency(max: f64) -> Latency {
+        let [mean, p50, p90, p99] = [Estimate::exact(max); 4];
+        Latency { min: max, mean, p50, p90, p99, max, below_resolution: false, resolution: 10.0 }
+    }
+
     fn edge(caller: u32, callee: u32, total: Estimate) -> Edge {
         let calls = Estimate::exact(1.0);
         Edge { caller: Some(caller), callee, calls, total: Some(total), seen: None }
@@ -385,16 +403,7 @@ mod tests {
             assert_eq!(narrower(Some(timed), close), timed, "chance, or time that is in no call");
         }
         let exact = Estimate::exact;
-        let mut latency = Latency {
-            min: 4e8,
-            mean: exact(5e8),
-            p50: exact(4e8),
-            p90: exact(6e8),
-            p99: exact(6e8),
-            max: 6e8,
-            below_resolution: false,
-            resolution: 10.0,
-        };
+        let mut latency = Latency { min: 4e8, mean: exact(5e8), p50: exact(4e8), ..latency(6e8) };
         without_excess(&mut latency, 1e9, &total);
         assert_eq!(latency.mean, Estimate::within(3.75e8, 3.6e8, 5e8));
         assert_eq!((latency.p50.low, latency.p90.low, latency.min), (1.2e8, 3.2e8, 1.2e8));
@@ -436,6 +445,29 @@ mod tests {
             let total = row.report.total_ns.expect("it was timed");
             assert_eq!((total.low, total.high), (0.0, Some(1e6)));
         }
+    }
+
+    /// 1 calls 2, which calls 3, which calls 2, which calls 3: for 15, 13, 5 and 3 of the 15
+    /// milliseconds. All calls to 3 come from the cycle, but one of them is in the other.
+    #[test]
+    fn calls_from_a_cycle_may_be_nested() {
+        let units = Units { ticks_per_ns: 1.0, resolution: 1, thread_time: 2e7 };
+        let timed = |index: u32, calls: &[f64]| {
+            let mut strata = Strata::default();
+            strata.counted(calls.len() as u64, 1.0);
+            calls.iter().for_each(|ticks| strata.timed(*ticks));
+            let measured = Measured::new(c"function", c"object", index as usize);
+            let mut report = measured.report(&strata, &OpenCalls::default(), &units).expect("it was called");
+            report.latency_ns = Some(latency(calls[0]));
+            Row { index, all: report.total_ns, report, windows: f64::INFINITY, is_complete: true }
+        };
+        let mut rows = [timed(1, &[1.5e7]), timed(2, &[1.5e7, 5e6]), timed(3, &[1.3e7, 3e6])];
+        let exact = Estimate::exact;
+        let edges = [edge(1, 2, exact(1.5e7)), edge(2, 3, exact(1.6e7)), edge(3, 2, exact(5e6))];
+        finish(&mut rows, &edges, &circles(&edges), &units);
+        let [_, two, three] = rows.map(|row| row.report.total_ns.expect("it was timed"));
+        assert!(two.low <= 1.5e7 && two.low > 1.4e7 && two.high >= Some(1.5e7), "{two:?}");
+        assert!(three.low <= 1.3e7 && three.low > 1.2e7 && three.high >= Some(1.3e7), "{three:?}");
     }
 
     /// The callees' time is hardly known, and estimated as more than all of the caller's.
