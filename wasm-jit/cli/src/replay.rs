@@ -152,8 +152,8 @@ pub(super) struct ReplayGen {
     #[arg(long, conflicts_with_all = ["check", "separate"])]
     javascript: bool,
 
-    /// Makes three modules: imports.wasm, program.wasm, which is the program with more exports, and
-    /// host.wasm, whose _start repeats the run
+    /// Makes three modules: imports.wasm, program.wasm, which is the program with more exports but
+    /// without _start and _initialize, and host.wasm, whose _start repeats the run
     #[arg(long)]
     separate: bool,
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use wasm_jit::{Error, Instance, Module, Store, StoreLimits, Trap, Val};
 use wasm_jit_debug::Killed;
 use wasm_jit_replay::{
-    DIFFERENCE, Ended, Error as ReplayError, HostFailed, LAST, POSITION, Reason, Replay, Snapshots,
+    DIFFERENCE, Ended, Error as ReplayError, HostFailed, INCOMPLETE, LAST, POSITION, Reason, Replay,
+    Snapshots,
 };
 use wasm_jit_wasi::Exit;
 
@@ -14,6 +15,9 @@ use super::Failure;
 use super::execution::{Run, Stop, TRAPPED};
 use super::host::Host;
 use super::replay;
+
+/// The message about a run whose end is not in its trace.
+const TRACE_ENDED: &str = "the recording ends here, before the program does";
 
 /// A recorded run before its start, with this much fuel.
 pub(super) fn open(arguments: &Run, module: &Module, trace: &Path, fuel: u64) -> Result<Replay, Failure> {
@@ -56,10 +60,7 @@ pub(super) fn run(arguments: &Run, trace: &Path, replay: &mut Replay) -> Result<
             let message = format!("the recorded run was stopped after this: {reason}{again}");
             Err(Stop::Failure(Failure { code: TRAPPED, ..Failure::of_file(trace, message) }))
         }
-        Ok(_) => {
-            let message = "the recording ends here, before the program does";
-            Err(Stop::Failure(Failure::of_file(trace, message)))
-        }
+        Ok(_) => Err(Stop::Failure(Failure::of_file(trace, TRACE_ENDED))),
         // The run was stopped, or had other limits when it was recorded.
         Err(ReplayError::Failed { source, .. }) if is_ended(&source) => Err(Stop::Error(source)),
         Err(error) => Err(Stop::Failure(replay::about(error, trace, arguments.file()))),
@@ -75,6 +76,7 @@ pub(super) fn outcome_of_module(store: &mut Store<Host>, instance: Instance) -> 
     let [difference, position, last] = [value(DIFFERENCE)?, value(POSITION)?, value(LAST)?];
     match difference {
         // Modules without checks have no position.
+        0 if position == last && value(INCOMPLETE)? != 0 => Some(TRACE_ENDED.to_owned()),
         0 if position == last => Some("the replay has ended as the recorded run did".to_owned()),
         0 => None,
         event => Some(format!("the replay differs from the recorded run at event {event} of the trace")),

@@ -59,6 +59,16 @@ impl Place {
         line
     }
 
+    /// A module that replays the trace of `app.wat` says that the recorded run has not ended.
+    #[track_caller]
+    fn ends_early(&self, trace: &str) {
+        self.print(&["replay-gen", "--check", trace, "app.wat", "-o", "early.wasm"]);
+        let replayed = self.run(&["run", "early.wasm"]);
+        let line = "wasm-jit: early.wasm: the recording ends here, before the program does\n";
+        assert!(text(&replayed.stderr).starts_with(line), "{}", text(&replayed.stderr));
+        assert_eq!(replayed.status.code(), Some(134));
+    }
+
     fn files(&self) -> Vec<String> {
         let names = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name());
         let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
@@ -112,6 +122,42 @@ fn a_run_is_recorded_reduced_and_replayed() {
     let ended = "wasm-jit: check.wasm: the replay has ended as the recorded run did\n";
     assert!(text(&replayed.stderr).starts_with(ended), "{}", text(&replayed.stderr));
     assert_eq!(place.files(), ["app.trace", "app.wat", "check.wasm"]);
+}
+
+/// Only the host calls `_initialize` and `_start`, not what loads the program.
+#[test]
+fn a_separate_program_is_initialized_once() {
+    let place = Place::new();
+    let counts = r#"(module (memory (export "memory") 1)
+        (func (export "_initialize")
+            (i32.store (i32.const 0) (i32.add (i32.load (i32.const 0)) (i32.const 1))))
+        (func (export "f") (result i32) (i32.load (i32.const 0))))"#;
+    let asks = r#"(module
+        (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))
+        (memory (export "memory") 1)
+        (func (export "_initialize") (drop (call $random (i32.const 0) (i32.const 4))))
+        (func (export "f") (result i32) (i32.load (i32.const 0))))"#;
+    for program in [counts, asks, PROGRAM] {
+        fs::write(place.path("app.wat"), program).unwrap();
+        let is_library = program != PROGRAM;
+        let invoke = if is_library { &["--invoke", "f"][..] } else { &[] };
+        place.run(&[&["record", "-o", "app.trace"], invoke, &["app.wat"]].concat());
+        place.print(&["replay-gen", "--separate", "--check", "app.trace", "app.wat", "-o", "parts"]);
+        let [imports, module] = ["imports=parts/imports.wasm", "program=parts/program.wasm"];
+        let replayed = place.run(&["run", "--preload", imports, "--preload", module, "parts/host.wasm"]);
+        // The last one exits, which is a trap.
+        let (code, message) = match is_library {
+            true => (0, ""),
+            false => (134, "wasm-jit: parts/host.wasm: the replay has ended as the recorded run did\n"),
+        };
+        assert_eq!(replayed.status.code(), Some(code), "{program}: {}", text(&replayed.stderr));
+        assert!(text(&replayed.stderr).starts_with(message), "{}", text(&replayed.stderr));
+        let module = fs::read(place.path("parts/program.wasm")).unwrap();
+        let module = wasm_jit::Module::from_binary(&wasm_jit::Engine::default(), &module).unwrap();
+        for name in ["_initialize", "_start"] {
+            assert!(module.get_export(name).is_none(), "{name}");
+        }
+    }
 }
 
 /// The first difference is named, by the module and by `run --replay`.
@@ -605,6 +651,7 @@ fn the_call_in_which_a_program_is_killed_is_recorded() {
     child.wait().unwrap();
     let line = place.fail(&["run", "--replay", "killed.trace", "app.wat"]);
     assert!(line.contains("killed.trace: the recording ends here, before the program does"), "{line}");
+    place.ends_early("killed.trace");
     let debugged =
         place.run(&["debug", "--replay", "killed.trace", "--command", "run", "--batch", "app.wat"]);
     let debugged = text(&debugged.stdout) + &text(&debugged.stderr);
