@@ -21,7 +21,11 @@ const TRACE_ENDED: &str = "the recording ends here, before the program does";
 
 /// A recorded run before its start, with this much fuel.
 pub(super) fn open(arguments: &Run, module: &Module, trace: &Path, fuel: u64) -> Result<Replay, Failure> {
-    let about = |error| replay::about(error, trace, arguments.file());
+    let about = |error| match error {
+        // The recorded run has ended in the same way.
+        ReplayError::Engine(error) if error.trap().is_some() => trapped(arguments, &error),
+        error => replay::about(error, trace, arguments.file()),
+    };
     let mut replay = Replay::new(module, replay::open(trace)?).map_err(about)?;
     match replay.set_fuel(fuel) {
         Ok(()) | Err(Error::NoFuel) => {}
@@ -51,7 +55,7 @@ pub(super) fn open_later(
 pub(super) fn run(arguments: &Run, trace: &Path, replay: &mut Replay) -> Result<(), Stop> {
     match replay.run() {
         Ok(Ended::Returned) => Ok(()),
-        Ok(Ended::Failed(error)) => Err(Stop::Error(exit(&error).unwrap_or(error))),
+        Ok(Ended::Failed(error)) => Err(failed(arguments, error)),
         Ok(Ended::Stopped(reason)) => {
             let again = match reason {
                 Reason::Fuel(amount) => format!("; with --fuel {amount}, the replay ends there as well"),
@@ -88,12 +92,21 @@ fn is_ended(error: &Error) -> bool {
         || matches!(error.trap(), Some(Trap::Interrupt | Trap::OutOfFuel))
 }
 
-/// The program's exit, if it has exited by WASI.
-fn exit(error: &Error) -> Option<Error> {
+/// The end of a program that failed as it did when it was recorded: it has trapped, or called a
+/// host function that ended it.
+fn failed(arguments: &Run, error: Error) -> Stop {
     use wasm_jit_replay::Value;
-    let failed = error.downcast_ref::<HostFailed>().filter(|failed| failed.name == "proc_exit")?;
-    match failed.arguments[..] {
-        [Value::I32(code)] => Some(Error::host(Exit(code))),
-        _ => None,
+    match error.downcast_ref::<HostFailed>() {
+        // Other modules, and functions of WASI that get an address outside of the memory.
+        Some(HostFailed { reason: Some(Reason::Trap(_)), .. }) => Stop::Failure(trapped(arguments, &error)),
+        Some(HostFailed { name, arguments, .. }) if name == "proc_exit" => match arguments[..] {
+            [Value::I32(code)] => Stop::Error(Error::host(Exit(code))),
+            _ => Stop::Error(error),
+        },
+        _ => Stop::Error(error),
     }
+}
+
+fn trapped(arguments: &Run, error: &Error) -> Failure {
+    Failure { code: TRAPPED, ..Failure::of_file(arguments.file(), error) }
 }
