@@ -103,8 +103,19 @@ fn failed(arguments: &Run, error: Error) -> Stop {
             [Value::I32(code)] => Stop::Error(Error::host(Exit(code))),
             _ => Stop::Error(error),
         },
+        Some(HostFailed { reason: Some(Reason::Host(text)), .. }) => match exit_of(text) {
+            Some(exit) => Stop::Error(Error::host(exit)),
+            None => Stop::Error(error),
+        },
         _ => Stop::Error(error),
     }
+}
+
+/// The exit whose message this is: another module has ended the program. A trace has only the
+/// message.
+fn exit_of(text: &str) -> Option<Exit> {
+    let exit = Exit(text.rsplit(' ').next()?.parse().ok()?);
+    (exit.to_string() == text).then_some(exit)
 }
 
 fn trapped(arguments: &Run, error: &Error) -> Failure {

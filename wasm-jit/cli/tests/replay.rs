@@ -556,6 +556,18 @@ fn a_replay_traps_where_the_recorded_run_did() {
             assert_eq!(output.status.code(), Some(134), "{text}");
         }
     }
+    // Another module ends the program.
+    let library = r#"(module
+        (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+        (memory (export "memory") 1)
+        (func (export "f") (param i32 i32) (result i32) (call $exit (i32.const 9)) (i32.const 0)))"#;
+    fs::write(place.path("lib.wat"), library).unwrap();
+    fs::write(place.path("app.wat"), host("lib", "f")).unwrap();
+    let recorded = place.run(&["record", "-o", "app.trace", "--preload", "lib=lib.wat", "app.wat"]);
+    let replayed = place.run(&["run", "--replay", "app.trace", "app.wat"]);
+    for output in [recorded, replayed] {
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(9), String::new()));
+    }
 }
 
 /// A recursion that ends when the stack is exhausted goes further on a larger stack, and the other
