@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use wasm_jit::{Module, Store};
-use wasm_jit_replay::{CallRecorder, Calls, Recorder};
+use wasm_jit_replay::{CallRecorder, Calls, Error, Recorder};
 
 use super::Failure;
 use super::host::Host;
@@ -117,7 +118,33 @@ pub(super) struct Recorders {
 /// Records a run, or calls to a function.
 pub(super) enum Recording {
     Run(Recorders),
-    Calls(CallRecorder),
+    Calls(CallsToFile),
+}
+
+/// Records calls to a file.
+pub(super) struct CallsToFile {
+    recorder: CallRecorder,
+    trace: PathBuf,
+}
+
+impl CallsToFile {
+    fn start(module: &Module, calls: Calls, trace: &Path) -> Result<Self, Failure> {
+        CallRecorder::check(module, calls).map_err(Failure::new)?;
+        let recorder = CallRecorder::start_to_file::<Host>(module, calls, create(trace)?);
+        Ok(Self { recorder: recorder.map_err(Failure::new)?, trace: trace.to_owned() })
+    }
+
+    /// Ends the recording. Returns the number of calls; if there is none, removes the file, which
+    /// cannot be replayed.
+    fn stop(&self) -> Result<u64, Error> {
+        let stopped = self.recorder.stop();
+        if let Err(Error::NotCalled { .. } | Error::FewerCalls { .. }) = stopped
+            && !is_special(&self.trace)
+        {
+            let _ = fs::remove_file(&self.trace);
+        }
+        stopped
+    }
 }
 
 impl Recording {
@@ -138,7 +165,7 @@ impl Recording {
         }
         let about = |failure: Failure| failure.about(program.display());
         if let Some(calls) = recorded.calls.of(module).map_err(about)? {
-            return record_calls(module, calls, &recorded.output).map(Self::Calls).map_err(about);
+            return CallsToFile::start(module, calls, &recorded.output).map(Self::Calls).map_err(about);
         }
         Recorder::check(module).map_err(|error| Failure::of_file(program, error))?;
         let (preloads, trace) = match recorded.each {
@@ -175,15 +202,14 @@ fn record(module: &Module, trace: &Path) -> Result<Recorder, Failure> {
     Recorder::to_file(module, create(trace)?).map_err(Failure::new)
 }
 
-/// Records calls to a file.
-fn record_calls(module: &Module, calls: Calls, trace: &Path) -> Result<CallRecorder, Failure> {
-    CallRecorder::check(module, calls).map_err(Failure::new)?;
-    CallRecorder::start_to_file::<Host>(module, calls, create(trace)?).map_err(Failure::new)
-}
-
 /// Opens a trace for writing. Another recording to it would end this process by truncating the
 /// file.
 fn create(trace: &Path) -> Result<File, Failure> {
+    // Where a file may not become larger, the signal would end the process without a message;
+    // without it, writing fails.
+    let ignored = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+    // SAFETY: no code of this process runs when the signal is ignored.
+    unsafe { sigaction(Signal::SIGXFSZ, &ignored) }.map_err(|error| Failure::of_file(trace, error))?;
     let is_special = is_special(trace);
     let opened = match is_special {
         true => File::create(trace),
@@ -204,7 +230,7 @@ fn create(trace: &Path) -> Result<File, Failure> {
 /// A recording of a running program, which other processes request.
 pub(super) struct AttachedRecording {
     module: Module,
-    current: Mutex<Option<CallRecorder>>,
+    current: Mutex<Option<CallsToFile>>,
 }
 
 impl AttachedRecording {
@@ -223,7 +249,7 @@ impl AttachedRecording {
                 recorder.stop().map(|calls| format!("calls: {calls}\n")).map_err(|error| error.to_string())
             }
             [calls, from, trace] => {
-                if current.as_ref().is_some_and(|recorder| !recorder.has_ended()) {
+                if current.as_ref().is_some_and(|calls| !calls.recorder.has_ended()) {
                     return Err("the program is recorded already".to_owned());
                 }
                 let is_fifo = |file: Metadata| file.file_type().is_fifo();
@@ -232,7 +258,7 @@ impl AttachedRecording {
                 }
                 let calls: NonZeroU64 = calls.parse().map_err(|error| format!("{calls}: {error}"))?;
                 let started = wanted(&self.module, from, calls)
-                    .and_then(|calls| record_calls(&self.module, calls, trace.as_ref()));
+                    .and_then(|calls| CallsToFile::start(&self.module, calls, trace.as_ref()));
                 *current = Some(started.map_err(|failure| failure.message)?);
                 Ok(String::new())
             }

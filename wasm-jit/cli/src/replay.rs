@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use wasm_jit::{Config, Engine, Module};
-use wasm_jit_replay::{Error, Event, Reader, Reduced};
+use wasm_jit::{Config, Engine, Module, Trap};
+use wasm_jit_replay::{Error, Event, Reader, Reason, Reduced};
 
 use super::limits::ProgramLimits;
 use super::output_file::{OutputFile, refuse_inputs};
@@ -152,8 +152,8 @@ pub(super) struct ReplayGen {
     #[arg(long, conflicts_with_all = ["check", "separate"])]
     javascript: bool,
 
-    /// Makes three modules: imports.wasm, program.wasm, which is the program with more exports, and
-    /// host.wasm, whose _start repeats the run
+    /// Makes three modules: imports.wasm, program.wasm, which is the program with more exports but
+    /// without _start and _initialize, and host.wasm, whose _start repeats the run
     #[arg(long)]
     separate: bool,
 
@@ -322,6 +322,25 @@ pub(super) fn about(error: Error, trace: &Path, program: &Path) -> Failure {
         | Error::Unsupported { .. }
         | Error::NotGenerated { .. }
         | Error::NotCalled { .. } => Failure::of_file(program, error),
+        error if is_about_stack(&error) => {
+            let hint = "; --max-stack must be as large as in the recorded run";
+            let text = error.to_string();
+            // A backtrace may follow.
+            let (first, rest) = text.split_at(text.find('\n').unwrap_or(text.len()));
+            Failure::of_file(trace, format_args!("{first}{hint}{rest}"))
+        }
         error => Failure::of_file(trace, error),
+    }
+}
+
+/// Whether the stack was exhausted in only one of the two runs.
+fn is_about_stack(error: &Error) -> bool {
+    match error {
+        Error::Mismatch { values: Some(values), .. } => match &values.recorded {
+            Event::Fail { reason: Some(Reason::Trap(text)) } => *text == Trap::StackOverflow.to_string(),
+            _ => false,
+        },
+        Error::Failed { source, .. } => source.trap() == Some(Trap::StackOverflow),
+        _ => false,
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use wasm_jit::{Error, Instance, Module, Store, StoreLimits, Trap, Val};
 use wasm_jit_debug::Killed;
 use wasm_jit_replay::{
-    DIFFERENCE, Ended, Error as ReplayError, HostFailed, LAST, POSITION, Reason, Replay, Snapshots,
+    DIFFERENCE, Ended, Error as ReplayError, HostFailed, INCOMPLETE, LAST, POSITION, Reason, Replay,
+    Snapshots,
 };
 use wasm_jit_wasi::Exit;
 
@@ -15,9 +16,16 @@ use super::execution::{Run, Stop, TRAPPED};
 use super::host::Host;
 use super::replay;
 
+/// The message about a run whose end is not in its trace.
+const TRACE_ENDED: &str = "the recording ends here, before the program does";
+
 /// A recorded run before its start, with this much fuel.
 pub(super) fn open(arguments: &Run, module: &Module, trace: &Path, fuel: u64) -> Result<Replay, Failure> {
-    let about = |error| replay::about(error, trace, arguments.file());
+    let about = |error| match error {
+        // The recorded run has ended in the same way.
+        ReplayError::Engine(error) if error.trap().is_some() => trapped(arguments, &error),
+        error => replay::about(error, trace, arguments.file()),
+    };
     let mut replay = Replay::new(module, replay::open(trace)?).map_err(about)?;
     match replay.set_fuel(fuel) {
         Ok(()) | Err(Error::NoFuel) => {}
@@ -47,7 +55,7 @@ pub(super) fn open_later(
 pub(super) fn run(arguments: &Run, trace: &Path, replay: &mut Replay) -> Result<(), Stop> {
     match replay.run() {
         Ok(Ended::Returned) => Ok(()),
-        Ok(Ended::Failed(error)) => Err(Stop::Error(exit(&error).unwrap_or(error))),
+        Ok(Ended::Failed(error)) => Err(failed(arguments, error)),
         Ok(Ended::Stopped(reason)) => {
             let again = match reason {
                 Reason::Fuel(amount) => format!("; with --fuel {amount}, the replay ends there as well"),
@@ -56,10 +64,7 @@ pub(super) fn run(arguments: &Run, trace: &Path, replay: &mut Replay) -> Result<
             let message = format!("the recorded run was stopped after this: {reason}{again}");
             Err(Stop::Failure(Failure { code: TRAPPED, ..Failure::of_file(trace, message) }))
         }
-        Ok(_) => {
-            let message = "the recording ends here, before the program does";
-            Err(Stop::Failure(Failure::of_file(trace, message)))
-        }
+        Ok(_) => Err(Stop::Failure(Failure::of_file(trace, TRACE_ENDED))),
         // The run was stopped, or had other limits when it was recorded.
         Err(ReplayError::Failed { source, .. }) if is_ended(&source) => Err(Stop::Error(source)),
         Err(error) => Err(Stop::Failure(replay::about(error, trace, arguments.file()))),
@@ -75,6 +80,7 @@ pub(super) fn outcome_of_module(store: &mut Store<Host>, instance: Instance) -> 
     let [difference, position, last] = [value(DIFFERENCE)?, value(POSITION)?, value(LAST)?];
     match difference {
         // Modules without checks have no position.
+        0 if position == last && value(INCOMPLETE)? != 0 => Some(TRACE_ENDED.to_owned()),
         0 if position == last => Some("the replay has ended as the recorded run did".to_owned()),
         0 => None,
         event => Some(format!("the replay differs from the recorded run at event {event} of the trace")),
@@ -86,12 +92,32 @@ fn is_ended(error: &Error) -> bool {
         || matches!(error.trap(), Some(Trap::Interrupt | Trap::OutOfFuel))
 }
 
-/// The program's exit, if it has exited by WASI.
-fn exit(error: &Error) -> Option<Error> {
+/// The end of a program that failed as it did when it was recorded: it has trapped, or called a
+/// host function that ended it.
+fn failed(arguments: &Run, error: Error) -> Stop {
     use wasm_jit_replay::Value;
-    let failed = error.downcast_ref::<HostFailed>().filter(|failed| failed.name == "proc_exit")?;
-    match failed.arguments[..] {
-        [Value::I32(code)] => Some(Error::host(Exit(code))),
-        _ => None,
+    match error.downcast_ref::<HostFailed>() {
+        // Other modules, and functions of WASI that get an address outside of the memory.
+        Some(HostFailed { reason: Some(Reason::Trap(_)), .. }) => Stop::Failure(trapped(arguments, &error)),
+        Some(HostFailed { name, arguments, .. }) if name == "proc_exit" => match arguments[..] {
+            [Value::I32(code)] => Stop::Error(Error::host(Exit(code))),
+            _ => Stop::Error(error),
+        },
+        Some(HostFailed { reason: Some(Reason::Host(text)), .. }) => match exit_of(text) {
+            Some(exit) => Stop::Error(Error::host(exit)),
+            None => Stop::Error(error),
+        },
+        _ => Stop::Error(error),
     }
+}
+
+/// The exit whose message this is: another module has ended the program. A trace has only the
+/// message.
+fn exit_of(text: &str) -> Option<Exit> {
+    let exit = Exit(text.rsplit(' ').next()?.parse().ok()?);
+    (exit.to_string() == text).then_some(exit)
+}
+
+fn trapped(arguments: &Run, error: &Error) -> Failure {
+    Failure { code: TRAPPED, ..Failure::of_file(arguments.file(), error) }
 }

@@ -59,6 +59,16 @@ impl Place {
         line
     }
 
+    /// A module that replays the trace of `app.wat` says that the recorded run has not ended.
+    #[track_caller]
+    fn ends_early(&self, trace: &str) {
+        self.print(&["replay-gen", "--check", trace, "app.wat", "-o", "early.wasm"]);
+        let replayed = self.run(&["run", "early.wasm"]);
+        let line = "wasm-jit: early.wasm: the recording ends here, before the program does\n";
+        assert!(text(&replayed.stderr).starts_with(line), "{}", text(&replayed.stderr));
+        assert_eq!(replayed.status.code(), Some(134));
+    }
+
     fn files(&self) -> Vec<String> {
         let names = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name());
         let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
@@ -112,6 +122,42 @@ fn a_run_is_recorded_reduced_and_replayed() {
     let ended = "wasm-jit: check.wasm: the replay has ended as the recorded run did\n";
     assert!(text(&replayed.stderr).starts_with(ended), "{}", text(&replayed.stderr));
     assert_eq!(place.files(), ["app.trace", "app.wat", "check.wasm"]);
+}
+
+/// Only the host calls `_initialize` and `_start`, not what loads the program.
+#[test]
+fn a_separate_program_is_initialized_once() {
+    let place = Place::new();
+    let counts = r#"(module (memory (export "memory") 1)
+        (func (export "_initialize")
+            (i32.store (i32.const 0) (i32.add (i32.load (i32.const 0)) (i32.const 1))))
+        (func (export "f") (result i32) (i32.load (i32.const 0))))"#;
+    let asks = r#"(module
+        (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))
+        (memory (export "memory") 1)
+        (func (export "_initialize") (drop (call $random (i32.const 0) (i32.const 4))))
+        (func (export "f") (result i32) (i32.load (i32.const 0))))"#;
+    for program in [counts, asks, PROGRAM] {
+        fs::write(place.path("app.wat"), program).unwrap();
+        let is_library = program != PROGRAM;
+        let invoke = if is_library { &["--invoke", "f"][..] } else { &[] };
+        place.run(&[&["record", "-o", "app.trace"], invoke, &["app.wat"]].concat());
+        place.print(&["replay-gen", "--separate", "--check", "app.trace", "app.wat", "-o", "parts"]);
+        let [imports, module] = ["imports=parts/imports.wasm", "program=parts/program.wasm"];
+        let replayed = place.run(&["run", "--preload", imports, "--preload", module, "parts/host.wasm"]);
+        // The last one exits, which is a trap.
+        let (code, message) = match is_library {
+            true => (0, ""),
+            false => (134, "wasm-jit: parts/host.wasm: the replay has ended as the recorded run did\n"),
+        };
+        assert_eq!(replayed.status.code(), Some(code), "{program}: {}", text(&replayed.stderr));
+        assert!(text(&replayed.stderr).starts_with(message), "{}", text(&replayed.stderr));
+        let module = fs::read(place.path("parts/program.wasm")).unwrap();
+        let module = wasm_jit::Module::from_binary(&wasm_jit::Engine::default(), &module).unwrap();
+        for name in ["_initialize", "_start"] {
+            assert!(module.get_export(name).is_none(), "{name}");
+        }
+    }
 }
 
 /// The first difference is named, by the module and by `run --replay`.
@@ -461,7 +507,9 @@ fn calls_in_the_middle_of_a_run_are_recorded() {
     assert_eq!(text(&few.stderr), "wasm-jit: sum.trace: 2 of 20 calls were recorded\n");
 
     let line = place.fail(&["record", "--from", "sum:3", "-o", "none.trace", "app.wat"]);
-    assert!(line.contains("app.wat: function 2 is not called in this run"), "{line}");
+    let expected = "app.wat: nothing was recorded: the number of calls to function 2 in this run is 2\n";
+    assert!(line.ends_with(expected), "{line}");
+    assert!(!place.path("none.trace").exists(), "it could not be replayed");
     for from in ["none", "sum:0", "sum:x", "unused:"] {
         fs::write(place.path("kept"), "kept").unwrap();
         let line = place.fail(&["record", "--from", from, "-o", "kept", "app.wat"]);
@@ -476,6 +524,72 @@ fn calls_in_the_middle_of_a_run_are_recorded() {
     let ended = place.run(&["record", "--from", "unused", "-o", "none.trace", "app.wat"]);
     assert_eq!(ended.status.code(), Some(7));
     assert!(text(&ended.stderr).contains("function 2 is not called in this run"), "{}", text(&ended.stderr));
+    assert!(!place.path("none.trace").exists());
+}
+
+/// Also where the program has trapped in a function of another module or of WASI, or before any of
+/// its code ran.
+#[test]
+fn a_replay_traps_where_the_recorded_run_did() {
+    let place = Place::new();
+    let library = r#"(module (func (export "f") (param i32 i32) (result i32) (unreachable)))"#;
+    fs::write(place.path("lib.wat"), library).unwrap();
+    let host = |module: &str, name: &str| {
+        format!(
+            r#"(module (import "{module}" "{name}" (func $f (param i32 i32) (result i32)))
+            (memory (export "memory") 1)
+            (func (export "_start") (drop (call $f (i32.const 65530) (i32.const 20)))))"#
+        )
+    };
+    let segment = r#"(module (memory 1) (data (i32.const 65535) "ab") (func (export "_start")))"#;
+    for (program, expected) in [
+        (host("wasi_snapshot_preview1", "random_get"), "out of bounds memory access"),
+        (host("lib", "f"), "wasm `unreachable` instruction executed"),
+        (segment.to_owned(), "out of bounds memory access"),
+    ] {
+        fs::write(place.path("app.wat"), program).unwrap();
+        let recorded = place.run(&["record", "-o", "app.trace", "--preload", "lib=lib.wat", "app.wat"]);
+        let replayed = place.run(&["run", "--replay", "app.trace", "app.wat"]);
+        for output in [recorded, replayed] {
+            let text = text(&output.stderr);
+            assert!(text.starts_with("wasm-jit: app.wat: ") && text.contains(expected), "{text}");
+            assert_eq!(output.status.code(), Some(134), "{text}");
+        }
+    }
+    // Another module ends the program.
+    let library = r#"(module
+        (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+        (memory (export "memory") 1)
+        (func (export "f") (param i32 i32) (result i32) (call $exit (i32.const 9)) (i32.const 0)))"#;
+    fs::write(place.path("lib.wat"), library).unwrap();
+    fs::write(place.path("app.wat"), host("lib", "f")).unwrap();
+    let recorded = place.run(&["record", "-o", "app.trace", "--preload", "lib=lib.wat", "app.wat"]);
+    let replayed = place.run(&["run", "--replay", "app.trace", "app.wat"]);
+    for output in [recorded, replayed] {
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(9), String::new()));
+    }
+}
+
+/// A recursion that ends when the stack is exhausted goes further on a larger stack, and the other
+/// way round.
+#[test]
+fn replays_need_the_stack_of_the_recorded_run() {
+    let place = Place::new();
+    let program = r#"(module
+        (import "wasi_snapshot_preview1" "sched_yield" (func $yield (result i32)))
+        (memory (export "memory") 1)
+        (func $down (drop (call $yield)) (call $down) (drop (call $yield)))
+        (func (export "_start") (call $down)))"#;
+    fs::write(place.path("app.wat"), program).unwrap();
+    let hint = "; --max-stack must be as large as in the recorded run";
+    for [recorded, replayed] in [["64K", "128K"], ["128K", "64K"]] {
+        let run = place.run(&["record", "--max-stack", recorded, "-o", "app.trace", "app.wat"]);
+        assert!(text(&run.stderr).contains("call stack exhausted"), "{}", text(&run.stderr));
+        let line = place.run(&["run", "--max-stack", replayed, "--replay", "app.trace", "app.wat"]);
+        assert!(text(&line.stderr).contains(hint), "{}", text(&line.stderr));
+        let line = place.fail(&["reduce", "--max-stack", replayed, "app.trace", "app.wat", "-o", "s.trace"]);
+        assert!(line.contains(hint), "{line}");
+    }
 }
 
 #[test]
@@ -605,6 +719,7 @@ fn the_call_in_which_a_program_is_killed_is_recorded() {
     child.wait().unwrap();
     let line = place.fail(&["run", "--replay", "killed.trace", "app.wat"]);
     assert!(line.contains("killed.trace: the recording ends here, before the program does"), "{line}");
+    place.ends_early("killed.trace");
     let debugged =
         place.run(&["debug", "--replay", "killed.trace", "--command", "run", "--batch", "app.wat"]);
     let debugged = text(&debugged.stdout) + &text(&debugged.stderr);
@@ -683,7 +798,7 @@ fn a_trace_that_cannot_be_written_ends_the_program() {
         (memory (export "memory") 1)
         (func (export "_start") (loop (drop (call $random (i32.const 0) (i32.const 65536))) (br 0))))"#;
     fs::write(place.path("app.wat"), program).unwrap();
-    let command = "trap '' XFSZ; ulimit -f 16384; exec \"$0\" record -o full.trace app.wat";
+    let command = "ulimit -f 16384; exec \"$0\" record -o full.trace app.wat";
     let shell = Command::new("sh")
         .args(["-c", command, env!("CARGO_BIN_EXE_wasm-jit")])
         .current_dir(place.0.path())

@@ -125,13 +125,20 @@ impl CallRecorder {
     ///
     /// # Errors
     /// [`Error::Unsupported`] or [`Error::Io`] if such an error has ended the recording before;
-    /// reported once. [`Error::NotCalled`] if there was no call.
+    /// reported once. [`Error::NotCalled`] if there was no call, [`Error::FewerCalls`] if all calls
+    /// were skipped: then the trace has no run.
     pub fn stop(&self) -> Result<u64, Error> {
         let mut recorded = self.0.lock();
         recorded.finish();
         match recorded.failed.take() {
             Some(error) => Err(error),
-            None if recorded.entered == 0 => Err(Error::NotCalled { function: recorded.calls.function }),
+            None if recorded.entered == 0 => {
+                let (function, calls) = (recorded.calls.function, recorded.skipped);
+                Err(match calls {
+                    0 => Error::NotCalled { function },
+                    calls => Error::FewerCalls { function, calls },
+                })
+            }
             None => Ok(recorded.entered),
         }
     }

@@ -75,6 +75,14 @@ pub enum Error {
         /// The index of the function.
         function: u32,
     },
+    /// The run has calls to the function, but fewer than were to be skipped.
+    #[error("nothing was recorded: the number of calls to function {function} in this run is {calls}")]
+    FewerCalls {
+        /// The index of the function.
+        function: u32,
+        /// The number of calls.
+        calls: u64,
+    },
     /// The module is not valid.
     #[error("{0}")]
     Module(#[from] wasm_jit::wasmparser::BinaryReaderError),

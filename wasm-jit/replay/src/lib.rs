@@ -169,7 +169,9 @@ mod writes;
 pub use calls::{CallRecorder, Calls};
 pub use error::{Difference, Error};
 pub use event::{Event, Exception, Reason};
-pub use generate::{DIFFERENCE, JavaScript, LAST, POSITION, Separate, generate, javascript, separate};
+pub use generate::{
+    DIFFERENCE, INCOMPLETE, JavaScript, LAST, POSITION, Separate, generate, javascript, separate,
+};
 pub use import::{import, import_within};
 pub use limits::Limits;
 pub use record::Recorder;

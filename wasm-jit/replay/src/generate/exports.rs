@@ -5,7 +5,9 @@
 //! `replay.global.5`, `replay.tag.0`; and functions that empty segments, which no host can do:
 //! `replay.data.1` and `replay.elements.0`. Its imports are renamed to their numbers, in a module
 //! `imports`, so that one host can provide them all, including several of the same name. The code
-//! is copied byte by byte.
+//! is copied byte by byte. The exports `_start` and `_initialize` are removed: an engine that loads
+//! the program as a part of the replay would call the latter, and would take a module with the
+//! former for a command, whose memories cannot be imported.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -17,7 +19,7 @@ use wasm_encoder::{
 use wasm_jit::wasmparser as wp;
 
 use super::initializers;
-use super::module::{self, export_kind, put};
+use super::module::{self, CALLED, export_kind, put};
 use super::program::{DATA, Items, Program};
 use super::script::Script;
 use crate::error::{Error, not_generated};
@@ -72,8 +74,10 @@ pub(super) fn program(program: &Program, script: &Script, used: &Used) -> Result
     let mut take = |id: u8| sections.remove(&id).unwrap_or_default();
 
     let mut exports = ExportSection::new();
-    for (name, kind, index) in program.exports.iter().filter(|(name, ..)| !name.starts_with(PREFIX)) {
-        exports.export(name, export_kind(*kind), *index);
+    for (name, kind, index) in &program.exports {
+        if !name.starts_with(PREFIX) && !CALLED.contains(&name.as_str()) {
+            exports.export(name, export_kind(*kind), *index);
+        }
     }
     let mut add = |what: &str, kind, index: u32| {
         exports.export(&name(what, index), kind, index);

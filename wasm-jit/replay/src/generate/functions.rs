@@ -11,6 +11,7 @@ use wasm_encoder::{
 };
 use wasm_jit::wasmparser as wp;
 
+use super::REPORT;
 use super::program::{DATA, Program};
 use super::script::{Action, Call, Enter, Outcome, Script, parsed_type};
 use crate::value::{Type, Value};
@@ -41,9 +42,8 @@ pub(super) struct Functions<'a> {
     pub(super) added_tags: Vec<(u32, u32)>,
     /// The type of functions without parameters and results.
     plain: u32,
-    /// The index of the global [`DIFFERENCE`](super::DIFFERENCE). The globals for
-    /// [`POSITION`](super::POSITION) and [`LAST`](super::LAST) follow, then the counters of the
-    /// imports.
+    /// The index of the global [`DIFFERENCE`](super::DIFFERENCE), the first of [`REPORT`]. The
+    /// others follow, then the counters of the imports.
     pub(super) difference: u32,
     /// The functions for the imports.
     pub(super) replaced: CodeSection,
@@ -215,6 +215,11 @@ impl<'a> Functions<'a> {
         (self.program.types.len() + added) as u32
     }
 
+    /// The index of the global that counts the calls of a function.
+    fn counter(&self, callee: Callee) -> u32 {
+        self.difference + REPORT.len() as u32 + callee.number
+    }
+
     /// The number of functions that were added.
     fn added(&self) -> u32 {
         self.types.len()
@@ -231,7 +236,7 @@ impl<'a> Functions<'a> {
     /// The function that replaces an import, or a function that the program does not have.
     fn import(&mut self, callee: Callee, calls: &[Call]) -> Function {
         let ty = callee.ty;
-        let counter = self.difference + 3 + callee.number;
+        let counter = self.counter(callee);
         // Equal calls get the same number, unless their events are checked.
         let mut numbers: HashMap<Done<'_>, u32> = HashMap::new();
         let mut numbered = Vec::with_capacity(calls.len());
@@ -273,7 +278,7 @@ impl<'a> Functions<'a> {
         let mut body = Function::new([]);
         let mut code = body.instructions();
         open(&mut code, functions.len());
-        code.global_get(self.difference + 3 + callee.number).i32_const(shift as i32).i32_shr_u();
+        code.global_get(self.counter(callee)).i32_const(shift as i32).i32_shr_u();
         if !is_root {
             code.i32_const(FAN as i32 - 1).i32_and();
         }

@@ -49,6 +49,14 @@ pub const POSITION: &str = "replay.position";
 /// replay that equals the recording ends there, and [`DIFFERENCE`] is 0.
 pub const LAST: &str = "replay.last";
 
+/// The name of the exported constant that is 1 if the trace ends before the recorded run did,
+/// because the recording, its process or the program was ended: then the replay traps at
+/// [`LAST`]. Otherwise 0.
+pub const INCOMPLETE: &str = "replay.incomplete";
+
+/// The exported globals.
+const REPORT: [&str; 4] = [DIFFERENCE, POSITION, LAST, INCOMPLETE];
+
 /// Generates a module that replays a trace of the binary module `program`. It has no imports, and
 /// its `_start` repeats the calls by the host. The program's other exports remain, except
 /// `_initialize`, which a command does not have. With `check`, all arguments and results of the

@@ -9,12 +9,17 @@ use wasm_encoder::{
 };
 use wasm_jit::wasmparser as wp;
 
+use super::REPORT;
 use super::functions::{Functions, constant};
 use super::initializers;
 use super::program::{Items, Program};
 use super::script::{ImportedSize, Script};
-use super::{DIFFERENCE, LAST, POSITION};
 use crate::error::{Error, not_generated};
+
+/// Functions that embedders call where they are exported: `_initialize` once, when they have loaded
+/// the module; `_start` makes the module a command. In a replay, only the calls in the trace are
+/// made.
+pub(super) const CALLED: [&str; 2] = ["_start", "_initialize"];
 
 /// The program with these functions and without imports.
 pub(super) fn assemble(
@@ -130,14 +135,15 @@ pub(super) fn imported_globals(program: &Program, script: &Script) -> Result<Glo
     Ok(globals)
 }
 
-/// The first difference, the position, the last event, and a counter for each function whose calls
-/// are replayed.
+/// Those of [`REPORT`], and a counter for each function whose calls are replayed.
 pub(super) fn globals(script: &Script) -> GlobalSection {
     let mut globals = GlobalSection::new();
     let ty = GlobalType { val_type: ValType::I32, mutable: true, shared: false };
     globals.global(ty, &ConstExpr::i32_const(0));
     globals.global(ty, &ConstExpr::i32_const(0));
-    globals.global(GlobalType { mutable: false, ..ty }, &ConstExpr::i32_const(script.last as i32));
+    let constant = GlobalType { mutable: false, ..ty };
+    globals.global(constant, &ConstExpr::i32_const(script.last as i32));
+    globals.global(constant, &ConstExpr::i32_const(script.is_incomplete.into()));
     for _ in &script.calls {
         globals.global(ty, &ConstExpr::i32_const(0));
     }
@@ -147,13 +153,12 @@ pub(super) fn globals(script: &Script) -> GlobalSection {
 fn exports(program: &Program, functions: &Functions<'_>) -> ExportSection {
     let mut exports = ExportSection::new();
     for (name, kind, index) in &program.exports {
-        // Hosts call `_initialize` first, where there is one.
-        if !["_start", "_initialize", DIFFERENCE, POSITION, LAST].contains(&name.as_str()) {
+        if !CALLED.iter().chain(&REPORT).any(|other| other == name) {
             exports.export(name, export_kind(*kind), *index);
         }
     }
     exports.export("_start", ExportKind::Func, functions.start);
-    for (index, name) in (functions.difference..).zip([DIFFERENCE, POSITION, LAST]) {
+    for (index, name) in (functions.difference..).zip(REPORT) {
         exports.export(name, ExportKind::Global, index);
     }
     exports

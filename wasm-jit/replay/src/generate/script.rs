@@ -117,6 +117,8 @@ pub(super) struct Script {
     pub(super) last: u64,
     /// Whether the trace ends while the program runs.
     pub(super) is_cut: bool,
+    /// Whether the trace ends before the run does, while the program or its host runs.
+    pub(super) is_incomplete: bool,
 }
 
 /// A call that has not ended.
@@ -175,6 +177,7 @@ impl Script {
         }
         // The trace of a process that was killed is replayed as far as it goes.
         events.script.is_cut = events.program_runs();
+        events.script.is_incomplete = !events.running.is_empty();
         let end = events.script.events;
         while let Some(running) = events.running.pop() {
             match running {

@@ -14,13 +14,13 @@ use wasm_encoder::{
 };
 use wasm_jit::wasmparser as wp;
 
+use super::REPORT;
 use super::exports::{self, Used};
 use super::functions::{Functions, Indices};
 use super::initializers;
 use super::module;
 use super::program::{Items, Program};
 use super::script::Script;
-use super::{DIFFERENCE, LAST, POSITION};
 use crate::error::Error;
 
 /// The name of the first module's exported table, which holds the functions of the host.
@@ -142,7 +142,7 @@ fn host(program: &Program, script: &Script, used: &Used, check: bool) -> Result<
     }
     let mut exports = ExportSection::new();
     exports.export("_start", ExportKind::Func, made.start);
-    for (index, name) in (made.difference..).zip([DIFFERENCE, POSITION, LAST]) {
+    for (index, name) in (made.difference..).zip(REPORT) {
         exports.export(name, ExportKind::Global, index);
     }
     let mut data = DataSection::new();

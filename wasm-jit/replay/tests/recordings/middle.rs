@@ -548,7 +548,7 @@ fn errors_of_the_recording_do_not_reach_the_program() {
     // No call, and none that can be recorded.
     let never = CallRecorder::start::<u32>(&module, calls(9, 1), Vec::new()).unwrap();
     call(&mut store, instance, "outer", 2).unwrap();
-    assert!(matches!(never.stop(), Err(Error::NotCalled { function: INNER })));
+    assert!(matches!(never.stop(), Err(Error::FewerCalls { function: INNER, calls: 2 })));
     drop(CallRecorder::start::<u32>(&module, calls(0, 1), Vec::new()).unwrap());
     assert_eq!(code(&module), before);
     for (function, expected) in [(0, "function 0, which has no code"), (9, "function 9, which has no code")] {
