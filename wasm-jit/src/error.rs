@@ -226,10 +226,10 @@ pub enum Error {
         by: u64,
     },
     /// A type is contradictory, exceeds the limits of WebAssembly, is unknown to the engine, or
-    /// refers to a type that is.
+    /// refers to a type that is, or that is of another kind.
     #[error("the type of the {of} is invalid")]
     InvalidType {
-        /// What has the type: a function, an object, a memory, a table or a tag.
+        /// What has the type: a function, a global, an object, a memory, a table or a tag.
         of: &'static str,
     },
     /// Machine code cannot be allocated or made executable.
