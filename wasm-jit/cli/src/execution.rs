@@ -291,9 +291,21 @@ pub(super) fn execute(arguments: &Run, store: &mut Store<Host>, instance: &Insta
 fn invoke(arguments: &Run, store: &mut Store<Host>, function: &Func) -> Result<(), Stop> {
     let ty = function.ty(&*store);
     let parameters: Vec<_> = ty.params().collect();
-    let given = arguments.arguments();
+    // A program gets a first `--` as its argument. A function has no options, so it is none.
+    let given = match arguments.arguments() {
+        [separator, given @ ..] if separator == "--" => given,
+        given => given,
+    };
     if given.len() != parameters.len() {
-        let message = format!("the function takes {} arguments, {} are given", parameters.len(), given.len());
+        let takes = match parameters.len() {
+            0 => "no arguments".to_owned(),
+            1 => "1 argument".to_owned(),
+            count => format!("{count} arguments"),
+        };
+        let message = match given.len() {
+            1 => format!("the function takes {takes}, 1 is given"),
+            count => format!("the function takes {takes}, {count} are given"),
+        };
         return Err(Stop::Failure(Failure::new(message)));
     }
     let parsed: Result<Vec<_>, String> = parameters
