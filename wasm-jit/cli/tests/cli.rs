@@ -241,7 +241,10 @@ fn the_heap_is_bounded() {
     let run =
         |function, count| place.run(&["run", "--max-heap", "16M", "--invoke", function, "list.wat", count]);
     run("list", "600000").check(0, "1\n");
-    run("list", "800000").check(1, "").says(&["the store's limit of heap memory is reached"]);
+    let stopped = run("list", "800000");
+    stopped
+        .check(134, "")
+        .says(&["limit of heap memory is reached\nwasm backtrace:\n", "!<wasm function 0>\n"]);
     run("garbage", "10000000").check(0, "1\n");
 }
 

@@ -220,7 +220,7 @@ impl StoreOpaque {
     /// Returns its index.
     pub(crate) fn create_table(&mut self, ty: TableType, initial: u64) -> Result<u32, Error> {
         if !self.limits.allows_table(ty.minimum()) {
-            return Err(Error::StoreLimit { what: "table elements" });
+            return Err(Error::limit("table elements"));
         }
         self.tables.push(TableData::new(ty, initial)?);
         Ok(self.tables.len() as u32 - 1)
