@@ -449,7 +449,7 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidType`]: it refers to a type that the engine does not know.
+    /// [`Error::InvalidType`]: it refers to a type that the engine does not know, or that is of another kind.
     pub fn func_type_id(&self, ty: &FuncType) -> Result<FuncTypeId, Error> {
         let id = self.register_type(ty, "function")?;
         self.types().keep(id.get());
@@ -465,7 +465,7 @@ impl Engine {
     /// engine knows the type as long as the engine exists.
     ///
     /// # Errors
-    /// [`Error::InvalidType`]: a field refers to a type that the engine does not know.
+    /// [`Error::InvalidType`]: a field refers to a type that the engine does not know, or that is of another kind.
     pub fn new_struct_type(&self, fields: impl IntoIterator<Item = FieldType>) -> Result<StructType, Error> {
         let fields: Arc<[FieldType]> = fields.into_iter().collect();
         let group = fields.iter().map(|field| (*field).into()).collect();
@@ -477,7 +477,7 @@ impl Engine {
     /// engine knows the type as long as the engine exists.
     ///
     /// # Errors
-    /// [`Error::InvalidType`]: the elements refer to a type that the engine does not know.
+    /// [`Error::InvalidType`]: the elements refer to a type that the engine does not know, or that is of another kind.
     pub fn new_array_type(&self, element: FieldType) -> Result<ArrayType, Error> {
         let id = self.keep_object_type(GroupComposite::Array(element.into()), &[element])?;
         Ok(ArrayType::known(id, element))
@@ -515,7 +515,8 @@ impl Engine {
     }
 
     /// The engine-wide id of an object type, with one user more, if the engine knows a type with
-    /// this id that `is` accepts: a type of another engine may have the id of a different type.
+    /// this id that `is` accepts: after 2^32 types, a type of another engine may have the id of a
+    /// different type.
     ///
     /// # Errors
     /// [`Error::InvalidType`]: it does not.
@@ -531,6 +532,12 @@ impl Engine {
         Ok(TypeId { engine: self.clone(), object_type })
     }
 
+    /// Refuses the type of a global or table that the embedder makes, if it refers to a concrete
+    /// type that the engine does not know, or that is of another kind.
+    pub(crate) fn check_known(&self, ty: ValType, of: &'static str) -> Result<(), Error> {
+        if self.types().knows(ty) { Ok(()) } else { Err(Error::InvalidType { of }) }
+    }
+
     /// Whether every value of type `sub` is also a value of type `of`: as [`ValType::matches`], but
     /// including the supertypes with which types were declared.
     pub fn is_subtype(&self, sub: &ValType, of: &ValType) -> bool {
@@ -539,14 +546,15 @@ impl Engine {
         }
         let (ValType::Ref(sub), ValType::Ref(of)) = (sub, of) else { return false };
         let nulls_fit = of.is_nullable() || !sub.is_nullable();
-        let ids = (sub.heap_type().concrete(), of.heap_type().concrete());
-        match ids {
-            (Some(sub), Some(of)) => nulls_fit && self.is_declared_subtype(sub, of),
+        match (sub.heap_type().concrete(), of.heap_type().concrete()) {
+            (Some((sub_kind, sub)), Some((of_kind, of))) => {
+                nulls_fit && sub_kind == of_kind && self.is_declared_subtype(sub, of)
+            }
             _ => false,
         }
     }
 
-    /// Whether a type is another one, or was declared as a subtype of it.
+    /// Whether a type is another one of the same kind, or was declared as a subtype of it.
     pub(crate) fn is_declared_subtype(&self, id: u32, of: u32) -> bool {
         id == of || self.types().is_subtype(id, of)
     }
@@ -563,7 +571,7 @@ impl Engine {
     /// The engine-wide id of the type of a host item.
     ///
     /// # Errors
-    /// [`Error::InvalidType`]: it refers to a type that the engine does not know.
+    /// [`Error::InvalidType`]: it refers to a type that the engine does not know, or that is of another kind.
     pub(crate) fn register_type(&self, ty: &FuncType, of: &'static str) -> Result<TypeId, Error> {
         let mut types = self.types();
         let id = types.add(ty).ok_or(Error::InvalidType { of })?;

@@ -100,21 +100,25 @@ pub enum Error {
         source: io::Error,
     },
     /// The system refused to allocate memory.
-    #[error("no memory for {purpose}: {source}")]
+    #[error("no memory for {purpose}: {source}{}", with_frames(backtrace))]
     Memory {
         /// The purpose of the memory.
         purpose: &'static str,
         /// The cause.
         source: io::Error,
+        /// The frames of the program that was running; empty if none was.
+        backtrace: WasmBacktrace,
     },
     /// A store has no fuel, because programs of its engine do not consume any.
     #[error("programs of this engine do not consume fuel: see Config::consume_fuel")]
     NoFuel,
     /// A limit set for the store would be exceeded.
-    #[error("the store's limit of {what} is reached")]
+    #[error("the store's limit of {what} is reached{}", with_frames(backtrace))]
     StoreLimit {
         /// The limited resource.
         what: &'static str,
+        /// The frames of the program that was running; empty if none was.
+        backtrace: WasmBacktrace,
     },
     /// The program called a function that it imports and that is not defined
     /// ([`Linker::define_unknown_functions_as_errors`](crate::Linker::define_unknown_functions_as_errors)).
@@ -226,10 +230,10 @@ pub enum Error {
         by: u64,
     },
     /// A type is contradictory, exceeds the limits of WebAssembly, is unknown to the engine, or
-    /// refers to a type that is.
+    /// refers to a type that is, or that is of another kind.
     #[error("the type of the {of} is invalid")]
     InvalidType {
-        /// What has the type: a function, an object, a memory, a table or a tag.
+        /// What has the type: a function, a global, an object, a memory, a table or a tag.
         of: &'static str,
     },
     /// Machine code cannot be allocated or made executable.
@@ -282,19 +286,32 @@ impl Error {
 
     /// The error as text, without the frames of its [`backtrace`](Self::backtrace).
     pub fn reason(&self) -> String {
+        let mut text = self.to_string();
+        let frames = self.backtrace().map_or(0, |backtrace| with_frames(backtrace).len());
+        text.truncate(text.len() - frames);
+        text
+    }
+
+    /// The frames of the program at a trap, where an exception was thrown that it did not catch, or
+    /// where it needed memory that the system or a limit of the store did not permit.
+    pub fn backtrace(&self) -> Option<&WasmBacktrace> {
         match self {
-            Self::Trap { trap, .. } => trap.to_string(),
-            Self::Exception { exception, .. } => Self::from(exception.clone()).to_string(),
-            other => other.to_string(),
+            Self::Trap { backtrace, .. }
+            | Self::Exception { backtrace, .. }
+            | Self::StoreLimit { backtrace, .. }
+            | Self::Memory { backtrace, .. } => Some(backtrace),
+            _ => None,
         }
     }
 
-    /// The frames of the program at a trap, or where an exception was thrown that it did not catch.
-    pub fn backtrace(&self) -> Option<&WasmBacktrace> {
-        match self {
-            Self::Trap { backtrace, .. } | Self::Exception { backtrace, .. } => Some(backtrace),
-            _ => None,
-        }
+    /// [`Error::Memory`], without frames.
+    pub(crate) fn memory(purpose: &'static str, source: impl Into<io::Error>) -> Self {
+        Self::Memory { purpose, source: source.into(), backtrace: WasmBacktrace::default() }
+    }
+
+    /// [`Error::StoreLimit`], without frames.
+    pub(crate) fn limit(what: &'static str) -> Self {
+        Self::StoreLimit { what, backtrace: WasmBacktrace::default() }
     }
 }
 
@@ -328,9 +345,7 @@ impl From<CompileError> for Error {
             CompileError::Invalid(error) => error.into(),
             CompileError::Limit(Limit { function, reason }) => Self::Limit { function, reason },
             CompileError::TooMuchCode => Self::TooMuchCode,
-            CompileError::NoAddresses => {
-                Self::Memory { purpose: "machine code", source: io::ErrorKind::OutOfMemory.into() }
-            }
+            CompileError::NoAddresses => Self::memory("machine code", io::ErrorKind::OutOfMemory),
             CompileError::Memory(error) => Self::Code(error),
             CompileError::Forked { function } => Self::Forked { function },
         }

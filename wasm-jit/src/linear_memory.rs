@@ -78,7 +78,7 @@ pub(crate) fn can_reserve() -> bool {
 
 /// The error if a memory without a reservation is used by code that does not check bounds.
 pub(crate) fn not_reserved(source: io::Error) -> Error {
-    Error::Memory { purpose: "the 8 GiB of addresses of a linear memory (see BoundsChecks)", source }
+    Error::memory("the 8 GiB of addresses of a linear memory (see BoundsChecks)", source)
 }
 
 const MAP_FLAGS: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
@@ -297,7 +297,7 @@ fn map_slot() -> rustix::io::Result<*mut c_void> {
 }
 
 fn no_memory(errno: rustix::io::Errno) -> Error {
-    Error::Memory { purpose: "a linear memory", source: errno.into() }
+    Error::memory("a linear memory", errno)
 }
 
 /// Copies bytes between ranges that other threads may be reading or writing.
@@ -361,7 +361,7 @@ pub(crate) unsafe fn fill_atomically(to: *mut u8, byte: u8, length: usize) {
 
 /// Converts the kernel's error into an error of this library.
 pub(crate) fn system_refuses(purpose: &'static str) -> Error {
-    Error::Memory { purpose, source: io::Error::from(io::ErrorKind::OutOfMemory) }
+    Error::memory(purpose, io::ErrorKind::OutOfMemory)
 }
 
 #[cfg(test)]

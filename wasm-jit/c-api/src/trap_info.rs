@@ -24,7 +24,9 @@ impl TrapInfo {
     pub(crate) fn of_error(error: Error) -> Self {
         let message = error.reason();
         let (backtrace, exception) = match error {
-            Error::Trap { backtrace, .. } => (backtrace, None),
+            Error::Trap { backtrace, .. }
+            | Error::StoreLimit { backtrace, .. }
+            | Error::Memory { backtrace, .. } => (backtrace, None),
             Error::Exception { exception, backtrace } => (backtrace, Some(exception)),
             _ => (WasmBacktrace::default(), None),
         };

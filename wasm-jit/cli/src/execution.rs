@@ -37,7 +37,8 @@ Examples:
 const EXIT_CODES: &str = "\
 Exit codes:
   the program's own   it ended; with --invoke and without an error, 0
-  134                 it trapped, or its time was up: reason and backtrace go to stderr
+  134                 it trapped, needed more memory than it may have, or its time was up: reason
+                      and backtrace go to stderr
   1                   it could not be loaded or linked, or did not catch an exception
   2                   mistake in the command line";
 
@@ -291,9 +292,21 @@ pub(super) fn execute(arguments: &Run, store: &mut Store<Host>, instance: &Insta
 fn invoke(arguments: &Run, store: &mut Store<Host>, function: &Func) -> Result<(), Stop> {
     let ty = function.ty(&*store);
     let parameters: Vec<_> = ty.params().collect();
-    let given = arguments.arguments();
+    // A program gets a first `--` as its argument. A function has no options, so it is none.
+    let given = match arguments.arguments() {
+        [separator, given @ ..] if separator == "--" => given,
+        given => given,
+    };
     if given.len() != parameters.len() {
-        let message = format!("the function takes {} arguments, {} are given", parameters.len(), given.len());
+        let takes = match parameters.len() {
+            0 => "no arguments".to_owned(),
+            1 => "1 argument".to_owned(),
+            count => format!("{count} arguments"),
+        };
+        let message = match given.len() {
+            1 => format!("the function takes {takes}, 1 is given"),
+            count => format!("the function takes {takes}, {count} are given"),
+        };
         return Err(Stop::Failure(Failure::new(message)));
     }
     let parsed: Result<Vec<_>, String> = parameters
@@ -327,7 +340,12 @@ pub(super) fn ended(error: &Error) -> Result<u8, Failure> {
         // As for a native process, only the lower eight bits are significant.
         return Ok(exit.0 as u8);
     }
-    let code = if error.trap().is_some() { TRAPPED } else { 1 };
+    let is_of_program = match error {
+        // Without frames, the program was not running yet.
+        Error::StoreLimit { backtrace, .. } | Error::Memory { backtrace, .. } => !backtrace.is_empty(),
+        error => error.trap().is_some(),
+    };
+    let code = if is_of_program { TRAPPED } else { 1 };
     Err(Failure { code, message: error.to_string() })
 }
 

@@ -120,6 +120,8 @@ fn invoke_prints_results() {
         .run(&["run", "--invoke", "all", "math.wat", "-1", "0x10", "0.1", "-2.5"])
         .check(0, "-2.5\n0.1\n16\n-1\n<funcref>\n<null externref>\n");
     place.run(&["run", "--invoke", "none", "math.wat"]).check(0, "");
+    place.run(&["run", "--invoke", "none", "math.wat", "--"]).check(0, "");
+    place.run(&["run", "--invoke", "fib", "math.wat", "--", "-3"]).check(0, "-3\n");
 }
 
 #[test]
@@ -152,8 +154,10 @@ fn invoke_refuses_mismatched_arguments() {
     let check = |arguments: &[&str], expected| {
         place.run(&[&["run", "--invoke"], arguments].concat()).check(1, "").says(&[expected]);
     };
-    check(&["fib", "math.wat"], "the function takes 1 arguments, 0 are given");
-    check(&["fib", "math.wat", "1", "2"], "the function takes 1 arguments, 2 are given");
+    check(&["fib", "math.wat"], "the function takes 1 argument, 0 are given\n");
+    check(&["fib", "math.wat", "1", "2"], "the function takes 1 argument, 2 are given\n");
+    check(&["none", "math.wat", "1"], "the function takes no arguments, 1 is given\n");
+    check(&["all", "math.wat", "--", "--"], "the function takes 4 arguments, 1 is given\n");
     check(&["fib", "math.wat", "x"], "`x`: expected an integer of 32 bits");
     check(&["main", "math.wat"], "no function is exported as `main`");
 }
@@ -237,7 +241,10 @@ fn the_heap_is_bounded() {
     let run =
         |function, count| place.run(&["run", "--max-heap", "16M", "--invoke", function, "list.wat", count]);
     run("list", "600000").check(0, "1\n");
-    run("list", "800000").check(1, "").says(&["the store's limit of heap memory is reached"]);
+    let stopped = run("list", "800000");
+    stopped
+        .check(134, "")
+        .says(&["limit of heap memory is reached\nwasm backtrace:\n", "!<wasm function 0>\n"]);
     run("garbage", "10000000").check(0, "1\n");
 }
 

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::io;
 
-use wasm_jit::{AnyRef, AsContextMut, Caller, Error, ExternRef, Trap};
+use wasm_jit::{AnyRef, AsContextMut, Caller, Error, ExternRef, Trap, WasmBacktrace};
 
 use super::arguments::{array, units, units_or_null};
 use super::string::{JsString, MAX_LENGTH, StringTooLong};
@@ -159,7 +159,11 @@ fn room<T: 'static>(caller: &mut Caller<'_, T>, length: usize) -> Result<Vec<u16
     }
     caller.as_context_mut().reserve(JsString::memory(length))?;
     let mut units = Vec::new();
-    let no_memory = |_| Error::Memory { purpose: "a string", source: io::ErrorKind::OutOfMemory.into() };
+    let no_memory = |_| Error::Memory {
+        purpose: "a string",
+        source: io::ErrorKind::OutOfMemory.into(),
+        backtrace: WasmBacktrace::default(),
+    };
     units.try_reserve_exact(length).map_err(no_memory)?;
     Ok(units)
 }

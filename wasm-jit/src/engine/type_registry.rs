@@ -11,10 +11,14 @@
 //!
 //! A group is forgotten with its last user: a [`TypeId`](super::TypeId), or a group that mentions
 //! one of its types. Ids are assigned in ascending order, so that the id of a forgotten type is not
-//! soon reused.
+//! soon reused, and all engines of the process count together, so that the ids of one engine are
+//! unknown to the others. After 2^32 types the count wraps, and an id of another engine, or of a
+//! forgotten type, may be that of a known type. Memory safety does not depend on it: an id is
+//! looked up, with its kind, in the engine that uses it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::code::CodeImage;
 use crate::object_type::{ObjectLayout, ObjectType};
@@ -119,9 +123,10 @@ pub(super) struct TypeRegistry {
     /// The groups, by their first ids.
     groups: HashMap<u32, Group>,
     types: HashMap<u32, TypeEntry>,
-    /// Where the search for an unused id begins.
-    next: u32,
 }
+
+/// The next id of a type, of any engine.
+static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Debug)]
 struct Group {
@@ -159,6 +164,12 @@ pub(super) struct TypeEntry {
     group: u32,
     /// Trampolines for host functions.
     pub trampolines: Option<Arc<CodeImage>>,
+}
+
+impl TypeEntry {
+    fn kind(&self) -> VmKind {
+        self.object_type.vm.kind
+    }
 }
 
 impl TypeRegistry {
@@ -202,8 +213,12 @@ impl TypeRegistry {
         ty: GroupType,
         mut mentioned: impl Iterator<Item = ValType>,
     ) -> Option<u32> {
-        let all_known = mentioned.all(|ty| concrete(ty).is_none_or(|id| self.types.contains_key(&id)));
-        all_known.then(|| self.add_group(vec![ty])[0])
+        mentioned.all(|ty| self.knows(ty)).then(|| self.add_group(vec![ty])[0])
+    }
+
+    /// Whether a type refers to no concrete type, or to a known one of the kind that it says.
+    pub(super) fn knows(&self, ty: ValType) -> bool {
+        concrete(ty).is_none_or(|(kind, id)| self.get(id).is_some_and(|entry| entry.kind() == kind))
     }
 
     /// Whether a type is another one, or was declared as a subtype of it.
@@ -260,7 +275,7 @@ impl TypeRegistry {
     }
 
     fn insert(&mut self, types: GroupTypes) -> u32 {
-        let ids: Box<[u32]> = types.iter().map(|_| self.unused_id()).collect();
+        let ids: Box<[u32]> = types.iter().map(|_| self.unused_id(&NEXT_ID)).collect();
         let first = ids[0];
         let mut mentions = Vec::new();
         for (id, ty) in ids.iter().zip(types.iter()) {
@@ -269,7 +284,7 @@ impl TypeRegistry {
             let mut is_recursive = types.len() > 1 || !ty.is_final || ty.supertype.is_some();
             let mut val_type = |ty: GroupValType| match ty {
                 GroupValType::Known(ty) => {
-                    mentions.extend(concrete(ty).map(|id| self.types[&id].group));
+                    mentions.extend(concrete(ty).map(|(_, id)| self.types[&id].group));
                     ty
                 }
                 GroupValType::Own { nullable, place } => {
@@ -325,11 +340,12 @@ impl TypeRegistry {
         first
     }
 
-    fn unused_id(&mut self) -> u32 {
+    /// An id that no type of the engine has.
+    fn unused_id(&self, next: &AtomicU32) -> u32 {
         assert!(self.types.len() < u32::MAX as usize, "fewer than 2^32 types");
         loop {
-            let id = self.next;
-            self.next = id.wrapping_add(1);
+            // Wraps around. The count orders nothing else.
+            let id = next.fetch_add(1, Ordering::Relaxed);
             if !self.types.contains_key(&id) {
                 return id;
             }
@@ -337,8 +353,8 @@ impl TypeRegistry {
     }
 }
 
-/// The type that a type refers to.
-fn concrete(ty: ValType) -> Option<u32> {
+/// The concrete type that a type refers to: what it describes, and its id.
+fn concrete(ty: ValType) -> Option<(VmKind, u32)> {
     if let ValType::Ref(ty) = ty { ty.heap_type().concrete() } else { None }
 }
 
@@ -349,12 +365,30 @@ mod tests {
     #[test]
     fn ids_that_are_in_use_are_skipped_after_the_last_one() {
         let mut registry = TypeRegistry::default();
-        let mut add = |params: usize| {
-            registry.next = registry.next.max(u32::MAX - 1);
-            registry.add(&FuncType::new(vec![ValType::I32; params], [])).expect("it refers to no type")
-        };
-        assert_eq!([add(0), add(1)], [u32::MAX - 1, u32::MAX]);
-        registry.next = u32::MAX - 1;
-        assert_eq!(registry.add(&FuncType::new([], [ValType::I64])), Some(0));
+        let used = registry.add(&FuncType::new([], [])).expect("it refers to no type");
+        assert_eq!(registry.unused_id(&AtomicU32::new(used)), used + 1);
+        let next = AtomicU32::new(u32::MAX);
+        assert_eq!(registry.unused_id(&next), u32::MAX);
+        assert_eq!(registry.unused_id(&next), u32::from(used == 0));
+    }
+
+    #[test]
+    fn a_known_type_is_of_one_kind() {
+        let mut registry = TypeRegistry::default();
+        let composites = [
+            GroupComposite::Func { types: Box::default(), params: 0 },
+            GroupComposite::Struct(Box::default()),
+            GroupComposite::Array(FieldType::new(StorageType::I8, Mutability::Const).into()),
+        ];
+        let kinds = [VmKind::Func, VmKind::Struct, VmKind::Array];
+        let ids = composites.map(|composite| registry.add_group(vec![GroupType::of(composite)])[0]);
+        for (of, id) in kinds.iter().zip(ids) {
+            for kind in kinds {
+                let ty = ValType::Ref(RefType::new(true, HeapType::of_id(kind, id)));
+                assert_eq!(registry.knows(ty), kind == *of, "{of:?} as {kind:?}");
+                let mentions = registry.add(&FuncType::new([ty], []));
+                assert_eq!(mentions.is_some(), kind == *of, "{of:?} as {kind:?}");
+            }
+        }
     }
 }

@@ -176,10 +176,14 @@ impl StoreOpaque {
     }
 }
 
-/// Adds the backtrace to a trap that the runtime or a host function caused.
-fn with_backtrace(error: Error, backtrace: WasmBacktrace) -> Error {
-    match error {
-        Error::Trap { trap, backtrace: empty } if empty.is_empty() => Error::Trap { trap, backtrace },
-        error => error,
+/// Adds the backtrace to a trap, or a lack of memory, that the runtime or a host function caused.
+fn with_backtrace(mut error: Error, frames: WasmBacktrace) -> Error {
+    if let Error::Trap { backtrace, .. }
+    | Error::StoreLimit { backtrace, .. }
+    | Error::Memory { backtrace, .. } = &mut error
+        && backtrace.is_empty()
+    {
+        *backtrace = frames;
     }
+    error
 }

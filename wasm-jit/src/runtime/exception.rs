@@ -107,7 +107,7 @@ impl StoreOpaque {
         if !self.limits.allows_exceptions(self.exceptions.bytes + size) {
             collect::collect(self, from, values);
             if !self.limits.allows_exceptions(self.exceptions.bytes + size) {
-                return Err(Error::StoreLimit { what: "exceptions" });
+                return Err(Error::limit("exceptions"));
             }
         }
         Ok(self.exceptions.allocate(tag, values))

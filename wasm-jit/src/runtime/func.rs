@@ -44,7 +44,8 @@ impl Func {
     ///
     /// # Errors
     /// [`Error::Code`] if there is no memory for its trampoline; [`Error::InvalidType`] for more
-    /// than 1000 parameters or results, or one that refers to a type that the engine does not know.
+    /// than 1000 parameters or results, or one that refers to a type that the engine does not know,
+    /// or that is of another kind.
     pub fn new<T: 'static>(
         mut store: impl AsContextMut<Data = T>,
         ty: FuncType,

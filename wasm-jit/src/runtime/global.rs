@@ -59,9 +59,12 @@ impl Global {
     /// A new global with this value.
     ///
     /// # Errors
-    /// [`Error::ValueType`] and [`Error::WrongStore`] if the value is of another type or store.
+    /// [`Error::ValueType`] and [`Error::WrongStore`] if the value is of another type or store;
+    /// [`Error::InvalidType`] if the type refers to a type that the engine does not know, or that
+    /// is of another kind.
     pub fn new(mut store: impl AsContextMut, ty: GlobalType, value: Val) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
+        store.engine.check_known(ty.content(), "global")?;
         collect::if_due(store, collect::From::Host, &[]);
         let raw = store.lower(ty.content(), &value)?;
         let cell = NonNull::from(Box::leak(Box::new([raw as u64, (raw >> 64) as u64]))).cast();

@@ -145,7 +145,7 @@ fn allocate(
     // SAFETY: the instance has this and the block, and drops this first; the store's state is the
     // head of its area, which it frees after its instances.
     let counting = unsafe { Counting::join(module.code(), of_store, block.counters()) };
-    let counting = counting.map_err(|source| Error::Memory { purpose: "the counters of probes", source })?;
+    let counting = counting.map_err(|source| Error::memory("the counters of probes", source))?;
     block.set_number(counting.instance().number());
     for (number, ty) in info.globals.iter().enumerate().skip(globals.len()) {
         let cell = block.at(layout.global(number as u32));

@@ -74,7 +74,7 @@ impl StoreLimits {
     pub(crate) fn check_instances(&self, existing: usize) -> Result<(), Error> {
         match self.instances.is_none_or(|limit| existing < limit) {
             true => Ok(()),
-            false => Err(Error::StoreLimit { what: "instances" }),
+            false => Err(Error::limit("instances")),
         }
     }
 }

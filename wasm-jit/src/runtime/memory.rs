@@ -156,7 +156,7 @@ impl StoreOpaque {
     /// Returns its index.
     pub(crate) fn create_memory(&mut self, ty: MemoryType) -> Result<u32, Error> {
         if !self.limits.allows_memory(ty.minimum_bytes()) {
-            return Err(Error::StoreLimit { what: "memory" });
+            return Err(Error::limit("memory"));
         }
         let extent = if self.engine.checks_bounds() { Extent::Exact } else { Extent::reserved_for(ty) };
         Ok(self.add_memory(Arc::new(LinearMemory::new(ty, extent)?)))

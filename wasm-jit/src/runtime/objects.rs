@@ -237,7 +237,7 @@ impl StoreOpaque {
     pub(crate) fn no_room(&self) -> Error {
         match self.limits.heap() {
             u64::MAX => system_refuses("the heap"),
-            _ => Error::StoreLimit { what: "heap memory" },
+            _ => Error::limit("heap memory"),
         }
     }
 

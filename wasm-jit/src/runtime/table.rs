@@ -125,11 +125,13 @@ impl Table {
     /// A new table, all of whose elements are `init`.
     ///
     /// # Errors
-    /// [`Error::InvalidType`] for invalid limits, [`Error::StoreLimit`], [`Error::Memory`] if there
-    /// is no memory, [`Error::ValueType`] and [`Error::WrongStore`] if `init` is of another type or
-    /// store.
+    /// [`Error::InvalidType`] for invalid limits, and for elements that refer to a type that the
+    /// engine does not know, or that is of another kind; [`Error::StoreLimit`], [`Error::Memory`]
+    /// if there is no memory, [`Error::ValueType`] and [`Error::WrongStore`] if `init` is of
+    /// another type or store.
     pub fn new(mut store: impl AsContextMut, ty: TableType, init: Val) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
+        store.engine.check_known(ValType::Ref(ty.element()), "table")?;
         collect::if_due(store, collect::From::Host, &[]);
         let raw = store.lower(ValType::Ref(ty.element()), &init)? as u64;
         store.create_table(ty, raw).map(|index| Self(Handle::at(store, index)))
@@ -218,7 +220,7 @@ impl StoreOpaque {
     /// Returns its index.
     pub(crate) fn create_table(&mut self, ty: TableType, initial: u64) -> Result<u32, Error> {
         if !self.limits.allows_table(ty.minimum()) {
-            return Err(Error::StoreLimit { what: "table elements" });
+            return Err(Error::limit("table elements"));
         }
         self.tables.push(TableData::new(ty, initial)?);
         Ok(self.tables.len() as u32 - 1)

@@ -24,7 +24,7 @@ impl Tag {
     ///
     /// # Errors
     /// [`Error::InvalidType`] if the type has results, more than 1000 parameters, or
-    /// refers to a type that the engine does not know.
+    /// refers to a type that the engine does not know, or that is of another kind.
     pub fn new(mut store: impl AsContextMut, ty: &TagType) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         if ty.ty().results().len() != 0 || ty.ty().params().len() > MAX_RESULTS {

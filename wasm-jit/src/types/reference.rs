@@ -9,19 +9,22 @@ use wasmparser as wp;
 use crate::vmctx::VmKind;
 
 /// A function type that an [`Engine`](crate::Engine) knows, as a part of other types: the `$t` of
-/// `(ref $t)`. Two types of an engine are the same type exactly if their ids are equal.
+/// `(ref $t)`. Two types of an engine are the same type exactly if their ids are equal. The ids of
+/// different engines of a process differ, as long as the process has created fewer than 2^32 types.
 ///
 /// The engine knows the types of modules and of host functions as long as these exist, and the
 /// types registered with [`Engine::func_type_id`](crate::Engine::func_type_id) as long as the
-/// engine exists. Afterwards no function is of the type with this id, and functions and tags whose
-/// types refer to it are refused.
+/// engine exists. Afterwards no function is of the type with this id, and functions, tables,
+/// globals, tags and object types that refer to it are refused, as in every other engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FuncTypeId(pub(crate) u32);
 
 /// A structure or array type that an [`Engine`](crate::Engine) knows, as a part of other types. Two
-/// types of an engine are the same type exactly if their ids are equal. The engine knows such a
-/// type as long as a module, a store or a value of its type exists, and a type that the embedder
-/// has created as long as the engine exists.
+/// types of an engine are the same type exactly if their ids are equal; those of different engines
+/// differ as [function types](FuncTypeId) do. The engine knows such a type as long as a module, a
+/// store or a value of its type exists, and a type that the embedder has created as long as the
+/// engine exists. Whatever refers to the type of a structure as that of an array, or the other way
+/// round, is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectTypeId(pub(crate) u32);
 
@@ -102,16 +105,19 @@ impl HeapType {
         }
     }
 
-    /// The id of the concrete type, if this is one.
-    pub(crate) fn concrete(&self) -> Option<u32> {
+    /// What the concrete type describes, and its id, if this is one. The embedder may have combined
+    /// the id of one kind of types with another kind.
+    pub(crate) fn concrete(&self) -> Option<(VmKind, u32)> {
         match self {
-            Self::ConcreteFunc(FuncTypeId(id)) => Some(*id),
-            Self::ConcreteStruct(ObjectTypeId(id)) | Self::ConcreteArray(ObjectTypeId(id)) => Some(*id),
+            Self::ConcreteFunc(FuncTypeId(id)) => Some((VmKind::Func, *id)),
+            Self::ConcreteStruct(ObjectTypeId(id)) => Some((VmKind::Struct, *id)),
+            Self::ConcreteArray(ObjectTypeId(id)) => Some((VmKind::Array, *id)),
             _ => None,
         }
     }
 
-    /// The type with this id, which describes these values.
+    /// The type with this id, which describes these values: the reverse of
+    /// [`concrete`](Self::concrete).
     pub(crate) fn of_id(kind: VmKind, id: u32) -> Self {
         match kind {
             VmKind::Func => Self::ConcreteFunc(FuncTypeId(id)),

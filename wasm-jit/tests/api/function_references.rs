@@ -41,6 +41,10 @@ fn values_are_checked_when_they_enter_the_store() {
     );
     let func = |store: &mut Store<()>, name: &str| instance.get_func(store, name).unwrap();
     let [inc, other] = ["inc", "other"].map(|name| func(&mut store, name));
+    let [unary, of_other] = [&inc, &other].map(|func| {
+        let ty = func.ty(&store);
+        HeapType::ConcreteFunc(store.engine().func_type_id(&ty).unwrap())
+    });
     let mut results = [Val::I32(0)];
     let mut call = |name: &str, value: Val, results: &mut [Val]| {
         func(&mut store, name).call(&mut store, &[value], results).map(|()| results.to_vec())
@@ -50,10 +54,16 @@ fn values_are_checked_when_they_enter_the_store() {
     assert_eq!(call("nullable", inc.into(), &mut results).unwrap()[0].unwrap_i32(), 0);
     assert_eq!(call("nullable", null(), &mut results).unwrap()[0].unwrap_i32(), 1);
     assert_eq!(call("any", other.into(), &mut results).unwrap()[0].unwrap_func_ref(), Some(&other));
-    assert_eq!(mismatch(call("sure", null(), &mut results)), "(ref $type0) funcref");
-    assert_eq!(mismatch(call("sure", other.into(), &mut results)), "(ref $type0) (ref $type1)");
-    assert_eq!(mismatch(call("nullable", other.into(), &mut results)), "(ref null $type0) (ref $type1)");
-    assert_eq!(mismatch(call("nullable", Val::ExternRef(None), &mut results)), "(ref null $type0) externref");
+    assert_eq!(mismatch(call("sure", null(), &mut results)), format!("(ref {unary}) funcref"));
+    assert_eq!(mismatch(call("sure", other.into(), &mut results)), format!("(ref {unary}) (ref {of_other})"));
+    assert_eq!(
+        mismatch(call("nullable", other.into(), &mut results)),
+        format!("(ref null {unary}) (ref {of_other})")
+    );
+    assert_eq!(
+        mismatch(call("nullable", Val::ExternRef(None), &mut results)),
+        format!("(ref null {unary}) externref")
+    );
     assert_eq!(mismatch(call("any", null(), &mut results)), "(ref func) funcref");
     assert_eq!(mismatch(call("extern", Val::ExternRef(None), &mut [])), "(ref extern) externref");
     let give = func(&mut store, "give");

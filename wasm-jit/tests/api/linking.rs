@@ -220,7 +220,7 @@ fn instantiations_that_are_refused_leave_nothing_behind() {
     // The address space has room for some 16,000 memories.
     for _ in 0..10_000 {
         let error = Instance::new(&mut store, &module, &[]).unwrap_err();
-        assert!(matches!(error, Error::StoreLimit { what: "table elements" }), "{error}");
+        assert!(matches!(error, Error::StoreLimit { what: "table elements", .. }), "{error}");
     }
 }
 

@@ -18,6 +18,7 @@ mod stacks;
 mod tail_calls;
 mod threads;
 mod traps;
+mod types;
 mod vector_constants;
 mod vector_frames;
 mod vector_shuffles;

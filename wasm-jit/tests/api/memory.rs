@@ -192,6 +192,9 @@ fn limits_of_a_store_bound_memories_tables_and_instances() {
     assert_eq!(instance.get_memory(&store, "memory").unwrap().grow(&mut store, 1).unwrap(), 1);
     let table = instance.get_table(&store, "table").unwrap();
     assert!(table.grow(&mut store, 3, Val::FuncRef(None)).is_err());
-    assert!(matches!(Instance::new(&mut store, &module, &[]), Err(Error::StoreLimit { what: "instances" })));
+    assert!(matches!(
+        Instance::new(&mut store, &module, &[]),
+        Err(Error::StoreLimit { what: "instances", .. })
+    ));
     assert!(matches!(Memory::new(&mut store, MemoryType::new(3, None)), Err(Error::StoreLimit { .. })));
 }

@@ -161,7 +161,7 @@ fn a_reservation_collects_if_there_is_no_room() {
     drop.call(&mut store, 10).unwrap();
     assert_eq!(store.heap_size(), 30 * UNIT);
     let error = drop.call(&mut store, 13).unwrap_err();
-    assert!(matches!(error, Error::StoreLimit { what: "heap memory" }), "{error}");
+    assert!(matches!(error, Error::StoreLimit { what: "heap memory", .. }), "{error}");
     drop.call(&mut store, 12).unwrap();
 }
 
@@ -265,7 +265,7 @@ fn a_limit_bounds_the_exceptions_that_a_program_holds() {
     run.call(&mut store, (1_000_000, 0)).unwrap();
     run.call(&mut store, (99_990, 1)).unwrap();
     let error = run.call(&mut store, (100_001, 1)).unwrap_err();
-    assert!(matches!(error, Error::StoreLimit { what: "exceptions" }), "{error}");
+    assert!(matches!(error, Error::StoreLimit { what: "exceptions", .. }), "{error}");
     store.gc();
     run.call(&mut store, (10, 1)).unwrap();
     store.set_limits(StoreLimits::new().exceptions_size(20));
