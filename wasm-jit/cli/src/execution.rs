@@ -39,7 +39,8 @@ Exit codes:
   the program's own   it ended; with --invoke and without an error, 0
   134                 it trapped, needed more memory than it may have, or its time was up: reason
                       and backtrace go to stderr
-  1                   it could not be loaded or linked, or did not catch an exception
+  1                   it could not be loaded or linked, does not have a named function, does not take
+                      the arguments, or did not catch an exception; a directory or monitor is missing
   2                   mistake in the command line";
 
 /// Runs a WebAssembly program

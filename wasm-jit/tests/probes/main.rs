@@ -70,7 +70,7 @@ fn seeds() -> std::ops::Range<u64> {
         (true, true) => 500,
         (true, false) => 40,
         (false, true) => 150,
-        (false, false) => 10,
+        (false, false) => 12,
     }
 }
 

@@ -151,13 +151,13 @@ fn accesses_have_addresses_and_pages() {
     assert_eq!((report.get("loads"), report.get("bytes_of_loads")), (Some(4), Some(3 + 65)));
     assert_eq!((report.get("stores"), report.get("bytes_of_stores")), (Some(5), Some(3 * 8 + 8 + 65)));
     assert_eq!(
-        rows(&report, "by_instruction", 5),
+        rows(&report, "by_instruction", 7),
         [
-            "3 33% 24 0x48 0xcf",
-            "3 33% 3 0x1000 0x1000",
-            "1 11% 8 0x3c 0x43",
-            "1 11% 65 0x0 0x40",
-            "1 11% 65 0x2000 0x2040"
+            "3 33% 24 store 0 0x48 0xcf",
+            "3 33% 3 load 0 0x1000 0x1000",
+            "1 11% 8 store 0 0x3c 0x43",
+            "1 11% 65 load 0 0x0 0x40",
+            "1 11% 65 store 0 0x2000 0x2040"
         ]
     );
     // Lines 1, 2 and 3; 0 and 1 by the fill and the copy. 64 of the second page; 128 and 129.
@@ -185,6 +185,27 @@ fn accesses_have_addresses_and_pages() {
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
     // The background, and the lines.
     assert_eq!(svg.matches("<rect").count(), 1 + 4 + 1 + 2, "{svg}");
+}
+
+#[test]
+fn accesses_have_their_memory_and_direction() {
+    let text = "(module (memory 1) (memory $other 1)
+        (func (export \"run\") (param i32)
+            (memory.copy $other 0 (i32.const 16) (i32.const 32) (i32.const 4))))";
+    let directory = tempfile::tempdir().unwrap();
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let session = Session::new(&module, Output::directory(directory.path()).unwrap());
+    session.enable("memory{trace}".parse().unwrap()).unwrap();
+    let observed = Observed { module, session };
+    observed.call("run", 0).unwrap();
+    observed.session.write().unwrap();
+    assert_eq!(
+        rows(&observed.report("memory"), "by_instruction", 7),
+        ["1 50% 4 load 0 0x20 0x23", "1 50% 4 store 1 0x10 0x13"]
+    );
+    let trace = std::fs::read_to_string(directory.path().join("memory.trace")).unwrap();
+    let lines: Vec<_> = trace.lines().map(|line| line.rsplit_once(" 0x").unwrap().0).collect();
+    assert_eq!(lines, ["load 0x20 4", "store 1:0x10 4"]);
 }
 
 const VALUES: &str = "(module (memory 2)

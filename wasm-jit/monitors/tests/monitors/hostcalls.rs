@@ -170,6 +170,36 @@ fn calls_are_found_however_they_are_made() {
     check(&report, &[("back", 1, 1)]);
 }
 
+/// The one call by a table that does not lead to the host has no line.
+#[test]
+fn arguments_of_calls_by_tables_and_references_have_names() {
+    let text = r#"(module
+        (import "wasi_snapshot_preview1" "path_unlink_file" (func $unlink (param i32 i32 i32) (result i32)))
+        (import "wasi_snapshot_preview1" "fd_close" (func $close (param i32) (result i32)))
+        (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+        (memory (export "memory") 1)
+        (data (i32.const 100) "missing")
+        (type $unary (func (param i32) (result i32)))
+        (type $ternary (func (param i32 i32 i32) (result i32)))
+        (table funcref (elem $unlink $close $exit $own))
+        (func $own (type $unary) (call_indirect (type $unary) (i32.const 97) (i32.const 1)))
+        (func (export "_start")
+            (drop (call_indirect (type $ternary) (i32.const 3) (i32.const 100) (i32.const 7) (i32.const 0)))
+            (drop (call_indirect (type $unary) (i32.const 99) (i32.const 1)))
+            (drop (call_indirect (type $unary) (i32.const 98) (i32.const 3)))
+            (drop (call_ref $unary (i32.const 96) (ref.func $close)))
+            (call_indirect (param i32) (i32.const 7) (i32.const 2))))"#;
+    let (_, lines) = run(text, "hostcalls{trace}");
+    let expected = [
+        "path_unlink_file(fd=3, path=\"missing\") = 44 NOENT",
+        "fd_close(fd=99) = 8 BADF",
+        "fd_close(fd=97) = 8 BADF",
+        "fd_close(fd=96) = 8 BADF",
+        "proc_exit(code=7) = ?",
+    ];
+    assert_eq!(lines, expected);
+}
+
 /// The instruction after a call may be reached without it.
 #[test]
 fn results_belong_to_their_calls() {

@@ -36,10 +36,10 @@ pub(super) const DESCRIPTION: Description = Description {
     details: "As strace does for system calls: how often the program has called each imported function, how long \
               the calls took (wall-clock time, including what the host calls in the program meanwhile), and how \
               many returned an error of WASI. Calls that did not return have ended the program, or have left the \
-              calling function by a trap or an exception; they have no time. Calls through tables are included; \
-              of a tail call of the host, the return is not seen. With the option trace, a line is written \
+              calling function by a trap or an exception; they have no time. Calls by tables and references are \
+              included; of a tail call of the host, the return is not seen. With the option trace, a line is written \
               for each call when it has returned, with arguments and results; those of WASI preview 1 by names, \
-              with texts and the beginnings of buffers. Lines go to the file hostcalls.log of --monitor-out, or \
+              with texts and the beginnings of buffers (except in tail calls by tables or references). Lines go to the file hostcalls.log of --monitor-out, or \
               else to standard error.",
     options: &[
         OptionInfo::flag("trace", "writes a line for each call"),
@@ -274,18 +274,42 @@ impl Shared {
         ticks as f64 * self.clock.nanoseconds_per_tick() / 1e9
     }
 
-    /// Reads the data to which the arguments of a call point.
-    fn read(self: &Arc<Self>, frame: &mut Frame<'_>, site: u64, function: usize) {
-        let Some(wasi) = self.functions[function].wasi else { return };
+    /// Reads the arguments of a call to a function of WASI, and the data to which they point. They
+    /// are `above` operands below the top.
+    fn read(&self, frame: &mut Frame<'_>, function: usize, above: u32) -> Option<Arguments> {
+        let wasi = self.functions[function].wasi?;
         let count = self.functions[function].params.len() as u32;
-        let values = (0..count).rev().map(|depth| match frame.operand(depth) {
+        let values = (above..above + count).rev().map(|depth| match frame.operand(depth) {
             Ok(wasm_jit::Val::I32(value)) => value.into(),
             Ok(wasm_jit::Val::I64(value)) => value,
             _ => 0,
         });
         let values: Vec<i64> = values.collect();
         let begun = wasi.begin(&values, &mut |address, buffer| frame.read_memory(0, address, buffer).is_ok());
-        self.with(|local| local.read = Some((site, Arguments::Wasi(begun))));
+        Some(Arguments::Wasi(begun))
+    }
+
+    /// Reads the arguments of a call that is about to begin.
+    fn read_before(self: &Arc<Self>, frame: &mut Frame<'_>, site: u64, function: usize) {
+        let read = self.read(frame, function, 0);
+        self.with(|local| local.read = read.map(|read| (site, read)));
+    }
+
+    /// Reads the arguments of the call that has just begun by a table or a reference, if it is one
+    /// of WASI. These do not call the program: no other one can have begun at this site.
+    fn read_begun(self: &Arc<Self>, frame: &mut Frame<'_>, site: u64) {
+        let mut function = None;
+        self.with(|local| {
+            let begun = local.begun.last().filter(|begun| begun.site == site);
+            function = begun.map(|begun| begun.function);
+        });
+        // The index or the reference is on top of the arguments.
+        let Some(read) = function.and_then(|function| self.read(frame, function, 1)) else { return };
+        self.with(|local| {
+            if let Some(begun) = local.begun.last_mut() {
+                begun.arguments = read;
+            }
+        });
     }
 
     /// Writes the line of the WASI call that has just returned.
@@ -436,25 +460,36 @@ fn specs(setup: &Setup<'_>, shared: &Arc<Shared>, imports: usize) -> Vec<ProbeSp
             Operator::ReturnCallRef { .. } => (&begins_indirect_tail, Bound::Callee, 1, true),
             _ => return,
         };
-        let wasi = match callee {
-            Bound::Const(index) if with_values => {
-                Some(index as usize).filter(|index| shared.functions[*index].wasi.is_some())
-            }
-            _ => None,
-        };
-        if let Some(function) = wasi {
-            let (shared, site) = (shared.clone(), sites);
-            let read = GenericFn::new(move |frame| {
-                shared.read(frame, site, function);
-                Ok(())
-            });
-            before.push(ProbeSpec { location, kind: Kind::Generic(read) });
-        }
         let arguments = &operands[..operands.len().saturating_sub(above as usize)];
-        let arguments = if with_values { arguments } else { &[] };
-        before.push(call_back(callback, [site, vec![callee]].concat(), arguments, above));
+        let is_direct = above == 0;
+        // Whether the callee is, or may be, a function of WASI.
+        let is_wasi = with_values
+            && shared.functions.iter().enumerate().any(|(index, function)| {
+                let fits = match callee {
+                    Bound::Const(callee) => callee == index as u64,
+                    _ => !is_tail && function.params == arguments && function.results == results,
+                };
+                fits && function.wasi.is_some()
+            });
+        let generic = |read: GenericFn| ProbeSpec { location, kind: Kind::Generic(read) };
+        if let (Bound::Const(function), true) = (callee, is_wasi) {
+            let (shared, site) = (shared.clone(), sites);
+            before.push(generic(GenericFn::new(move |frame| {
+                shared.read_before(frame, site, function as usize);
+                Ok(())
+            })));
+        }
+        let shown = if with_values { arguments } else { &[] };
+        before.push(call_back(callback, [site, vec![callee]].concat(), shown, above));
+        if is_wasi && !is_direct {
+            let (shared, site) = (shared.clone(), sites);
+            before.push(generic(GenericFn::new(move |frame| {
+                shared.read_begun(frame, site);
+                Ok(())
+            })));
+        }
         if !is_tail {
-            last = Some(Last { site: sites, results, is_written_later: wasi.is_some() });
+            last = Some(Last { site: sites, results, is_written_later: is_wasi });
         }
         sites += 1;
     };

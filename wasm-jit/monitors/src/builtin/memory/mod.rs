@@ -26,7 +26,7 @@ pub(super) const DESCRIPTION: Description = Description {
               page of 4 KiB that was accessed (or, of many, for several), and a column for each line of 64 bytes in \
               it. All instances share it. Its counts take an eighth of the memory that is accessed; of addresses \
               beyond 64 GiB, and of bulk instructions with more than 64 MiB, it shows nothing. The trace has a line for each access: load, store or \
-              modify, the address, the number of bytes, and the instruction's offset in the module. With the option \
+              modify, the address (after the index of the memory and a colon, if it is not 0), the number of bytes, and the instruction's offset in the module. With the option \
               values, the value follows, or `-` for vectors and copies; an access that loads counts when it has \
               been made, so those that trap are left out, and the table has the least and the greatest \
               value as unsigned numbers. Values are those of stores, and results of other instructions.",
@@ -120,13 +120,17 @@ fn name_of(kind: AccessKind) -> &'static str {
 }
 
 impl Trace {
-    fn add(&mut self, kind: AccessKind, access: Access) {
+    fn add(&mut self, at: &Site, access: Access) {
         if self.is_json {
-            return self.add_json(kind, access);
+            return self.add_json(at.kind, access);
         }
         let Access { site, address, size, value } = access;
-        self.text.extend(name_of(kind).bytes());
-        self.text.extend(b" 0x");
+        self.text.extend(name_of(at.kind).bytes());
+        self.text.push(b' ');
+        if at.memory != 0 {
+            self.text.extend(format!("{}:", at.memory).bytes());
+        }
+        self.text.extend(b"0x");
         let digits = (16 - address.leading_zeros() / 4).max(1);
         let digit = |number: u32| b"0123456789abcdef"[(address >> (4 * number) & 0xf) as usize];
         self.text.extend((0..digits).rev().map(digit));
@@ -183,7 +187,7 @@ impl Consumer for Seen {
         }
         self.heat.add(site.memory, address, last);
         if let Some(trace) = &mut self.trace {
-            trace.add(site.kind, access);
+            trace.add(site, access);
         }
     }
 
@@ -234,18 +238,31 @@ impl Monitor for Memory {
         }
         let total: u64 = rows.iter().map(|(_, counts)| counts.accesses).sum();
         rows.sort_by_key(|(site, counts)| (Reverse(counts.accesses), site.function, site.offset));
-        let columns =
-            ["accesses", "share", "bytes", "from", "to", "offset", "function", "instruction", "source"];
+        let columns = [
+            "accesses",
+            "share",
+            "bytes",
+            "access",
+            "memory",
+            "from",
+            "to",
+            "offset",
+            "function",
+            "instruction",
+            "source",
+        ];
         let of_values: &[&str] = if self.has_values { &["least value", "greatest value"] } else { &[] };
         let mut table = Table::new("by_instruction", columns.iter().chain(of_values).copied());
         let listing = Listing::of(program.module, rows.iter().map(|(site, _)| (site.function, site.offset)));
-        for (Site { function, offset, .. }, counts) in rows {
+        for (Site { function, offset, kind, memory, .. }, counts) in rows {
             let of_values =
                 |of: fn((u64, u64)) -> u64| counts.values.map_or(Cell::None, |both| Cell::Hex(of(both)));
             let cells = [
                 counts.accesses.into(),
                 Cell::share(counts.accesses, total),
                 counts.bytes.into(),
+                name_of(kind).into(),
+                memory.into(),
                 Cell::Hex(counts.least),
                 Cell::Hex(counts.greatest),
                 program.offset(function, offset),
