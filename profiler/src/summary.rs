@@ -272,14 +272,9 @@ fn finish(rows: &mut [Row], edges: &[Edge], circles: &HashMap<u32, u32>, units: 
             let from = from_others.get(&row.index).copied().unwrap_or_default();
             let total = Estimate::within(from.value, from.value - from.below, from.high());
             let outside = from_outside.get(&row.index).copied().unwrap_or_default();
-            let total = match from.value > outside.value {
-                true => {
-                    let longest = row.report.latency_ns.as_ref().map_or(0.0, |latency| latency.max);
-                    let least = (outside.value - outside.below).max(own.low).max(longest);
-                    Estimate { low: total.low.min(least), ..total }
-                }
-                false => total,
-            };
+            let longest = row.report.latency_ns.as_ref().map_or(0.0, |latency| latency.max);
+            let least = (outside.value - outside.below).max(own.low).max(longest);
+            let total = Estimate { low: total.low.min(least), ..total };
             let most = into_circle.get(&circle).copied().unwrap_or_default();
             row.report.total_ns = Some(if most.value > 0.0 && most.high() < total.value {
                 Estimate::within(most.value, (most.value - most.below).min(total.low), most.high())
@@ -372,9 +367,14 @@ mod tests {
 
     /// A row of a function that was called once, for `ticks` ticks.
     fn row(index: u32, ticks: f64, units: &Units) -> Row {
+        row_of_calls(index, &[ticks], units)
+    }
+
+    /// A row of a function whose calls took these ticks.
+    fn row_of_calls(index: u32, calls: &[f64], units: &Units) -> Row {
         let mut strata = Strata::default();
-        strata.counted(1, 1.0);
-        strata.timed(ticks);
+        strata.counted(calls.len() as u64, 1.0);
+        calls.iter().for_each(|ticks| strata.timed(*ticks));
         let measured = Measured::new(c"function", c"object", index as usize);
         let report = measured.report(&strata, &OpenCalls::default(), units).expect("it was called");
         Row { index, all: report.total_ns, report, windows: f64::INFINITY, is_complete: true }
@@ -453,13 +453,9 @@ mod tests {
     fn calls_from_a_cycle_may_be_nested() {
         let units = Units { ticks_per_ns: 1.0, resolution: 1, thread_time: 2e7 };
         let timed = |index: u32, calls: &[f64]| {
-            let mut strata = Strata::default();
-            strata.counted(calls.len() as u64, 1.0);
-            calls.iter().for_each(|ticks| strata.timed(*ticks));
-            let measured = Measured::new(c"function", c"object", index as usize);
-            let mut report = measured.report(&strata, &OpenCalls::default(), &units).expect("it was called");
-            report.latency_ns = Some(latency(calls[0]));
-            Row { index, all: report.total_ns, report, windows: f64::INFINITY, is_complete: true }
+            let mut row = row_of_calls(index, calls, &units);
+            row.report.latency_ns = Some(latency(calls[0]));
+            row
         };
         let mut rows = [timed(1, &[1.5e7]), timed(2, &[1.5e7, 5e6]), timed(3, &[1.3e7, 3e6])];
         let exact = Estimate::exact;

@@ -29,9 +29,9 @@ pub struct Flow<'m> {
     /// The indices of the instructions at which control continues when the function catches an
     /// exception.
     pub handlers: BTreeSet<usize>,
-    /// The handlers at which control arrives from outside: all but loops that are repeated by an
-    /// exception that is caught in them. A loop may be both.
+    /// Those at which control arrives from outside.
     entered: BTreeSet<usize>,
+    /// Loops that are repeated by an exception that is caught in them. A loop may be both.
     repeated: BTreeSet<usize>,
 }
 
