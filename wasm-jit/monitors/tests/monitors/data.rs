@@ -138,15 +138,23 @@ const MEMORY: &str = "(module (memory 2)
         (memory.fill (i32.const 60) (i32.const 0) (i32.const 8))
         (memory.copy (i32.const 8192) (i32.const 0) (i32.const 65))))";
 
+/// Runs a module with the monitor `memory`. Returns what has observed it, and its trace.
+fn traced(text: &str, request: &str, run: impl FnOnce(&Observed)) -> (Observed, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let session = Session::new(&module, Output::directory(directory.path()).unwrap());
+    session.enable(request.parse().unwrap()).unwrap();
+    let observed = Observed { module, session };
+    run(&observed);
+    observed.session.write().unwrap();
+    let file = if request.contains("json") { "memory.trace.jsonl" } else { "memory.trace" };
+    let trace = std::fs::read_to_string(directory.path().join(file)).unwrap();
+    (observed, trace)
+}
+
 #[test]
 fn accesses_have_addresses_and_pages() {
-    let directory = tempfile::tempdir().unwrap();
-    let module = Module::new(&Engine::default(), MEMORY).unwrap();
-    let session = Session::new(&module, Output::directory(directory.path()).unwrap());
-    session.enable("memory{trace}".parse().unwrap()).unwrap();
-    let observed = Observed { module, session };
-    observed.call("run", 3).unwrap();
-    observed.session.write().unwrap();
+    let (observed, trace) = traced(MEMORY, "memory{trace}", |observed| observed.call("run", 3).unwrap());
     let report = observed.report("memory");
     assert_eq!((report.get("loads"), report.get("bytes_of_loads")), (Some(4), Some(3 + 65)));
     assert_eq!((report.get("stores"), report.get("bytes_of_stores")), (Some(5), Some(3 * 8 + 8 + 65)));
@@ -165,7 +173,6 @@ fn accesses_have_addresses_and_pages() {
         rows(&report, "by_page", 6),
         ["7 58% 0 0x0 4 0x40", "3 25% 0 0x1000 1 0x1000", "2 17% 0 0x2000 2 0x2000"]
     );
-    let trace = std::fs::read_to_string(directory.path().join("memory.trace")).unwrap();
     let lines: Vec<_> = trace.lines().map(|line| line.rsplit_once(" 0x").unwrap().0).collect();
     assert_eq!(
         lines,
@@ -192,18 +199,11 @@ fn accesses_have_their_memory_and_direction() {
     let text = "(module (memory 1) (memory $other 1)
         (func (export \"run\") (param i32)
             (memory.copy $other 0 (i32.const 16) (i32.const 32) (i32.const 4))))";
-    let directory = tempfile::tempdir().unwrap();
-    let module = Module::new(&Engine::default(), text).unwrap();
-    let session = Session::new(&module, Output::directory(directory.path()).unwrap());
-    session.enable("memory{trace}".parse().unwrap()).unwrap();
-    let observed = Observed { module, session };
-    observed.call("run", 0).unwrap();
-    observed.session.write().unwrap();
+    let (observed, trace) = traced(text, "memory{trace}", |observed| observed.call("run", 0).unwrap());
     assert_eq!(
         rows(&observed.report("memory"), "by_instruction", 7),
         ["1 50% 4 load 0 0x20 0x23", "1 50% 4 store 1 0x10 0x13"]
     );
-    let trace = std::fs::read_to_string(directory.path().join("memory.trace")).unwrap();
     let lines: Vec<_> = trace.lines().map(|line| line.rsplit_once(" 0x").unwrap().0).collect();
     assert_eq!(lines, ["load 0x20 4", "store 1:0x10 4"]);
 }
@@ -223,14 +223,8 @@ const VALUES: &str = "(module (memory 2)
 /// The values of stores, and the results of loads and atomic operations. The last operation traps.
 #[test]
 fn accesses_have_values() {
-    let directory = tempfile::tempdir().unwrap();
-    let module = Module::new(&Engine::default(), VALUES).unwrap();
-    let session = Session::new(&module, Output::directory(directory.path()).unwrap());
-    session.enable("memory{trace,values}".parse().unwrap()).unwrap();
-    let observed = Observed { module, session };
-    observed.call("run", 2).unwrap_err();
-    observed.session.write().unwrap();
-    let trace = std::fs::read_to_string(directory.path().join("memory.trace")).unwrap();
+    let (observed, trace) =
+        traced(VALUES, "memory{trace,values}", |observed| _ = observed.call("run", 2).unwrap_err());
     // Without the instruction's offset.
     let fields = |line: &str| {
         let fields: Vec<_> = line.split(' ').collect();
@@ -312,18 +306,8 @@ fn traces_have_the_values_that_hooks_observe() {
 /// Lines of JSON have the figures of the text.
 #[test]
 fn accesses_are_json_on_request() {
-    let directory = tempfile::tempdir().unwrap();
-    let traces =
-        [("memory{trace,values}", "memory.trace"), ("memory{trace,values,json}", "memory.trace.jsonl")];
-    let [text, json] = traces.map(|(request, file)| {
-        let module = Module::new(&Engine::default(), VALUES).unwrap();
-        let session = Session::new(&module, Output::directory(directory.path()).unwrap());
-        session.enable(request.parse().unwrap()).unwrap();
-        let observed = Observed { module, session };
-        observed.call("run", 2).unwrap_err();
-        observed.session.write().unwrap();
-        std::fs::read_to_string(directory.path().join(file)).unwrap()
-    });
+    let [text, json] = ["memory{trace,values}", "memory{trace,values,json}"]
+        .map(|request| traced(VALUES, request, |observed| _ = observed.call("run", 2).unwrap_err()).1);
     let line = |line: &str| {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
         assert_eq!((line["memory"].as_u64(), line["function"].as_u64()), (Some(0), Some(0)), "{line}");
