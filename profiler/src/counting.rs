@@ -10,6 +10,8 @@
 //!    counter. About ten microseconds later it reads the counters and the processor time of all
 //!    threads that execute probes, and again after [`LENGTH`]. Then it deactivates the probes. The
 //!    probes do not read a clock, and the program takes no part in opening or closing the window.
+//!    While the program has one thread, the counter is not incremented by a locked instruction,
+//!    which would take most of the probe's time on some processors.
 //! 2. Each counted call represents the processor time of the threads in the stratum, divided by
 //!    that in the window. Neither includes time in which threads wait or are preempted.
 //! 3. A fixed number of calls after the counting window is timed. [`crate::strata`] combines the
@@ -91,7 +93,11 @@ pub(crate) fn is_possible() -> bool {
 /// The number of functions that are counted in one window: at least 1. They are the first ones of
 /// those with these calls per nanosecond.
 pub(crate) fn room(rates: impl Iterator<Item = f64>) -> usize {
-    let cost = cost();
+    room_at(cost(!thread::are_many()), rates)
+}
+
+/// As [`room`], if a counting probe delays the program by `cost`.
+fn room_at(cost: f64, rates: impl Iterator<Item = f64>) -> usize {
     let sum = |sum: &mut f64, rate: f64| {
         *sum += rate * cost;
         Some(*sum)
@@ -106,7 +112,9 @@ pub(crate) fn window(functions: &[&Function], random: f64) -> Option<Vec<Count>>
     if !functions.iter().all(|function| function.stop()) {
         return None;
     }
-    let begins = |function: &&&Function| function.begin_counting(schedule::switch_on_counting);
+    let is_alone = !thread::are_many();
+    let switch_on = if is_alone { schedule::switch_on_counting_alone } else { schedule::switch_on_counting };
+    let begins = |function: &&&Function| function.begin_counting(switch_on);
     let begun = functions.iter().take_while(begins).count();
     if begun < functions.len() {
         functions[..begun].iter().for_each(|function| function.end_counting());
@@ -120,9 +128,10 @@ pub(crate) fn window(functions: &[&Function], random: f64) -> Option<Vec<Count>>
         function.end_counting();
     }
     let passed = after.since(&before);
-    let counting = passed.calls.iter().sum::<u64>() as f64 * cost();
+    let counting = passed.calls.iter().sum::<u64>() as f64 * cost(is_alone);
     // Calls during the warm-up are not counted; they are at most this part of the counted ones.
     SPENT.fetch_add((counting * (1.0 + WARM_UP.end / LENGTH)) as u64, Relaxed);
+    // If a second thread has just begun, some calls may be missing.
     let error = if thread::are_many() { SHARED_ERROR } else { COUNTING_ERROR };
     passed.counts(counting, error * counting)
 }
@@ -137,9 +146,10 @@ pub(crate) fn spent_in_probes() -> f64 {
     governor::nanoseconds(thread::spent()) + SPENT.load(Relaxed) as f64
 }
 
-/// The time by which a counting probe delays the program, in nanoseconds.
-fn cost() -> f64 {
-    DELAY * governor::nanoseconds(1) * fire::counting_cost()
+/// The time by which a counting probe delays the program, in nanoseconds; `alone` if that has one
+/// thread.
+fn cost(alone: bool) -> f64 {
+    DELAY * governor::nanoseconds(1) * fire::counting_cost(alone)
 }
 
 /// Clocks and counters at one moment, or the differences of two readings. Times are in nanoseconds.
@@ -251,10 +261,9 @@ mod tests {
         governor::Governor::new(None, false, 2.0);
         static FUNCTION: LazyLock<Function> = LazyLock::new(Function::default);
         fire::calibrate(0, &FUNCTION);
-        assert!(cost() > 0.0);
-        let rate = LOAD / cost() / 3.5;
-        assert_eq!(room([rate; 10].into_iter()), 3);
-        assert_eq!(room([100.0 * rate; 10].into_iter()), 1);
-        assert_eq!(room([1e-9; 10].into_iter()), 10);
+        assert!(cost(true) > 0.0 && cost(false) > 0.0);
+        let rate = LOAD / cost(true) / 3.5;
+        let room = |rate| room_at(cost(true), [rate; 10].into_iter());
+        assert_eq!([rate, 100.0 * rate, 1e-9].map(room), [3, 1, 10]);
     }
 }

@@ -140,9 +140,7 @@ impl Ids {
         let switched = |probes: Arc<dyn Probes>| match function {
             _ if is_exit => probes.switch_exits(number, function.is_some()),
             None => probes.switch_entry(number, EntryProbe::Off),
-            Some(function) if std::ptr::fn_addr_eq(function, fire::COUNT) => {
-                probes.switch_entry(number, EntryProbe::Counted)
-            }
+            Some(function) if fire::is_counting(function) => probes.switch_entry(number, EntryProbe::Counted),
             Some(_) => probes.switch_entry(number, EntryProbe::Timed),
         };
         match self.0.upgrade().is_some_and(switched) {

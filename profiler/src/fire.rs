@@ -26,6 +26,9 @@ static UNSEEN_PART: AtomicU64 = AtomicU64::new(0);
 /// The cost of a counting probe, in thousandths of a tick.
 static COUNTING: AtomicU64 = AtomicU64::new(0);
 
+/// The same for a program with one thread.
+static COUNTING_ALONE: AtomicU64 = AtomicU64::new(0);
+
 /// The measured latency of a call to an empty function, in thousandths of a tick. It is a mean,
 /// because some processors' counters advance in steps (of 26 ticks on AMD family 26), which are
 /// longer than such a call.
@@ -46,9 +49,23 @@ pub(crate) const EXIT: ProbeFn = exit;
 /// The probe function of entries in counting windows ([`crate::counting`]).
 pub(crate) const COUNT: ProbeFn = count;
 
+/// The same in a program with one thread.
+pub(crate) const COUNT_ALONE: ProbeFn = count_alone;
+
+/// Whether this probe function only counts.
+pub(crate) fn is_counting(function: ProbeFn) -> bool {
+    [COUNT, COUNT_ALONE].iter().any(|count| std::ptr::fn_addr_eq(function, *count))
+}
+
 unsafe extern "C" fn count(id: ProbeId, _call_site: usize, _this_fn: usize) {
     if let Some(probe) = Function::of_probe(id) {
         probe.function.count();
+    }
+}
+
+unsafe extern "C" fn count_alone(id: ProbeId, _call_site: usize, _this_fn: usize) {
+    if let Some(probe) = Function::of_probe(id) {
+        probe.function.count_alone();
     }
 }
 
@@ -285,7 +302,7 @@ pub(crate) const CALLS: u32 = 16;
 pub(crate) fn calibrate_with(function: &Function, calibrated: &mut dyn Calibrated) {
     const ROUNDS: usize = 200;
     let Some(thread) = Thread::current() else { return };
-    for figure in [&EMPTY, &RESOLUTION, &UNSEEN, &COUNTING] {
+    for figure in [&EMPTY, &RESOLUTION, &UNSEEN, &COUNTING, &COUNTING_ALONE] {
         figure.store(0, Ordering::Relaxed);
     }
     let spent = || thread.overhead.load(Ordering::Relaxed);
@@ -319,7 +336,9 @@ pub(crate) fn calibrate_with(function: &Function, calibrated: &mut dyn Calibrate
     store_empty(&mut empty);
     let calls = u64::from(CALLS);
     store_unseen(timed.saturating_sub(without) / (2 * calls), seen / (2 * calls));
-    COUNTING.store(1000 * counted.saturating_sub(without) / calls, Ordering::Relaxed);
+    for figure in [&COUNTING, &COUNTING_ALONE] {
+        figure.store(1000 * counted.saturating_sub(without) / calls, Ordering::Relaxed);
+    }
 }
 
 /// Measures the probes themselves, on a function without probes at this index, which is not
@@ -355,18 +374,21 @@ pub(crate) fn calibrate(index: u32, function: &'static Function) {
         seen[round] = of_probes / REPEAT;
     }
     function.reset();
-    let mut counting: [u64; ROUNDS] = std::array::from_fn(|_| {
+    let time = |count: fn(&Function)| {
         let begin = tsc::now();
-        (0..REPEAT).for_each(|_| timed_count(function));
+        (0..REPEAT).for_each(|_| count(function));
         1000 * tsc::now().wrapping_sub(begin) / REPEAT
-    });
+    };
+    let mut counting: [u64; ROUNDS] = std::array::from_fn(|_| time(timed_count));
+    let mut alone: [u64; ROUNDS] = std::array::from_fn(|_| time(timed_count_alone));
     store_empty(&mut empty);
-    for times in [&mut unseen, &mut seen, &mut counting] {
+    for times in [&mut unseen, &mut seen, &mut counting, &mut alone] {
         times.sort_unstable();
     }
     // The lower quartile: slower rounds were disturbed.
     store_unseen(unseen[ROUNDS / 4], seen[ROUNDS / 4]);
     COUNTING.store(counting[ROUNDS / 4], Ordering::Relaxed);
+    COUNTING_ALONE.store(alone[ROUNDS / 4], Ordering::Relaxed);
 }
 
 /// Stores the mean and the typical latency of empty calls.
@@ -394,9 +416,17 @@ fn timed_count(function: &Function) {
     function.count();
 }
 
-/// The measured cost of a counting probe, in ticks.
-pub(crate) fn counting_cost() -> f64 {
-    COUNTING.load(Ordering::Relaxed) as f64 / 1000.0
+/// A call as counted by [`count_alone`].
+#[inline(never)]
+fn timed_count_alone(function: &Function) {
+    std::hint::black_box(Function::of_probe(std::hint::black_box(ProbeId(0))));
+    function.count_alone();
+}
+
+/// The measured cost of a counting probe, in ticks; `alone` for a program with one thread.
+pub(crate) fn counting_cost(alone: bool) -> f64 {
+    let cost = if alone { &COUNTING_ALONE } else { &COUNTING };
+    cost.load(Ordering::Relaxed) as f64 / 1000.0
 }
 
 /// The mean latency of a call to an empty function, in ticks. It is part of the ticks of each
@@ -421,6 +451,23 @@ mod tests {
             .map(|(ticks, overhead)| without_probes(ticks, overhead));
         UNSEEN_PART.store(part, Ordering::Relaxed);
         assert_eq!(found, [(1000, 0), (800, 100), (250, 250), (500, 500)]);
+    }
+
+    /// Whether the program has one thread or several decides only how fast calls are counted.
+    #[test]
+    fn both_counting_probes_count_each_call_of_their_function() {
+        let index = FUNCTIONS.push_with(|_| Function::default()).unwrap() as u32;
+        let function = FUNCTIONS.get(index as usize).unwrap();
+        // No provider has this probe.
+        let id = ProbeId(50_000);
+        Function::adopt(index, id, ProbeType::Entry).unwrap();
+        for (number, count) in (1..).zip([COUNT, COUNT_ALONE, COUNT, COUNT_ALONE]) {
+            assert!(is_counting(count));
+            // SAFETY: as the site of this probe would.
+            unsafe { count(id, 0, 0) };
+            assert_eq!(function.calls(), number);
+        }
+        assert!(!is_counting(ENTRY));
     }
 
     #[test]

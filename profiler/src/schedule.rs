@@ -797,6 +797,10 @@ pub(crate) fn switch_on_counting(id: ProbeId) {
     switch_on_with(id, fire::COUNT);
 }
 
+pub(crate) fn switch_on_counting_alone(id: ProbeId) {
+    switch_on_with(id, fire::COUNT_ALONE);
+}
+
 fn switch_on_with(id: ProbeId, function: ProbeFn) {
     // A refusal concerns a library that was unloaded, or a site that something else has patched:
     // nothing to measure there. SAFETY: the probe functions are never unloaded, and keep the
