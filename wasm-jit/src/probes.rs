@@ -80,7 +80,7 @@
 //! | a stub that executes functions itself | about 200 to 400 for each |
 //! | a stub that calls closures | 200 to 450 for the first, about 90 for each further one |
 //! | a stub that only records | about 150 to 300 for each record |
-//! | a generic probe | 24 for each local and operand at its place |
+//! | a place with generic probes | 32 for each local and operand there, kept until the module's code is freed |
 //!
 //! At its peak, a process with probes at all of very many instructions was measured to take 950
 //! bytes for each probe that counts, and up to 2,800 for each that calls a closure.

@@ -45,6 +45,32 @@ fn at(offset: u32) -> Location {
 
 const ENTRY: Location = Location { function: 0, place: Place::Entry };
 
+/// The first probe at another place may compile the function again.
+#[test]
+fn metadata_have_the_address_in_the_most_recent_version() {
+    static FIRED: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn fire(_: ProbeId, site: usize, _: usize) {
+        FIRED.store(site as u64, Ordering::Relaxed);
+    }
+    for sites in ALL_SITES {
+        let module = module(&engine(sites), "versions");
+        let offsets = offsets(&module);
+        let id = module.probe_id(at(offsets[4])).unwrap();
+        // SAFETY: `fire` is never unloaded, and only stores.
+        unsafe { fastinst::activate(id, fire) }.unwrap();
+        for offset in [4, 6, 3, 0].map(|place| offsets[place]) {
+            let other = module.probe(ProbeSpec { location: at(offset), kind: Kind::Empty }).unwrap();
+            other.activate().unwrap();
+            assert_eq!(run(&module, 21), 42);
+            let (site, body) =
+                fastinst::with_metadata(id, |probe| (probe.site_address, probe.body_start..probe.body_end))
+                    .unwrap();
+            assert_eq!(FIRED.load(Ordering::Relaxed), site as u64, "{sites:?}, {offset}");
+            assert!(body.contains(&site), "{sites:?}, {offset}: {site:#x} in {body:x?}");
+        }
+    }
+}
+
 #[test]
 fn a_place_is_a_probe_of_fastinst() {
     type Found = (ProbeId, ProbeKind, String, Option<ModulePlace>);

@@ -106,7 +106,8 @@ pub(super) struct Run {
     #[arg(long)]
     pub(super) perf_map: bool,
 
-    /// Registers the names of functions with gdb
+    /// Registers the names of functions with gdb; with probes, tell it
+    /// `handle SIGILL nostop noprint pass`
     #[arg(long)]
     pub(super) gdb: bool,
 

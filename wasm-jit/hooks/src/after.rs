@@ -58,6 +58,7 @@ pub fn after<'a>(
         sites.push((site.function, site.offset));
     });
     let records = Records::new();
+    let (began, period) = (records.clone(), records.period());
     let (places, before): (Vec<_>, Vec<_>) = followers.into_iter().unzip();
     let sites: Arc<[(u32, u32)]> = sites.into();
     let completes = callback(move |number, instance, values| {
@@ -67,7 +68,7 @@ pub fn after<'a>(
             hook(&After { function, offset, next: *next, instance });
         }
     });
-    let begins = callback(move |number, _, values| records.begin(values[0], number, 0));
+    let begins = callback(move |number, _, values| began.begin(values[0], number, 0));
     let mut probes = Probes::default();
     // An instruction completes before the next one begins.
     for (number, place) in places.into_iter().enumerate() {
@@ -76,5 +77,5 @@ pub fn after<'a>(
     for (number, place) in specs.into_iter().enumerate() {
         probes.add(place, &begins, number, &[Bound::Frame]);
     }
-    Hook::new(probes.make(of)?)
+    Hook::with_period(probes.make(of)?, period, None)
 }

@@ -2,14 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use wasm_jit::probes::{Bound, InstanceId, Place, ProbeError};
 
 use crate::attach::{Instances, Probes, bodies, callback};
 use crate::call_form::CallForm;
-use crate::hook::Hook;
+use crate::hook::{Hook, Period};
 
 /// How control enters or leaves a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,8 +41,9 @@ pub struct FunctionEvent {
     pub instance: InstanceId,
 }
 
-/// The frames of a thread that were entered and not left: their functions and instances.
-type Frames = HashMap<u64, (u32, InstanceId)>;
+/// The frames of a thread that were entered and not left: their functions and instances, and the
+/// periods of the hook in which they were entered.
+type Frames = HashMap<u64, (u32, InstanceId, u64)>;
 
 thread_local! {
     /// The entered frames, by hook, which may have ended.
@@ -53,12 +54,13 @@ thread_local! {
 struct Entered {
     number: u64,
     alive: Arc<()>,
+    period: Period,
 }
 
 impl Entered {
     fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()) }
+        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()), period: Period::default() }
     }
 
     fn add(&self, frame: u64, function: u32, instance: InstanceId) {
@@ -69,18 +71,20 @@ impl Entered {
                 entered.retain(|_, (alive, _)| alive.strong_count() > 0);
             }
             let of_hook = || (Arc::downgrade(&self.alive), Frames::new());
-            entered.entry(self.number).or_insert_with(of_hook).1.insert(frame, (function, instance));
+            let (_, frames) = entered.entry(self.number).or_insert_with(of_hook);
+            frames.insert(frame, (function, instance, self.period.current()));
         });
     }
 
-    /// The instance of a frame that was entered, and not left.
+    /// The instance of a frame that was entered in this period of the hook, and not left.
     fn remove(&self, frame: u64, function: u32) -> Option<InstanceId> {
         let removed = ENTERED.try_with(|entered| {
             let mut entered = entered.borrow_mut();
             let frames = entered.get_mut(&self.number).map(|(_, frames)| frames)?;
             if frames.get(&frame)?.0 == function { frames.remove(&frame) } else { None }
         });
-        removed.ok().flatten().map(|(_, instance)| instance)
+        let (_, instance, period) = removed.ok().flatten()?;
+        (period == self.period.current()).then_some(instance)
     }
 }
 
@@ -130,16 +134,13 @@ pub fn functions<'a>(
             probes.add((function, place), &tail, number, &[Bound::Frame]);
         }
     }
-    let is_active = Arc::new(AtomicBool::new(false));
-    let active = is_active.clone();
+    let period = entered.period.clone();
     let watch = of.module.watch_unwound(move |left| {
         // Not those of other functions, nor one that is left after its exit.
-        if let Some(instance) = entered.remove(left.frame, left.function)
-            && active.load(Ordering::Relaxed)
-        {
+        if let Some(instance) = entered.remove(left.frame, left.function) {
             let kind = FunctionEventKind::Unwound;
             hook(&FunctionEvent { function: left.function, frame: left.frame, kind, instance });
         }
     });
-    Hook::with_watch(probes.make(of)?, is_active, Some(watch))
+    Hook::with_period(probes.make(of)?, period, Some(watch))
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use wasm_jit::probes::{Probe, ProbeError, UnwoundWatch, activate_all, deactivate_all};
 
@@ -15,23 +15,22 @@ use wasm_jit::probes::{Probe, ProbeError, UnwoundWatch, activate_all, deactivate
 pub struct Hook {
     /// In the order in which probes of one place must fire.
     probes: Vec<Probe>,
-    /// Whether frames that are left are reported.
-    is_active: Arc<AtomicBool>,
+    period: Period,
     _watch: Option<UnwoundWatch>,
 }
 
 impl Hook {
     pub(crate) fn new(probes: Vec<Probe>) -> Result<Self, ProbeError> {
-        Self::with_watch(probes, Arc::default(), None)
+        Self::with_period(probes, Period::default(), None)
     }
 
-    /// Makes an active hook, whose state is kept in `is_active`.
-    pub(crate) fn with_watch(
+    /// Makes an active hook, for which `period` is known to its closures.
+    pub(crate) fn with_period(
         probes: Vec<Probe>,
-        is_active: Arc<AtomicBool>,
+        period: Period,
         watch: Option<UnwoundWatch>,
     ) -> Result<Self, ProbeError> {
-        let hook = Self { probes, is_active, _watch: watch };
+        let hook = Self { probes, period, _watch: watch };
         hook.activate()?;
         Ok(hook)
     }
@@ -41,7 +40,7 @@ impl Hook {
     /// # Errors
     /// As [`Probe::activate`]. The hook is then off.
     pub fn activate(&self) -> Result<(), ProbeError> {
-        self.is_active.store(true, Ordering::Relaxed);
+        self.period.begin();
         let on: Result<(), ProbeError> = activate_all(&self.probes).into_iter().collect();
         if on.is_err() {
             let _ = self.deactivate();
@@ -55,7 +54,7 @@ impl Hook {
     /// # Errors
     /// As [`Probe::deactivate`]. Some of the hook's probes may still be on.
     pub fn deactivate(&self) -> Result<(), ProbeError> {
-        self.is_active.store(false, Ordering::Relaxed);
+        self.period.end();
         deactivate_all(&self.probes).into_iter().collect()
     }
 
@@ -68,5 +67,26 @@ impl Hook {
 impl fmt::Debug for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hook").field("probes", &self.probes.len()).finish_non_exhaustive()
+    }
+}
+
+/// The current period of a hook: an odd number while the hook is on, an even one while it is off.
+/// What was recorded in an earlier period is not reported: meanwhile, events were missed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Period(Arc<AtomicU64>);
+
+impl Period {
+    pub(crate) fn current(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn begin(&self) {
+        self.0.fetch_or(1, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        let next = |period: u64| (period % 2 == 1).then(|| period + 1);
+        // Fails if the hook is off.
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 }

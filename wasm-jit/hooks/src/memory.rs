@@ -38,7 +38,8 @@ pub struct Access {
     pub kind: AccessKind,
     /// The index of the memory in the module, imports included.
     pub memory: u32,
-    /// The address of the first byte: the operand plus the constant offset.
+    /// The address of the first byte: the operand plus the constant offset, modulo 2^64. (In a
+    /// 64-bit memory, an access whose sum is larger traps.)
     pub address: u64,
     /// The number of bytes that are accessed.
     pub size: u64,
@@ -91,7 +92,9 @@ pub fn memory<'a>(
     let of = of.into();
     let mut found = Found::default();
     each_site(of.module, filter, |site, flow, index| found.add(site, flow, index));
-    Hook::new(probes(found, hook).make(of)?)
+    let records = Records::new();
+    let period = records.period();
+    Hook::with_period(probes(found, records, hook).make(of)?, period, None)
 }
 
 /// Accesses to observe.
@@ -116,7 +119,7 @@ impl Found {
 }
 
 /// The probes of accesses.
-fn probes(found: Found, hook: impl Fn(&Access) + Send + Sync + 'static) -> Probes {
+fn probes(found: Found, records: Records, hook: impl Fn(&Access) + Send + Sync + 'static) -> Probes {
     let Found { sites: found, followers } = found;
     let sites = found.clone();
     let event = move |number: usize, instance: InstanceId, address: u64, size: u64, value: &[u64]| {
@@ -129,13 +132,13 @@ fn probes(found: Found, hook: impl Fn(&Access) + Send + Sync + 'static) -> Probe
     };
     let event = std::sync::Arc::new(event);
     let known = sites.clone();
-    let (records, completed) = (Records::new(), event.clone());
+    let (began, completed) = (records.clone(), event.clone());
     let completes = callback(move |number, instance, values| {
         if let Some((_, address)) = records.complete(values[0], &[number]) {
             completed(number, instance, address, known[number].2.size, &values[1..]);
         }
     });
-    let begins = callback(move |number, _, values| records.begin(values[0], number, values[1]));
+    let begins = callback(move |number, _, values| began.begin(values[0], number, values[1]));
     let known = sites.clone();
     let stores = callback(move |number, instance, values| match known[number].2 {
         Known { form: Form::Bulk { .. }, .. } => event(number, instance, values[0], values[1], &values[2..]),

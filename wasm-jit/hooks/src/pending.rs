@@ -14,50 +14,62 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number for the records of a hook.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Records(u64);
+use crate::hook::Period;
+
+/// The records of a hook.
+#[derive(Clone, Debug)]
+pub(crate) struct Records {
+    number: u64,
+    period: Period,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
     frame: u64,
     site: usize,
     value: u64,
+    /// The [`Period`] in which it was made.
+    period: u64,
 }
 
 thread_local! {
-    /// The frames of one hook in descending order: the innermost last.
-    static RECORDS: RefCell<HashMap<Records, Vec<Record>>> = RefCell::default();
+    /// By the number of the hook: its frames in descending order: the innermost last.
+    static RECORDS: RefCell<HashMap<u64, Vec<Record>>> = RefCell::default();
 }
 
 impl Records {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), period: Period::default() }
+    }
+
+    /// The current period of the hook.
+    pub(crate) fn period(&self) -> Period {
+        self.period.clone()
     }
 
     /// Records that an instruction of a frame has begun.
-    pub(crate) fn begin(self, frame: u64, site: usize, value: u64) {
+    pub(crate) fn begin(&self, frame: u64, site: usize, value: u64) {
         // Programs that run while their thread ends have no records.
         let _ = RECORDS.try_with_borrow_mut(|all| {
-            let records = all.entry(self).or_default();
+            let records = all.entry(self.number).or_default();
             while records.pop_if(|record| record.frame <= frame).is_some() {}
-            records.push(Record { frame, site, value });
+            records.push(Record { frame, site, value, period: self.period.current() });
         });
     }
 
     /// Called when control has reached an instruction that follows these: returns the one of them
-    /// that has begun in this frame, if any.
-    pub(crate) fn complete(self, frame: u64, sites: &[usize]) -> Option<(usize, u64)> {
+    /// that has begun in this frame and in this period of the hook, if any.
+    pub(crate) fn complete(&self, frame: u64, sites: &[usize]) -> Option<(usize, u64)> {
         let taken = RECORDS.try_with_borrow_mut(|all| {
-            let records = all.get_mut(&self)?;
+            let records = all.get_mut(&self.number)?;
             while records.pop_if(|record| record.frame < frame).is_some() {}
             let is_it = |record: &mut Record| record.frame == frame && sites.contains(&record.site);
             let record = records.pop_if(is_it)?;
             if records.is_empty() {
-                all.remove(&self);
+                all.remove(&self.number);
             }
-            Some((record.site, record.value))
+            (record.period == self.period.current()).then_some((record.site, record.value))
         });
         taken.ok().flatten()
     }

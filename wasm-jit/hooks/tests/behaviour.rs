@@ -7,8 +7,8 @@ use wasm_jit::probes::{InstanceId, ProbeError, Scope};
 use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Engine, Func, Instance, Module, Store, Table, Trap, Val};
 use wasm_jit_hooks::{
-    Access, AccessKind, After, Branch, BranchKind, Callee, FunctionEvent, FunctionEventKind, Site, after,
-    blocks, branches, calls, functions, memory,
+    Access, AccessKind, After, Branch, BranchKind, Callee, FunctionEvent, FunctionEventKind, Hook, Site,
+    after, blocks, branches, calls, functions, memory,
 };
 
 /// A program with calls, loops, branches, loads and stores.
@@ -310,6 +310,46 @@ fn frames_are_left_by_interrupts() {
         }
         assert_eq!(open, []);
     }
+}
+
+/// Calls `run` with 0, during which the hook is switched off, and with 1, during which it is
+/// switched on again.
+fn run_between(module: &Module, hook: Hook) -> [Result<(), Option<Trap>>; 2] {
+    let hook = Arc::new(hook);
+    let mut store = Store::new(module.engine(), ());
+    let switch = Func::wrap(&mut store, move |on: i32| {
+        let switched = if on == 0 { hook.deactivate() } else { hook.activate() };
+        switched.unwrap();
+    })
+    .unwrap();
+    let instance = Instance::new(&mut store, module, &[switch.into()]).unwrap();
+    let run = instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap();
+    [0, 1].map(|on| run.call(&mut store, on).map_err(|error| error.trap()))
+}
+
+/// Both calls have frames at the same address.
+#[test]
+fn what_began_before_a_hook_was_switched_off_is_not_reported_when_it_is_on_again() {
+    let module = |body: &str| {
+        let text = format!(
+            "(module (import \"\" \"\" (func $switch (param i32)))
+                (func (export \"run\") (param i32) (call $switch (local.get 0)) {body}))"
+        );
+        Module::new(&Engine::default(), text).unwrap()
+    };
+    let entered = module("(if (local.get 0) (then unreachable))");
+    let log = Log::default();
+    let hook = functions(&entered, |_| true, logging::<FunctionEvent>(&log)).unwrap();
+    assert_eq!(run_between(&entered, hook), [Ok(()), Err(Some(Trap::UnreachableCodeReached))]);
+    let kinds: Vec<_> = log.lock().unwrap().iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [FunctionEventKind::Entry]);
+
+    let began = module("nop");
+    let log = Log::default();
+    let is_call = |site: &Site<'_>| matches!(site.operator, Operator::Call { .. });
+    let hook = after(&began, is_call, logging::<After>(&log)).unwrap();
+    assert_eq!(run_between(&began, hook), [Ok(()), Ok(())]);
+    assert_eq!(log.lock().unwrap().len(), 0);
 }
 
 fn main_of(module: &Module) -> i64 {

@@ -27,8 +27,9 @@ use crate::vmctx::VmContext;
 /// While a function calls another one, its operands are those below the arguments of the call.
 ///
 /// The first accessor of a frame of a function may cause a version of the function to be compiled.
-/// The function keeps this version, which executes a few more instructions at each return, until
-/// the module's code is freed.
+/// The function keeps this version until the module's code is freed, with the places of all probes
+/// that had been made in it, and with a few more instructions at each return. A loop that had
+/// probes at all of its instructions has then been seen to take twice as long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameAccessor {
     store: StoreId,

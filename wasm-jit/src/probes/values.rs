@@ -56,8 +56,9 @@ pub enum Bound {
     /// result's index, as a 64-bit integer.
     ResultLane(u32, Lane),
     /// The address that the instruction accesses in its memory: the address operand plus the
-    /// constant offset. Only for loads, stores and atomic operations. An access beyond the end
-    /// of the memory traps after the probe has fired.
+    /// constant offset, modulo 2^64 (in a 64-bit memory, a sum beyond that traps). Only for loads,
+    /// stores and atomic operations. An access beyond the end of the memory traps after the probe
+    /// has fired.
     Address,
     /// At the [exit](super::Place::Exit) of a function, one of its results, by its index.
     Result(u32),

@@ -11,7 +11,7 @@ use super::redirect;
 use super::stack;
 use super::store::{Failure, StoreArea, StoreInner, StoreOpaque};
 use crate::error::Error;
-use crate::trap::{self, Raised, WasmBacktrace};
+use crate::trap::{self, Raised, Trap, WasmBacktrace};
 use crate::vmctx::{VmContext, VmFuncRef};
 
 /// The type of an entry trampoline.
@@ -126,6 +126,14 @@ unsafe fn invoke_in(
         let on_another_stack = !stack::is_current((*area).execution.stack.top(), limit_around);
         if on_another_stack {
             (*area).execution.vm.stack_limit = stack::limit((*store).engine.max_wasm_stack());
+        }
+        // Functions without calls do not compare the stack pointer with the limit, and host
+        // functions may have used the stack below it.
+        if stack::pointer() < (*area).execution.vm.stack_limit {
+            if on_another_stack {
+                (*area).execution.vm.stack_limit = limit_around;
+            }
+            return Err(Error::Trap { trap: Trap::StackOverflow, backtrace: WasmBacktrace::default() });
         }
         let collections = (*store).collections;
         let call = || {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use wasm_jit::probes::{
-    Bound, Callback, Kind, Location, NO_FUNCTION, NativeFn, OTHER_FUNCTION, Place, ProbeError, ProbeSpec,
-    ValueError, Values,
+    Bound, Callback, GenericFn, Kind, Location, NO_FUNCTION, NativeFn, OTHER_FUNCTION, Place, ProbeError,
+    ProbeSpec, ValueError, Values,
 };
 use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Error, Func, Instance, Linker, Module, Store, Table, Trap, ValType};
@@ -28,6 +28,52 @@ fn logging(log: &Arc<Mutex<Vec<Vec<u64>>>>) -> Callback {
 
 fn callback(function: Callback, values: impl Into<Values>) -> Kind {
     Kind::Callback { function, values: values.into() }
+}
+
+/// The code of a function without calls does not compare the stack pointer with the limit.
+#[test]
+fn closures_that_call_the_function_they_observe_overflow_the_stack() {
+    const LEAF: &str =
+        "(module (func (export \"f\") (param i32) (result i32) (i32.add (local.get 0) (i32.const 1))))";
+    let is_addition = |operator: &Operator<'_>| matches!(operator, Operator::I32Add);
+    let call = |module: &Module| {
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, module, &[]).unwrap();
+        instance.get_typed_func::<i32, i32>(&mut store, "f").unwrap().call(&mut store, 1)
+    };
+
+    let module = Module::new(&engine(), LEAF).unwrap();
+    let in_the_same_store = GenericFn::new(|frame| {
+        let instance = frame.instance();
+        let mut store = frame.store::<()>().expect("the type of the store");
+        instance.get_typed_func::<i32, i32>(&mut store, "f")?.call(&mut store, 1).map(|_| ())
+    });
+    let probe = module.probe(spec(&module, 0, is_addition, Kind::Generic(in_the_same_store))).unwrap();
+    probe.activate().unwrap();
+    let error = call(&module).unwrap_err();
+    assert_eq!(error.trap(), Some(Trap::StackOverflow));
+    drop(probe);
+    assert_eq!(call(&module).unwrap(), 2);
+
+    let module = Module::new(&engine(), LEAF).unwrap();
+    let overflows = Arc::new(AtomicU32::new(0));
+    let in_another_store = {
+        let (observed, overflows) = (Mutex::new(Some(module.clone())), overflows.clone());
+        Callback::new(move |_| {
+            let module = observed.lock().unwrap().clone().expect("not taken yet");
+            match call(&module) {
+                Ok(_) => {}
+                Err(error) if error.trap() == Some(Trap::StackOverflow) => {
+                    overflows.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        })
+    };
+    let probe = module.probe(spec(&module, 0, is_addition, callback(in_another_store, []))).unwrap();
+    probe.activate().unwrap();
+    assert_eq!(call(&module).unwrap(), 2);
+    assert_eq!(overflows.load(Ordering::Relaxed), 1);
 }
 
 /// The closure of a dropped probe may still be called by another thread, so it lives as long as the

@@ -103,7 +103,7 @@ impl FunctionCompiler<'_> {
         let is_flag = |val: Val| matches!(val, Val::Flag(_));
         let fuel = Mem::base(SCRATCH, FUEL);
         self.asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
-        if self.stack.iter().any(|operand| is_flag(operand.val)) {
+        if self.stack.last().is_some_and(|operand| is_flag(operand.val)) {
             self.asm.float_from_bits(Width::W64, FLOAT_SCRATCH, Reg::RAX);
             self.asm.mov(Width::W64, Reg::RAX, fuel);
             self.asm.lea(Width::W64, Reg::RAX, Mem::base(Reg::RAX, UNKNOWN));

@@ -238,7 +238,7 @@ impl<'a> State<'a> {
             held: function.registers.held(),
             accessed: &function.scan.accessed,
             params: function.ty.params().len(),
-            flags_in_use: zero_flag.is_some() || function.stack.iter().any(is_flag),
+            flags_in_use: zero_flag.is_some() || function.stack.last().is_some_and(is_flag),
             zero_flag,
             load_is_done: function.instruction.load_is_done,
             is_plain: function.is_plain(),
@@ -273,7 +273,7 @@ impl<'a> State<'a> {
     /// Whether the instruction does a load that belongs to the previous one.
     #[must_use]
     pub fn has_pending_load(&self) -> bool {
-        self.stack.iter().any(|operand| matches!(operand.val, Val::Load(_)))
+        self.stack.last().is_some_and(|operand| matches!(operand.val, Val::Load(_)))
     }
 
     /// What the stub of a site here needs to know.
@@ -285,7 +285,7 @@ impl<'a> State<'a> {
         };
         AtSite {
             needs_flags: self.flags_in_use,
-            pending: self.stack.iter().filter_map(load).collect(),
+            pending: self.stack.last().and_then(load).into_iter().collect(),
             is_jump: self.is_jump,
         }
     }

@@ -60,9 +60,9 @@ struct Place {
     function_name: CString,
     kind: ProbeKind,
     place: ModulePlace,
+    /// Where it is in the module.
+    position: u32,
     function_address: usize,
-    site_address: usize,
-    body: (usize, usize),
     object_base: usize,
 }
 
@@ -110,8 +110,12 @@ impl Sites for Places {
         let mut metadata = ProbeMetadata::new(id, PROVIDER, place.kind);
         metadata.function_name = &place.function_name;
         metadata.function_address = place.function_address;
-        metadata.site_address = place.site_address;
-        (metadata.body_start, metadata.body_end) = place.body;
+        // Otherwise the image is being freed, as above.
+        if let Some(image) = self.image.upgrade() {
+            let (address, body) = image.site_address(place.place.function_index, place.position);
+            metadata.site_address = address;
+            (metadata.body_start, metadata.body_end) = body;
+        }
         metadata.object_path = &self.module_name;
         metadata.object_base = place.object_base;
         metadata.module_place = Some(place.place);
@@ -168,7 +172,6 @@ impl CodeImage {
         let is_entry = offset == 0;
         let is_exit = position == info.wasm_end;
         let name = Sections::of(&self.bytes).function_name(function);
-        let (site_address, body) = self.site_address(function, position);
         Place {
             probe,
             function_name: text(&name.unwrap_or_else(|| format!("[function {function}]"))),
@@ -182,9 +185,8 @@ impl CodeImage {
                 offset,
                 opcode: (!is_entry && !is_exit).then(|| self.opcode(position)),
             },
+            position,
             function_address: self.at(info.entry) as usize,
-            site_address,
-            body,
             object_base: self.memory().address(),
         }
     }
