@@ -204,6 +204,7 @@ fn documents() -> Vec<PathBuf> {
         "docs",
         "docs/design",
         "examples/own-monitor",
+        "examples/own-provider",
         "wordpatch",
         "wordpatch/model",
         "callpatch",
