@@ -514,7 +514,7 @@ by
     let observe = ["run", "--monitors", "wrong.mm", "app.wat"];
     for arguments in [&compile[..], &observe] {
         let ended = run(&directory, arguments);
-        assert_eq!((ended.status.code(), text(&ended.stdout)), (Some(1), ""));
+        assert_eq!((ended.status.code(), text(&ended.stdout)), (Some(2), ""));
         let message = text(&ended.stderr);
         assert!(message.contains("wrong.mm:1:1") && message.contains("`before`"), "{message}");
     }
