@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 use crate::options::{RunId, escape, split};
@@ -30,11 +30,23 @@ impl ScriptFormat {
     const NAMES: [(&'static str, Self); 4] =
         [("text", Self::Text), ("json", Self::Json), ("csv", Self::Csv), ("folded", Self::Folded)];
 
-    /// The format for a file name, by its extension: text, unless it is `json`, `csv` or `folded`.
-    #[must_use]
-    pub fn of_file(name: &str) -> Self {
-        let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
-        Self::NAMES.iter().find(|(name, _)| *name == extension).map_or(Self::Text, |(_, format)| *format)
+    /// The format for a file name, by its ending: `.txt`, `.json`, `.csv` or `.folded`; text if the
+    /// name has none.
+    ///
+    /// # Errors
+    /// [`Error::BadValue`]: another ending.
+    pub fn of_file(name: &str) -> Result<Self, Error> {
+        match Path::new(name).extension().map(|ending| ending.to_string_lossy()).as_deref() {
+            None | Some("txt") => Ok(Self::Text),
+            Some("json") => Ok(Self::Json),
+            Some("csv") => Ok(Self::Csv),
+            Some("folded") => Ok(Self::Folded),
+            Some(_) => {
+                let allowed = "a file name that ends in .txt, .json, .csv or .folded; or state the format: \
+                               --format text";
+                Err(Error::BadValue { key: "output", value: name.to_owned(), allowed: allowed.to_owned() })
+            }
+        }
     }
 
     /// The name of the format: `text`, `json`, `csv` or `folded`.
@@ -49,7 +61,7 @@ impl ScriptFormat {
     /// [`Error::BadValue`].
     pub fn named(name: &str) -> Result<Self, Error> {
         let found = Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| *format);
-        let allowed = || "text or json or csv".to_owned();
+        let allowed = || "text or json or csv or folded".to_owned();
         found.ok_or_else(|| Error::BadValue { key: "format", value: name.to_owned(), allowed: allowed() })
     }
 }
@@ -178,8 +190,14 @@ mod tests {
 
     #[test]
     fn the_extension_chooses_the_format() {
-        assert_eq!(ScriptFormat::of_file("a.json"), ScriptFormat::Json);
-        assert_eq!(ScriptFormat::of_file("a.%p.csv"), ScriptFormat::Csv);
-        assert_eq!(ScriptFormat::of_file("json"), ScriptFormat::Text);
+        let check =
+            |name: &str, expected| assert_eq!(ScriptFormat::of_file(name).unwrap(), expected, "{name}");
+        check("a.json", ScriptFormat::Json);
+        check("a.%p.csv", ScriptFormat::Csv);
+        check("a.folded", ScriptFormat::Folded);
+        check("a.txt", ScriptFormat::Text);
+        check("/dir.xml/json", ScriptFormat::Text);
+        let error = ScriptFormat::of_file("c.xml").unwrap_err().to_string();
+        assert!(error.contains("output=c.xml: expected a file name that ends in .txt, .json"), "{error}");
     }
 }

@@ -27,6 +27,11 @@ use serde_json::Value;
 #[doc = include_str!("../../docs/rust-api.md")]
 mod rust_api {}
 
+/// Compiles and runs the programs of the guide to embedding the WebAssembly engine.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/embedding.md")]
+mod embedding {}
+
 /// Time after which a fixture counts as hung. On an idle machine, all of them end within three
 /// seconds.
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);

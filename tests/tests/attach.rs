@@ -258,7 +258,7 @@ fn the_ends_of_calls_that_were_made_before_are_in_the_notes() {
     let report = attached.interrupt();
     assert_eq!((count(&report, "paired", "blocked"), count(&report, "paired", "leaf")), (0, 2));
     let [note] = notes(&report)[..] else { panic!("{report}") };
-    assert!(note.starts_with("1 ends of calls") && note.ends_with(": blocked"), "{note}");
+    assert!(note.starts_with("1 end of a call without a beginning") && note.ends_with(": blocked"), "{note}");
 }
 
 #[test]
@@ -609,7 +609,10 @@ fn calls_do_not_outlast_the_time_for_which_a_script_is_on() {
     switched.switch(process, "is switched off");
     let report = switched.report("report.json");
     assert_eq!((count(&report, "calls", "blocked"), count(&report, "paired", "blocked")), (1, 0), "{report}");
-    assert!(notes(&report).iter().any(|note| note.starts_with("1 ends of calls")), "{report}");
+    assert!(
+        notes(&report).iter().any(|note| note.starts_with("1 end of a call without a beginning")),
+        "{report}"
+    );
     switched.end();
 }
 

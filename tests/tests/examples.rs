@@ -199,11 +199,12 @@ fn the_guide_to_wasm_jit_shows_an_example() {
 
 /// The documents: the files in these directories that end in `.md`.
 fn documents() -> Vec<PathBuf> {
-    const FOLDERS: [&str; 32] = [
+    const FOLDERS: [&str; 33] = [
         "",
         "docs",
         "docs/design",
         "examples/own-monitor",
+        "examples/own-provider",
         "wordpatch",
         "wordpatch/model",
         "callpatch",

@@ -367,6 +367,7 @@ fn layers(file: &File) -> Vec<String> {
         "wasm-jit-c-api",
         "wasm-jit-fuzz",
         "own-monitor",
+        "own-provider",
         "benches",
         "tests",
     ];

@@ -132,10 +132,13 @@ fn a_full_disk_for_the_log_does_not_end_a_run() {
 fn show_and_verify_say_what_to_do_without_a_calibration() {
     let home = home();
     for verb in ["show", "verify"] {
-        let (stdout, stderr) = run(home.path(), &[verb], 1);
+        let (stdout, stderr) = run(home.path(), &[verb], 3);
         assert!(stdout.is_empty() && stderr.contains("run tmax-probe"), "{verb}: {stderr}");
     }
-    let (_, stderr) = run(home.path(), &["verify", "--toggles", "256"], 1);
+    let (stdout, stderr) = run(home.path(), &["show", "--json"], 3);
+    assert_eq!(stdout, "null\n");
+    assert!(stderr.contains("run tmax-probe"), "{stderr}");
+    let (_, stderr) = run(home.path(), &["verify", "--toggles", "256"], 3);
     assert!(stderr.contains("--window"), "{stderr}");
     let folder = home.path().join(".config/fastinst");
     fs::create_dir_all(&folder).expect("made");
@@ -144,6 +147,7 @@ fn show_and_verify_say_what_to_do_without_a_calibration() {
         let (_, stderr) = run(home.path(), &[verb], 1);
         assert!(stderr.contains("changed after it was made") && stderr.lines().count() == 1, "{stderr}");
     }
+    assert_eq!(run(home.path(), &["show", "--json"], 1).0, "null\n");
 }
 
 /// Number of trials in a journal.

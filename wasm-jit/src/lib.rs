@@ -93,14 +93,14 @@
 //! performance, limits. `examples/` has a program that calls a host function.
 //!
 //! # The code of this crate
-//! | folder or file | what it is |
+//! | directory or file | what it is |
 //! | --- | --- |
 //! | `module/` | decoding and validation; the declarations of a module; precompiled modules |
 //! | `code/` | compiles on several threads, links, owns the machine code; names for gdb and perf |
 //! | `trap/` | non-local exits from compiled code: signals, exceptions, interrupts, backtraces |
 //! | `trap_kind.rs` | why code traps |
 //! | `runtime/` | stores, instances, host functions: most of the public API |
-//! | `cache.rs` | compiled modules in a folder |
+//! | `cache.rs` | compiled modules in a directory |
 //! | `engine.rs`, `error.rs`, `types.rs` | the rest of the public API |
 //! | `probes.rs` | probes: the public API; the machinery is in `code/probed/` |
 //! | `symbols.rs` | names and source lines, for reports |

@@ -6,20 +6,18 @@ use std::{fs, io};
 use clap::{Command, Subcommand};
 use clap_complete::Shell;
 
-/// Hidden subcommands, for packagers.
+/// Subcommands for installing a command.
 #[derive(Debug, Subcommand)]
 pub enum Generate {
     /// Print the completions for a shell
-    #[command(hide = true)]
     Completions {
         /// The shell
         shell: Shell,
     },
-    /// Write the manual pages, NAME.1 for each, into a folder, which is created if necessary
-    #[command(hide = true)]
+    /// Write the manual pages, NAME.1 for each, into a directory, which is created if necessary
     Man {
-        /// The folder, for example ~/.local/share/man/man1
-        folder: PathBuf,
+        /// The directory, for example ~/.local/share/man/man1
+        directory: PathBuf,
     },
 }
 
@@ -44,8 +42,8 @@ impl Generate {
                 crate::print(|out| out.write_all(&script))
                     .map_err(|error| GenerateError { place: "standard output".to_owned(), error })
             }
-            Self::Man { folder } => write_pages(command, folder)
-                .map_err(|error| GenerateError { place: folder.display().to_string(), error }),
+            Self::Man { directory } => write_pages(command, directory)
+                .map_err(|error| GenerateError { place: directory.display().to_string(), error }),
         }
     }
 }
@@ -57,9 +55,9 @@ fn completions(shell: Shell, command: &mut Command) -> Vec<u8> {
     script
 }
 
-fn write_pages(command: Command, folder: &Path) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
-    clap_mangen::generate_to(with_examples(command), folder)
+fn write_pages(command: Command, directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(with_examples(command), directory)
 }
 
 /// Manual pages have a section for the text after the help, but none for the examples before it, so
@@ -84,12 +82,18 @@ mod tests {
     #[test]
     fn there_is_a_page_with_examples_for_the_command_and_for_each_subcommand() {
         let folder = tempfile::tempdir().unwrap();
-        let man = Generate::Man { folder: folder.path().join("share/man1") };
+        let man = Generate::Man { directory: folder.path().join("share/man1") };
         man.run(command()).unwrap();
         for name in ["tool.1", "tool-measure.1"] {
             let page = fs::read_to_string(folder.path().join("share/man1").join(name)).unwrap();
             assert!(page.contains("Examples:"), "{name}");
         }
+    }
+
+    #[test]
+    fn the_help_lists_them() {
+        let help = Generate::augment_subcommands(command()).render_help().to_string();
+        assert!(help.contains("completions") && help.contains("Write the manual pages"), "{help}");
     }
 
     #[test]
@@ -103,7 +107,7 @@ mod tests {
     #[test]
     fn a_folder_that_cannot_be_made_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let error = Generate::Man { folder: file.path().join("man1") }.run(command()).unwrap_err();
+        let error = Generate::Man { directory: file.path().join("man1") }.run(command()).unwrap_err();
         assert!(error.to_string().starts_with(&format!("{}/man1: ", file.path().display())), "{error}");
     }
 }

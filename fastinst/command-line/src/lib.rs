@@ -3,8 +3,8 @@
 //!
 //! * [`print()`] writes a result to standard output. A closed pipe is not an error, so that a
 //!   command can be piped to `head`; a full disk is.
-//! * [`Generate`] adds two hidden subcommands: `completions SHELL` prints the completions for a
-//!   shell, `man FOLDER` writes a manual page for the command and for each of its subcommands.
+//! * [`Generate`] adds two subcommands: `completions SHELL` prints the completions for a
+//!   shell, `man DIRECTORY` writes a manual page for the command and for each of its subcommands.
 //!
 //! # Example
 //! ```

@@ -19,7 +19,7 @@ use profiler::attach::{Answer, Request, VERSION, connect, receive_answer, send};
 use profiler::script::ScriptFormat;
 
 use crate::Failure;
-use crate::run::compile;
+use crate::run::{compile, report_format};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,18 +53,24 @@ pub(crate) struct Attach {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// The format of the report (default: by the extension of FILE, else text)
+    /// The format of the report (default: by the ending of FILE, .txt, .json, .csv or
+    /// .folded; text if it has none)
     #[arg(long, value_name = "text|json|csv|folded", value_parser = ScriptFormat::named)]
     format: Option<ScriptFormat>,
 
     /// The id of the process, which was started by fastinst run --control or with
     /// FASTINST_SCRIPT=control=1
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_name = "PID", value_parser = process_id)]
     process: u32,
 
     /// The script, in the Whamm language
     #[arg(value_name = "SCRIPT")]
     script: PathBuf,
+}
+
+fn process_id(text: &str) -> Result<u32, String> {
+    let id = text.parse().ok().filter(|id| *id > 0);
+    id.ok_or_else(|| "expected the id of a process, such as 4242".to_owned())
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -85,9 +91,7 @@ pub(crate) fn run(arguments: &Attach) -> Result<(), Failure> {
         check_directory(output)?;
     }
     let output_name = arguments.output.as_ref().map(|output| output.display().to_string());
-    let format = arguments
-        .format
-        .unwrap_or_else(|| output_name.as_deref().map_or(ScriptFormat::Text, ScriptFormat::of_file));
+    let format = report_format(arguments.format, output_name.as_deref())?;
     // Before the threads are created, which inherit the mask.
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
     signals.thread_block().map_err(Failure::new)?;

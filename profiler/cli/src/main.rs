@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn every_verb_has_a_manual_page() {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        let man = Generate::Man { folder: folder.path().to_path_buf() };
+        let man = Generate::Man { directory: folder.path().to_path_buf() };
         man.run(Cli::command()).expect("the folder can be written");
         let page = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a page");
         assert!(page("fastinst.1").contains("Examples:"));
@@ -127,7 +127,6 @@ mod tests {
         check("fastinst record --text rwx -- a", "text=rwx: expected private or alias or mprotect");
         check("fastinst record -o a.csv -- a", "output=a.csv: expected stderr or a file name");
         check("fastinst record -o %n.txt -- a", "`%n` is not a valid sequence");
-        check("fastinst run -- a", "<SCRIPT>");
         check("fastinst attach 1", "<SCRIPT>");
         check("fastinst attach x a.mm", "invalid value 'x' for '<PID>'");
         check("fastinst attach 1 a.mm --for 0", "invalid value '0' for '--for <SECONDS>'");
@@ -135,7 +134,8 @@ mod tests {
         check("fastinst info", "<FILE>");
         check("fastinst report", "<FILE>");
         check("fastinst report a.json --limit x", "invalid value 'x' for '--limit <N>'");
-        check("fastinst report a.json --json --limit 3", "cannot be used with");
+        check("fastinst report a.json --csv --callers f", "cannot be used with");
+        check("fastinst report a.json --callees g --callers f", "cannot be used with");
         check("fastinst report a.json --json --csv", "cannot be used with");
         check("fastinst report a.json --tree --callers f", "cannot be used with");
         check("fastinst report a.json --callers f --sort self", "cannot be used with");

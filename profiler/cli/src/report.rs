@@ -20,7 +20,7 @@ Examples:
   fastinst report app.json --callers hash        who calls hash, and how long these calls take
   fastinst report app.json --tree
   fastinst report app.json --csv > app.csv
-  fastinst report app.json --json | jq '.functions[0].latency_ns.p99.value'";
+  fastinst report app.json --json --limit 1 | jq '.functions[0].latency_ns.p99.value'";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -43,20 +43,31 @@ pub(crate) struct Report {
     #[arg(long, group = "form")]
     text: bool,
 
-    /// Print normalised JSON: known fields only, functions by total
-    #[arg(long, group = "form", conflicts_with_all = ["limit", "sort", "filter"])]
+    /// Print normalised JSON: known fields only. With --filter or --limit, it has these functions,
+    /// and the arcs to them; with --callers or --callees, the function and its arcs
+    #[arg(long, group = "form")]
     json: bool,
 
     /// Print comma-separated values: a header, and a line for each function
     #[arg(long, group = "form")]
     csv: bool,
 
-    /// Print the callers of a function, with their calls and times
-    #[arg(long, group = "form", value_name = "FUNCTION", conflicts_with_all = ["sort", "filter"])]
+    /// Print the callers of a function, with their calls and times; also with --json
+    #[arg(
+        long,
+        group = "arcs",
+        value_name = "FUNCTION",
+        conflicts_with_all = ["csv", "tree", "sort", "filter"]
+    )]
     callers: Option<String>,
 
-    /// Print the functions that a function calls, with their calls and times
-    #[arg(long, group = "form", value_name = "FUNCTION", conflicts_with_all = ["sort", "filter"])]
+    /// Print the functions that a function calls, with their calls and times; also with --json
+    #[arg(
+        long,
+        group = "arcs",
+        value_name = "FUNCTION",
+        conflicts_with_all = ["csv", "tree", "sort", "filter"]
+    )]
     callees: Option<String>,
 
     /// Print a call tree. It is computed from pairs of caller and callee, so a function looks the
@@ -74,7 +85,7 @@ pub(crate) struct Report {
     #[arg(long, value_name = "PATTERN,...", value_parser = |text: &str| Patterns::parse("filter", text))]
     filter: Option<Patterns>,
 
-    /// Rows of the table, 0 for all (default: 30 on a terminal, otherwise all)
+    /// Rows, 0 for all (default: 30 of a table on a terminal, otherwise all)
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
 }
@@ -91,20 +102,23 @@ fn print(arguments: &Report) -> Result<String, Error> {
         filter: arguments.filter.clone().unwrap_or_default(),
         limit: match arguments.limit {
             Some(0) => None,
-            None if !arguments.csv && io::stdout().is_terminal() => Some(text::ROWS_ON_A_TERMINAL),
+            None if !(arguments.csv || arguments.json) && io::stdout().is_terminal() => {
+                Some(text::ROWS_ON_A_TERMINAL)
+            }
             limit => limit,
         },
         hint: HINT,
     };
     let arcs_of = |name: &str, direction| -> Result<String, Error> {
-        Ok(arcs::render(&report, report.function(name)?, direction, &view))
+        let render = if arguments.json { json::render_arcs } else { arcs::render };
+        Ok(render(&report, report.function(name)?, direction, &view))
     };
     Ok(match arguments {
-        Report { json: true, .. } => json::to_string(&report),
-        Report { csv: true, .. } => csv::render(&report, &view),
-        Report { tree: true, .. } => tree::render(&report, &view),
         Report { callers: Some(name), .. } => arcs_of(name, Direction::Callers)?,
         Report { callees: Some(name), .. } => arcs_of(name, Direction::Callees)?,
+        Report { json: true, .. } => json::render(&report, &view),
+        Report { csv: true, .. } => csv::render(&report, &view),
+        Report { tree: true, .. } => tree::render(&report, &view),
         _ => text::render(&report, &view),
     })
 }

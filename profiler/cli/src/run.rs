@@ -30,7 +30,7 @@ Examples:
   fastinst run calls.mm -- ./app --size 10
       the report goes to stderr when the program ends
   fastinst run -o calls.json calls.mm -- ./app
-      the report goes to a file: .json, .csv, .folded, or text
+      the report goes to a file: .json, .csv, .folded or .txt
   fastinst run --toggle -o calls.json calls.mm -- ./server
       nothing is observed until kill -USR2 PID; the next one writes the report
   fastinst run --control -- ./server
@@ -70,7 +70,8 @@ pub(crate) struct Run {
     #[arg(short, long, value_name = "FILE")]
     output: Option<String>,
 
-    /// The format of the report (default: by the extension of FILE, else text)
+    /// The format of the report (default: by the ending of FILE, .txt, .json, .csv or
+    /// .folded; text if it has none)
     #[arg(long, value_name = "text|json|csv|folded", value_parser = ScriptFormat::named)]
     format: Option<ScriptFormat>,
 
@@ -89,7 +90,7 @@ pub(crate) struct Run {
     toggle: bool,
 
     /// The script, in the Whamm language; optional with --control
-    #[arg(value_name = "SCRIPT", required_unless_present = "control")]
+    #[arg(value_name = "SCRIPT")]
     script: Option<PathBuf>,
 
     /// The program, looked up in PATH, and its arguments
@@ -99,10 +100,17 @@ pub(crate) struct Run {
 
 /// Replaces this process by the program; returns only if that fails.
 pub(crate) fn run(arguments: &Run) -> Result<Infallible, Failure> {
-    if let Some(script) = &arguments.script {
-        compile(script)?;
+    match &arguments.script {
+        Some(script) => _ = compile(script)?,
+        None if arguments.control => {}
+        None => {
+            let message = "there is no script: fastinst run SCRIPT -- PROGRAM; or with --control, to attach \
+                           scripts later";
+            return Err(Failure { code: 2, message: message.to_owned() });
+        }
     }
-    start(arguments).map_err(|error| Failure { code: exit_code(&error), message: error.to_string() })
+    let format = report_format(arguments.format, arguments.output.as_deref())?;
+    start(arguments, format).map_err(|error| Failure { code: exit_code(&error), message: error.to_string() })
 }
 
 /// Reports the errors of a script. Returns its text.
@@ -116,7 +124,21 @@ pub(crate) fn compile(path: &Path) -> Result<Vec<u8>, Failure> {
     }
 }
 
-fn start(arguments: &Run) -> Result<Infallible, Error> {
+/// The format of the report: the given one, or that of the file.
+pub(crate) fn report_format(
+    given: Option<ScriptFormat>,
+    output: Option<&str>,
+) -> Result<ScriptFormat, Failure> {
+    match (given, output) {
+        (Some(format), _) => Ok(format),
+        (None, None) => Ok(ScriptFormat::Text),
+        (None, Some(output)) => {
+            ScriptFormat::of_file(output).map_err(|error| Failure { code: 2, message: error.to_string() })
+        }
+    }
+}
+
+fn start(arguments: &Run, format: ScriptFormat) -> Result<Infallible, Error> {
     let (program, rest) = arguments.command.split_first().expect("clap requires a program");
     let output = arguments.output.as_deref().map(placed).transpose()?;
     let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
@@ -128,12 +150,11 @@ fn start(arguments: &Run) -> Result<Infallible, Error> {
     let absolute = |path: &PathBuf| {
         fs::canonicalize(path).map_err(|source| Error::InspectProgram { path: path.clone(), source })
     };
-    let of_file = || output.as_deref().map_or(ScriptFormat::Text, ScriptFormat::of_file);
     let options = ScriptOptions {
         script: arguments.script.as_ref().map(absolute).transpose()?,
         control: arguments.control,
         toggle: arguments.toggle,
-        format: arguments.format.unwrap_or_else(of_file),
+        format,
         output,
         run: RunId::begins_here(),
     };

@@ -337,6 +337,18 @@ fn a_report_is_printed_again() {
     fs::write(fixture.path("r.json"), &normal).unwrap();
     assert_eq!(report(&["--json"]), normal);
     assert_eq!(report(&[]), TABLE);
+    let json = |options: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&report(&[&["--json"], options].concat())).unwrap()
+    };
+    let by_name = json(&["--sort", "name", "--limit", "1"]);
+    assert_eq!(
+        (&by_name["functions"][0]["name"], by_name["functions"].as_array().unwrap().len()),
+        (&"main".into(), 1)
+    );
+    assert_eq!(by_name["arcs"], serde_json::json!([]));
+    assert_eq!(json(&["--filter", "step"])["arcs"][0]["caller"]["name"], "main");
+    assert_eq!(json(&["--callers", "step"])["callers"][0]["caller"]["name"], "main");
+    assert_eq!(json(&["--callees", "main"])["callees"][0]["callee"]["name"], "step");
 }
 
 #[test]

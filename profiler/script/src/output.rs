@@ -77,11 +77,12 @@ fn notes(observer: &Observer, script: &Running) -> Vec<String> {
     let unpaired: u64 = script.unpaired.values().sum();
     if unpaired > 0 {
         let why = match (&script.origin, &script.periods) {
-            (Origin::Options { .. }, None) => "have no beginning",
-            _ => "have no beginning, as those of calls that were made before",
+            (Origin::Options { .. }, None) => "without a beginning",
+            _ => "without a beginning, as those of calls that were made before,",
         };
+        let (ends, were) = if unpaired == 1 { ("end of a call", "was") } else { ("ends of calls", "were") };
         notes.push(format!(
-            "{unpaired} ends of calls {why}, and were not given to rules with `duration`, `depth`, `stack`, arguments or frame variables: {}",
+            "{unpaired} {ends} {why} {were} not given to rules with `duration`, `depth`, `stack`, arguments or frame variables: {}",
             names(&mut script.unpaired.keys())
         ));
     }

@@ -71,9 +71,13 @@ fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     text
 }
 
-/// The table of the callers or callees of a function, by decreasing time; ends with a newline.
-#[must_use]
-pub fn render(report: &Report, function: &FunctionReport, direction: Direction, view: &View) -> String {
+/// The arcs to or from a function, with the names of their other ends in tables, by decreasing
+/// time.
+pub(super) fn of<'a>(
+    report: &'a Report,
+    function: &FunctionReport,
+    direction: Direction,
+) -> Vec<(String, &'a Arc)> {
     let functions = report.ranked();
     let shown = names(&functions);
     let by_key: HashMap<FunctionRef, &String> =
@@ -98,6 +102,18 @@ pub fn render(report: &Report, function: &FunctionReport, direction: Direction, 
         let by_time = certain(right.total_ns).total_cmp(&certain(left.total_ns));
         by_time.then(right.calls.low.total_cmp(&left.calls.low)).then(left_name.cmp(right_name))
     });
+    arcs
+}
+
+/// The table of the callers or callees of a function, by decreasing time; ends with a newline.
+#[must_use]
+pub fn render(report: &Report, function: &FunctionReport, direction: Direction, view: &View) -> String {
+    let functions = report.ranked();
+    let shown = names(&functions);
+    let key = function.key();
+    let named = functions.iter().zip(&shown).find(|(other, _)| other.key() == key);
+    let name = named.map_or_else(|| format!("{:#x}", key.address), |(_, name)| name.clone());
+    let arcs = of(report, function, direction);
 
     let figure = |estimate: Option<&Estimate>, unit| with_error(estimate, unit).concat();
     let calls = figure(Some(&function.calls), &count);
@@ -106,7 +122,7 @@ pub fn render(report: &Report, function: &FunctionReport, direction: Direction, 
         Direction::Callers => ("callers of", "caller"),
         Direction::Callees => ("callees of", "callee"),
     };
-    let mut text = format!("{ends} {}: {calls} calls, {total} in all\n", name_of(&key));
+    let mut text = format!("{ends} {name}: {calls} calls, {total} in all\n");
     if arcs.is_empty() {
         text.push_str("no call was observed\n");
         return text;

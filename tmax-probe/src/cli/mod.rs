@@ -28,7 +28,7 @@ Examples:
   tmax-probe report run.json                   the report of an earlier run";
 
 const AFTER: &str = "\
-Exit codes: 0 done; 1 failed; 2 wrong usage; 3 not known: no calibration results, or the check could not detect tears; 4 a check failed; \
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 not known: there is no calibration, or none results, or the check could not detect tears; 4 a check failed; \
 130 interrupted.
 
 The calibration is written to, and read by wordpatch from, the first of: $FASTINST_CALIBRATION (none: use no calibration),
@@ -144,7 +144,8 @@ mod tests {
     #[test]
     fn every_verb_has_a_manual_page() {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        generate(&Generate::Man { folder: folder.path().to_path_buf() }).expect("the folder can be written");
+        generate(&Generate::Man { directory: folder.path().to_path_buf() })
+            .expect("the folder can be written");
         let page = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a page");
         assert!(page("tmax-probe.1").contains("Examples:"));
         assert!(page("tmax-probe-report.1").contains(".SH OPTIONS"));

@@ -8,7 +8,7 @@ use super::{Failure, code, print, say};
 /// Show the calibration in force, or why there is none
 #[derive(Debug, Args)]
 pub(super) struct Show {
-    /// Print the calibration as JSON
+    /// Print the calibration as JSON: null if there is none
     #[arg(long)]
     json: bool,
 }
@@ -31,13 +31,20 @@ pub(super) fn run(arguments: &Show) -> Result<u8, Failure> {
                 format!("there is no file at {}; run tmax-probe", places.join(" or at "))
             };
             say(&format!("no calibration: {looked}"));
-            Ok(code::FAILED)
+            none(arguments)?;
+            Ok(code::UNDECIDED)
         }
         refused @ Status::Refused { .. } => {
             say(&refused.warning().unwrap_or_default());
+            none(arguments)?;
             Ok(code::FAILED)
         }
     }
+}
+
+/// The JSON value of no calibration.
+fn none(arguments: &Show) -> Result<(), Failure> {
+    if arguments.json { print("null\n") } else { Ok(()) }
 }
 
 fn text(path: &str, calibration: &Calibration) -> String {

@@ -61,8 +61,11 @@ fn model(arguments: &Verify) -> Result<(FetchModel, Option<PathBuf>), Failure> {
         Status::Loaded { path, .. } => Ok((now, Some(path.clone()))),
         refused => {
             let absent = "there is no calibration; run tmax-probe, or name a model by --window and --t-max";
-            let why = refused.warning().unwrap_or(absent.into());
-            Err(Failure { code: code::FAILED, message: why })
+            let (code, message) = match refused.warning() {
+                Some(why) => (code::FAILED, why),
+                None => (code::UNDECIDED, absent.to_owned()),
+            };
+            Err(Failure { code, message })
         }
     }
 }

@@ -47,17 +47,17 @@ WASM_API_EXTERN void wasm_jit_config_set_lazy_compilation(wasm_config_t *config,
 
 /*
  * Sets the directory of a cache: a module that any process of the same user has compiled with the
- * same settings is loaded from a file in `folder`; other modules are compiled and stored there. The
- * directory is created if it does not exist; its files take at most `max_bytes`. With a cache, the
- * setting for lazy compilation has no effect. Returns false, and changes nothing, if the directory
- * cannot be created, belongs to another user, or others can write to it: wasm_jit_last_error has
- * the reason.
+ * same settings is loaded from a file in `directory`; other modules are compiled and stored there.
+ * The directory is created if it does not exist; its files take at most `max_bytes`. With a cache,
+ * the setting for lazy compilation has no effect. Returns false, and changes nothing, if the
+ * directory cannot be created, belongs to another user, or others can write to it:
+ * wasm_jit_last_error has the reason.
  *
  *     wasm_config_t *config = wasm_config_new();
  *     if (!wasm_jit_config_set_cache(config, "/var/cache/app", 1 << 30)) ...
  *     wasm_engine_t *engine = wasm_engine_new_with_config(config);
  */
-WASM_API_EXTERN bool wasm_jit_config_set_cache(wasm_config_t *config, const char *folder, uint64_t max_bytes);
+WASM_API_EXTERN bool wasm_jit_config_set_cache(wasm_config_t *config, const char *directory, uint64_t max_bytes);
 
 /*
  * Sets the number of bytes of the thread's stack that WebAssembly may use before it traps. The

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{self, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::process::{self, ExitCode};
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ Examples:
 const EXIT_CODES: &str = "\
 Exit codes:
   0   done
-  1   the process does not listen, or has refused: the reason is on stderr
-  2   mistake in the command line";
+  1   there is no such process, or it does not listen, or has refused: the reason is on stderr
+  2   mistake in the command line; nothing was sent";
 
 /// Switches the monitors of a running program, or records a part of its run
 #[derive(Debug, Args)]
@@ -39,7 +39,7 @@ Exit codes:
 #[command(subcommand_value_name = "REQUEST", subcommand_help_heading = "Requests")]
 pub(super) struct Attach {
     /// The id of the process, which was started with run --control
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = process_id)]
     process: u32,
 
     #[command(subcommand)]
@@ -98,6 +98,11 @@ enum Request {
     },
 }
 
+fn process_id(text: &str) -> Result<u32, String> {
+    let id = text.parse().ok().filter(|id| *id > 0);
+    id.ok_or_else(|| "expected the id of a process, such as 4242".to_owned())
+}
+
 fn format(text: &str) -> Result<String, String> {
     text.parse::<Format>().map(|_| text.to_owned())
 }
@@ -129,7 +134,11 @@ impl Request {
 
 pub(super) fn run(arguments: &Attach) -> Result<ExitCode, Failure> {
     let process = arguments.process;
+    let exists = Path::new("/proc").join(process.to_string()).exists();
     let silent = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused if !exists => {
+            Failure::new(format_args!("there is no process {process}"))
+        }
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             Failure::new(format_args!("process {process} does not listen: start it with run --control"))
         }

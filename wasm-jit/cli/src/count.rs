@@ -46,8 +46,8 @@ fn location(module: &Module, place: &str) -> Result<Location, Failure> {
     let wrong = || Failure::new(format_args!("--count: there is no function `{place}` with code"));
     let (name, offset) = place.rsplit_once(':').ok_or_else(wrong)?;
     let function = function(module, name).ok_or_else(wrong)?;
-    let offset =
-        units::offset(offset).map_err(|error| Failure::new(format_args!("--count {place}: {error}")))?;
+    let offset = units::offset(offset)
+        .map_err(|error| Failure { code: 2, message: format!("--count {place}: {error}") })?;
     let start = module.function(function).and_then(|found| found.body()).map_or(0, |body| body.range().start);
     // There is no instruction before the body, nor at its start.
     let offset = offset.saturating_sub(start as u32);

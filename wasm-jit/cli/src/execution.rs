@@ -41,7 +41,7 @@ Exit codes:
                       and backtrace go to stderr
   1                   it could not be loaded or linked, does not have a named function, does not take
                       the arguments, or did not catch an exception; a directory or monitor is missing
-  2                   mistake in the command line";
+  2                   mistake in the command line, or in a script";
 
 /// Runs a WebAssembly program
 #[derive(Clone, Debug, Args)]

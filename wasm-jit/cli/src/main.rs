@@ -160,7 +160,8 @@ mod tests {
     #[test]
     fn every_verb_has_a_manual_page() {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        generate(&Generate::Man { folder: folder.path().to_path_buf() }).expect("the folder can be written");
+        generate(&Generate::Man { directory: folder.path().to_path_buf() })
+            .expect("the folder can be written");
         let page = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a page");
         assert!(page("wasm-jit.1").contains("Examples:"));
         assert!(page("wasm-jit-objdump.1").contains(".SH OPTIONS"));

@@ -49,21 +49,30 @@ impl Files {
         absolute.map(|file| file.to_string_lossy().into_owned()).collect::<Vec<_>>().join("+")
     }
 
+    fn script(&self) -> Option<Source> {
+        let is_script = self.monitor.extension().is_some_and(|extension| extension == "mm");
+        is_script.then(|| Source { script: self.monitor.clone(), libraries: self.libraries.clone() })
+    }
+
+    /// Reports the mistakes in a script. Those of one that a session compiles would be failures of
+    /// the session.
+    pub(super) fn check_script(&self, engine: &Engine) -> Result<(), Failure> {
+        self.script().map_or(Ok(()), |script| script.compile_here(engine).map(drop))
+    }
+
     /// The monitor, and the script if it is one.
     pub(super) fn load(&self, program: &Module) -> Result<(MonitorModule, Option<Script>), Failure> {
         let engine = program.engine();
         let failed = |error: &dyn std::fmt::Display| Failure::of_file(&self.monitor, error);
-        let (module, script, libraries) =
-            if self.monitor.extension().is_some_and(|extension| extension == "mm") {
-                let source = Source { script: self.monitor.clone(), libraries: self.libraries.clone() };
-                let (script, libraries) = source.compile_here(engine)?;
-                let module = Module::from_binary(engine, script.module()).map_err(|error| failed(&error))?;
-                (module, Some(script), libraries)
-            } else {
-                let library = |file: &PathBuf| Ok((library_name(file), super::load(engine, file)?));
-                let libraries = self.libraries.iter().map(library).collect::<Result<_, Failure>>()?;
-                (super::load(engine, &self.monitor)?, None, libraries)
-            };
+        let (module, script, libraries) = if let Some(source) = self.script() {
+            let (script, libraries) = source.compile_here(engine)?;
+            let module = Module::from_binary(engine, script.module()).map_err(|error| failed(&error))?;
+            (module, Some(script), libraries)
+        } else {
+            let library = |file: &PathBuf| Ok((library_name(file), super::load(engine, file)?));
+            let libraries = self.libraries.iter().map(library).collect::<Result<_, Failure>>()?;
+            (super::load(engine, &self.monitor)?, None, libraries)
+        };
         let monitor = MonitorModule::new(module, libraries).map_err(|error| failed(&error))?;
         // A script may only act at the beginning and the end, or do nothing.
         if script.is_none() && monitor.rules().len() == 0 {

@@ -163,6 +163,7 @@ impl Monitors {
         }
         if arguments.has_shared(module) {
             for files in arguments.files() {
+                files.check_script(module.engine())?;
                 let request = files.absolute().parse().map_err(usage)?;
                 session.enable(request).map_err(Failure::new)?;
             }

@@ -19,8 +19,11 @@ fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let units = [("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("m", 60.0), ("h", 3600.0)];
     let seconds = scaled(text, &units);
-    let parsed = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    parsed.ok_or_else(|| "expected a duration such as 10s, 500ms or 2m".to_owned())
+    match seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
+        Some(Duration::ZERO) => Err("expected a duration above 0; without it, there is no limit".to_owned()),
+        Some(duration) => Ok(duration),
+        None => Err("expected a duration such as 10s, 500ms or 2m".to_owned()),
+    }
 }
 
 /// `65536`, `512K`, `8M`, `1G`: powers of 1024.
@@ -54,8 +57,21 @@ mod tests {
         check("500ms", 500);
         check("1.5", 1500);
         check("2m", 120_000);
-        check("0", 0);
-        for text in ["", "s", "10x", "-1s", "inf", "nan", "1e3", "1 s", "10ss", "99999999999999999999s"] {
+        for text in [
+            "0",
+            "0s",
+            "0.0ms",
+            "",
+            "s",
+            "10x",
+            "-1s",
+            "inf",
+            "nan",
+            "1e3",
+            "1 s",
+            "10ss",
+            "99999999999999999999s",
+        ] {
             assert!(duration(text).is_err(), "{text}");
         }
     }

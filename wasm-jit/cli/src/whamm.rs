@@ -20,9 +20,15 @@ Examples:
   wasm-jit whamm instrument count.mm app.wasm -o counted.wasm     a program that counts in any engine
   wasm-jit whamm info 'wasm:opcode:*load*:before'     what matches, and what is bound";
 
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   done
+  1   a file cannot be read or written, or the program cannot be rewritten
+  2   mistake in the command line, or in a script";
+
 /// Compiles Whamm scripts to monitor modules or into programs, and describes match rules
 #[derive(Debug, Args)]
-#[command(before_help = EXAMPLES, help_template = super::TEMPLATE)]
+#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct Whamm {
     #[command(subcommand)]
     verb: Verb,
@@ -176,7 +182,7 @@ fn compile(arguments: &Compile) -> Result<(), Failure> {
 fn problems(script: &Path, error: &ScriptError) -> Failure {
     let count = error.problems().len();
     let message = format!("{count} {}\n{error}", if count == 1 { "problem" } else { "problems" });
-    Failure::of_file(script, message)
+    Failure { code: 2, ..Failure::of_file(script, message) }
 }
 
 fn instrument(arguments: &Instrument) -> Result<(), Failure> {

@@ -212,7 +212,7 @@ fn other_processes_switch_monitors() {
     assert!(report.contains("icount\n  instructions  "), "{report}");
     let ran = attach(&["list"]);
     assert_eq!(ran.status.code(), Some(1));
-    let expected = format!("wasm-jit: process {process} does not listen: start it with run --control\n");
+    let expected = format!("wasm-jit: there is no process {process}\n");
     assert_eq!(text(&ran.stderr), expected);
     let sockets = std::fs::read_dir(directory.path().join("wasm-jit")).unwrap();
     assert_eq!(sockets.count(), 0, "the socket is removed");
@@ -249,7 +249,7 @@ fn sampled_times_are_reported_while_the_program_runs() {
         let report = attach(&["report", "calltree", "--format=json"]);
         let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
         let functions = report["functions"].as_array().unwrap();
-        let own = functions.iter().map(|function| function["self samples"].as_u64().unwrap());
+        let own = functions.iter().map(|function| function["self_samples"].as_u64().unwrap());
         let samples = report["samples"].as_u64().unwrap();
         assert_eq!(own.sum::<u64>(), samples);
         samples
@@ -465,7 +465,7 @@ fn a_script_is_a_monitor() {
     std::fs::write(directory.path().join("sites.mm"), script).unwrap();
     // Beside the script, or named.
     let ended = run(&directory, &["run", "--monitors=sites.mm", "app.wat"]);
-    assert_eq!(ended.status.code(), Some(1));
+    assert_eq!(ended.status.code(), Some(2));
     assert!(text(&ended.stderr).contains("there is no library `step`"), "{}", text(&ended.stderr));
     let library =
         r#"(module (func (export "of") (param i32) (result i32) (i32.add (local.get 0) (i32.const 5))))"#;
@@ -514,7 +514,7 @@ by
     let observe = ["run", "--monitors", "wrong.mm", "app.wat"];
     for arguments in [&compile[..], &observe] {
         let ended = run(&directory, arguments);
-        assert_eq!((ended.status.code(), text(&ended.stdout)), (Some(1), ""));
+        assert_eq!((ended.status.code(), text(&ended.stdout)), (Some(2), ""));
         let message = text(&ended.stderr);
         assert!(message.contains("wrong.mm:1:1") && message.contains("`before`"), "{message}");
     }
@@ -807,7 +807,7 @@ fn a_script_is_written_into_a_program() {
 
     write("library.mm", "use clock;\nwasm:func:entry { }");
     let refused = run(&directory, &["whamm", "instrument", "library.mm", "app.wat", "-o", "no.wasm"]);
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(2));
     let message = text(&refused.stderr);
     assert!(
         message.starts_with("wasm-jit: library.mm: 1 problem") && message.contains("library.mm:1:5"),

@@ -12,7 +12,7 @@
 //! This crate is a part of `wasm-jit`, which programs should use instead: the interface of this
 //! crate changes whenever the engine does.
 //!
-//! | folder or file | what it is |
+//! | directory or file | what it is |
 //! | --- | --- |
 //! | `vmctx.rs` | the contract between compiled code and the runtime |
 //! | `compiler/` | from a function's operators to machine code |

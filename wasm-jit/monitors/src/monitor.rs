@@ -139,6 +139,12 @@ impl<'a> Setup<'a> {
     pub fn stream(&self, name: &str) -> Result<Stream, Error> {
         self.output.stream(name)
     }
+
+    /// Whether a [stream](Self::stream) has lines of JSON: with the option `json`, and where the
+    /// reports next to it are JSON.
+    pub(crate) fn is_json_stream(&self) -> bool {
+        self.options.flag("json") || self.output.is_json_stream()
+    }
 }
 
 fn with_bodies(module: &Module) -> impl Iterator<Item = FunctionInfo<'_>> {

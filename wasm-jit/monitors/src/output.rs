@@ -108,6 +108,11 @@ impl Output {
         }
     }
 
+    /// Whether streams go to standard error, where reports are JSON.
+    pub(crate) fn is_json_stream(&self) -> bool {
+        matches!(self.0, Destination::StandardError(Format::Json))
+    }
+
     /// Whether reports are written at all.
     pub(crate) fn is_written(&self) -> bool {
         !matches!(self.0, Destination::Nowhere)

@@ -186,7 +186,7 @@ impl Monitor for Cache {
         let accesses: u64 = rows.iter().map(|(_, counts)| counts.accesses).sum();
         report.value("accesses", accesses);
         let mut levels =
-            Table::new("levels", ["level", "size:ways:line", "accesses", "hits", "misses", "miss rate"]);
+            Table::new("levels", ["level", "geometry", "accesses", "hits", "misses", "miss rate"]);
         let mut reach = accesses;
         for (number, name) in names.iter().enumerate() {
             let misses: u64 = rows.iter().map(|(_, counts)| counts.misses[number]).sum();

@@ -44,7 +44,11 @@ pub(super) const DESCRIPTION: Description = Description {
             "traces only instructions whose name matches, such as *.load* or call*; may be repeated",
         ),
         OptionInfo::with_value("limit", "N", "ends after this many instructions [default: no limit]"),
-        OptionInfo::flag("json", "writes lines of JSON, to the file trace.jsonl; operands are texts"),
+        OptionInfo::flag(
+            "json",
+            "writes lines of JSON, to the file trace.jsonl; operands are texts; as --monitor-format json does \
+             without --monitor-out",
+        ),
     ],
     example: "trace{function=main,opcode=call*} app.wasm",
     start,
@@ -163,7 +167,7 @@ impl Drop for Local {
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let limit = setup.options.parse::<u64>("limit", "a number")?;
-    let is_json = setup.options.flag("json");
+    let is_json = setup.is_json_stream();
     let instructions = Instructions {
         chosen: setup.functions().map(|function| function.index()).collect(),
         opcodes: setup.options.globs("opcode"),

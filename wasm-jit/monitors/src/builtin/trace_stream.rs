@@ -7,7 +7,7 @@ use crate::{Error, Setup};
 /// with the second one if the option `json` is set, which requires `trace`.
 pub(super) fn trace_stream(setup: &Setup<'_>, [text, json]: [&str; 2]) -> Result<Option<Stream>, Error> {
     match ["trace", "json"].map(|option| setup.options.flag(option)) {
-        [true, is_json] => setup.stream(if is_json { json } else { text }).map(Some),
+        [true, _] => setup.stream(if setup.is_json_stream() { json } else { text }).map(Some),
         [false, true] => {
             let reason = "the option json is about the trace: it needs the option trace";
             Err(Error::Nothing(reason.to_owned()))

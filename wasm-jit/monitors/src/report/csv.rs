@@ -1,18 +1,19 @@
 //! A report as comma-separated values: its figures as a table `MONITOR`, and `MONITOR.TABLE` for
 //! each table.
 
-use super::{Cell, Report};
+use super::{Cell, Report, key};
 
 /// The tables, with their names.
 pub(crate) fn print(report: &Report) -> Vec<(String, String)> {
     let mut printed = Vec::new();
     if !report.values().is_empty() {
-        let rows = report.values().iter().map(|(name, value)| [name.clone(), field(value)]);
+        let rows = report.values().iter().map(|(name, value)| [key(name).into_owned(), field(value)]);
         printed.push((report.monitor.clone(), table(&["name", "value"], rows)));
     }
     for found in report.tables() {
         let rows = found.rows.iter().map(|row| row.iter().map(field));
-        printed.push((format!("{}.{}", report.monitor, found.name), table(&found.columns, rows)));
+        let columns: Vec<_> = found.columns.iter().map(|name| key(name).into_owned()).collect();
+        printed.push((format!("{}.{}", report.monitor, key(&found.name)), table(&columns, rows)));
     }
     printed
 }

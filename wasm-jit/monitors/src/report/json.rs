@@ -1,8 +1,9 @@
 //! A report as a JSON object: the monitor's name, its figures, and each table as a list of objects.
+//! Keys are words in lower case, joined by `_`; those of quantities end in their units.
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::{Cell, Report, Table};
+use super::{Cell, Report, Table, key};
 
 pub(crate) fn print(report: &Report) -> String {
     serde_json::to_string(report).expect("keys are texts")
@@ -13,10 +14,10 @@ impl Serialize for Report {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("monitor", &self.monitor)?;
         for (name, value) in self.values() {
-            map.serialize_entry(name, value)?;
+            map.serialize_entry(&key(name), value)?;
         }
         for table in self.tables() {
-            map.serialize_entry(&table.name, table)?;
+            map.serialize_entry(&key(&table.name), table)?;
         }
         map.end()
     }
@@ -35,7 +36,7 @@ struct Row<'a> {
 
 impl Serialize for Row<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.columns.iter().zip(self.cells))
+        serializer.collect_map(self.columns.iter().map(|name| key(name)).zip(self.cells))
     }
 }
 

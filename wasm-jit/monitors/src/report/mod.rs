@@ -4,6 +4,7 @@ pub(crate) mod csv;
 pub(crate) mod json;
 pub(crate) mod text;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The observations of a monitor.
@@ -34,6 +35,13 @@ pub struct Table {
     pub(crate) rows: Vec<Vec<Cell>>,
     /// Whether the table is also in the text.
     pub(crate) is_shown: bool,
+}
+
+/// The name of a figure, table or column in JSON and CSV: `self ns` is `self_ns`. Names that a
+/// script gives, of its rules for example, stay what they are.
+pub(crate) fn key(name: &str) -> Cow<'_, str> {
+    let is_words = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == ' ';
+    if name.contains(' ') && name.chars().all(is_words) { name.replace(' ', "_").into() } else { name.into() }
 }
 
 /// A figure or a text.

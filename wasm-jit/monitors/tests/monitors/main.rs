@@ -11,6 +11,7 @@ mod counting;
 mod coverage;
 mod data;
 mod hostcalls;
+mod keys;
 #[cfg(feature = "latency")]
 mod latency;
 mod profile;

@@ -248,7 +248,7 @@ fn directories_get_all_formats() {
     assert_eq!(json["instructions"], 132);
     assert_eq!(json["paths"][0]["executed"], 90);
     let csv = read("hotness.paths.csv");
-    assert_eq!(csv.lines().next(), Some("executed,share,times,length,from,to,function,begins with,source"));
+    assert_eq!(csv.lines().next(), Some("executed,share,times,length,from,to,function,begins_with,source"));
     assert_eq!(csv.lines().count(), 4);
     assert!(read("hotness.listing.wat").contains("i32.mul"));
     let names = fs::read_dir(directory.path().join("new/reports")).unwrap();

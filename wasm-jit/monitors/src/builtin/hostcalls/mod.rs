@@ -360,7 +360,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         functions,
         errors: Mutex::default(),
         stream,
-        is_json: setup.options.flag("json"),
+        is_json: setup.is_json_stream(),
         threads: AtomicU64::new(0),
     });
     let probes = make(setup.module, &specs(setup, &shared, imports))?;

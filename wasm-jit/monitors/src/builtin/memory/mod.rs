@@ -45,7 +45,7 @@ struct Memory {
 }
 
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
-    let [has_values, is_json] = ["values", "json"].map(|option| setup.options.flag(option));
+    let (has_values, is_json) = (setup.options.flag("values"), setup.is_json_stream());
     let trace = trace_stream(setup, ["memory.trace", "memory.trace.jsonl"])?.map(|stream| {
         let start = |function| {
             let body = setup.module.function(function).and_then(|function| function.body());

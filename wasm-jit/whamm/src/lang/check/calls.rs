@@ -26,7 +26,7 @@ impl Checker<'_> {
                 &name.span,
                 format!("there is no library `{0}`", name.name),
                 format!(
-                    "a library is a module: `{0}.wasm` in the folder of the script, or `SCRIPT.mm+FOLDER/{0}.wasm`",
+                    "a library is a module: `{0}.wasm` in the directory of the script, or `SCRIPT.mm+DIRECTORY/{0}.wasm`",
                     name.name
                 ),
             );

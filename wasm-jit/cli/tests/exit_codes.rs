@@ -1,0 +1,94 @@
+//! Exit codes and the first lines of diagnostics, as the help describes them.
+
+use std::fs;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+const PROGRAM: &str = r#"(module (memory (export "memory") 1)
+    (func (export "_start"))
+    (func (export "trap") unreachable)
+    (func (export "of_one") (param i32)))"#;
+
+/// A directory with a program, a script that is valid and one that is not.
+fn place() -> TempDir {
+    let place = TempDir::new().unwrap();
+    let write = |name: &str, text: &str| fs::write(place.path().join(name), text).unwrap();
+    write("app.wat", PROGRAM);
+    write("invalid.wat", "(module (func i32.add))");
+    write("count.mm", "report var n: u64;\nwasm:opcode:call:before { n++; }\n");
+    write("bad.mm", "wasm:opcode:call:before { n++; }\n");
+    place
+}
+
+/// Runs the command; returns its exit code, its standard output and its diagnostics.
+fn run(place: &TempDir, arguments: &str) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wasm-jit"));
+    let output = command.args(arguments.split(' ')).current_dir(place.path()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn mistakes_of_the_user_are_2_and_other_failures_1() {
+    let place = place();
+    let check = |arguments: &str, code: i32, says: &str| {
+        let (ended, _, said) = run(&place, arguments);
+        assert_eq!(ended, Some(code), "{arguments}: {said}");
+        assert!(said.contains(says), "{arguments}: {said}");
+    };
+    check("run app.wat", 0, "");
+    check("run --monitors=count.mm app.wat", 0, "");
+    check("run --invoke trap app.wat", 134, "unreachable");
+    // The command line.
+    check("run --monitors=nothing app.wat", 2, "nothing");
+    check("run --monitors=hotness{rows=x} app.wat", 2, "rows");
+    check("run --monitors=hotness{colour=red} app.wat", 2, "colour");
+    check("run --monitor-format=xml app.wat", 2, "text, json or csv");
+    check("run --timeout 0 app.wat", 2, "expected a duration above 0");
+    check("run --count trap:x app.wat", 2, "expected an offset such as 0x2c1");
+    check("monitors nothing", 2, "there is no monitor `nothing`");
+    check("whamm info wasm:nothing", 2, "");
+    check("attach abc list", 2, "expected the id of a process, such as 4242");
+    check("attach 0 list", 2, "expected the id of a process");
+    // Scripts, wherever they run.
+    check("run --monitors=bad.mm app.wat", 2, "bad.mm: 1 problem");
+    check("run --control --monitors=bad.mm app.wat", 2, "bad.mm: 1 problem");
+    check("whamm compile bad.mm -o out.wasm", 2, "bad.mm: 1 problem");
+    check("whamm instrument bad.mm app.wat -o out.wasm", 2, "bad.mm: 1 problem");
+    // Everything else.
+    check("run missing.wat", 1, "missing.wat");
+    check("run invalid.wat", 1, "invalid.wat");
+    check("run --invoke none app.wat", 1, "no function is exported as `none`");
+    check("run --invoke of_one app.wat", 1, "the function takes 1 argument, 0 are given");
+    check("run --count none app.wat", 1, "no function `none`");
+    check("run --dir missing app.wat", 1, "missing");
+    check("run --monitors=missing.mm app.wat", 1, "missing.mm");
+    check("whamm compile missing.mm -o out.wasm", 1, "missing.mm");
+    check("compile invalid.wat", 1, "invalid.wat");
+    check("objdump --function none app.wat", 1, "none");
+}
+
+#[test]
+fn a_process_that_does_not_exist_is_not_one_that_does_not_listen() {
+    let place = place();
+    // Above the maximum of Linux.
+    let (code, _, said) = run(&place, "attach 4194305 list");
+    assert_eq!((code, said.as_str()), (Some(1), "wasm-jit: there is no process 4194305\n"));
+    let this = std::process::id();
+    let (code, _, said) = run(&place, &format!("attach {this} list"));
+    let expected = format!("wasm-jit: process {this} does not listen: start it with run --control\n");
+    assert_eq!((code, said), (Some(1), expected));
+}
+
+/// The reports next to it are JSON, too.
+#[test]
+fn a_trace_is_json_where_reports_are() {
+    let place = place();
+    let (code, _, said) = run(&place, "run --monitors=trace --monitor-format json --invoke of_one app.wat 7");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.lines().count() >= 2, "{said}");
+    for line in said.lines() {
+        assert!(line.starts_with('{') && line.ends_with('}'), "{line}");
+    }
+}
