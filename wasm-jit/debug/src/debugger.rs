@@ -183,8 +183,8 @@ impl Debugger {
         self.shared.state().unseen()
     }
 
-    /// Makes traps, and exceptions that the program does not catch, stop their thread, or makes them
-    /// not do so, as before the first call. The thread stops at the instruction
+    /// Makes traps, and exceptions that the program does not catch, stop their thread, or makes
+    /// them not do so, as before the first call. The thread stops at the instruction
     /// ([`Reason::Trapped`](crate::Reason::Trapped), [`Reason::Thrown`](crate::Reason::Thrown)), at
     /// the call of the host function that has failed, or at the call for which the stack has no
     /// room. All frames can be read; operands of the instruction itself may have no value. When the

@@ -3,12 +3,12 @@
 //!
 //! The protocol has 64-bit addresses: a kind, the number of a module or memory, and an offset in it
 //! (`gdbstub_arch::wasm::addr`). There is one module, with the number 0, whose code is at its
-//! offsets in the binary module, and all of its memories. LLDB reads the module with its DWARF through the
-//! connection. There is one register, `pc`; frames, locals, operands and globals have separate
-//! packets. The client sees one thread at a time: the stopped one.
+//! offsets in the binary module, and all of its memories. LLDB reads the module with its DWARF
+//! through the connection. There is one register, `pc`; frames, locals, operands and globals have
+//! separate packets. The client sees one thread at a time: the stopped one.
 //!
-//! A trap, and an exception that the program does not catch, stop the program with the signal that a
-//! native program would get, before its frames are left; it ends when it is continued.
+//! A trap, and an exception that the program does not catch, stop the program with the signal that
+//! a native program would get, before its frames are left; it ends when it is continued.
 //!
 //! A repeatable run also goes back (`bs`, `bc`). At the end of the run, the client sees the program
 //! before its last instruction, at the end of the replay log; a client that continues from there

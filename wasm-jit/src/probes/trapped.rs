@@ -134,7 +134,12 @@ unsafe fn call(
     };
     // SAFETY: the caller's obligation.
     let mut frame = unsafe { Frame::ending(store, instance, &generic, site) };
+    // The closure may call functions that fail.
+    // SAFETY: nothing else uses the store.
+    let failure = unsafe { (*store).failure.take() };
     function(&mut frame, ending);
+    // SAFETY: the closure has returned its borrow of the store.
+    unsafe { (*store).failure = failure };
 }
 
 impl Drop for TrapWatch {

@@ -98,6 +98,10 @@ pub(super) unsafe fn report(
     let own = || unsafe { super::capture::own_context(registers[CONTEXT] as usize) };
     let context = if frame.is_call { context() } else { own().unwrap_or_else(context) };
     registers[CONTEXT] = context as u64;
+    if let Cause::Exception(exception) = cause {
+        // Where the collector finds it: a frame that waits for a call has no value in `rax`.
+        registers[0] = exception as u64;
+    }
     let mut site = SiteFrame::of_thread(&registers, vectors.unwrap_or(&[0; 16]), pc + 1);
     let site = &raw mut site;
     let cause = match cause {
@@ -110,9 +114,15 @@ pub(super) unsafe fn report(
     // registers from the stack pointer that is recorded.
     unsafe {
         let before = ((*vm).exit_fp, (*vm).exit_sp);
+        // Watchers may call functions, which may trap as well.
+        let VmStoreContext { raised_pc, raised_fp, raised_sp, raised_address, raised_signal, .. } = *vm;
+        let raised_registers = (*vm).raised_registers;
         ((*vm).exit_fp, (*vm).exit_sp) = ((&raw const (*site).fp).addr(), site.addr());
         image.trap_watchers.report(&TrappedFrame { function, position, located, site, cause });
         ((*vm).exit_fp, (*vm).exit_sp) = before;
+        ((*vm).raised_pc, (*vm).raised_fp, (*vm).raised_sp) = (raised_pc, raised_fp, raised_sp);
+        ((*vm).raised_address, (*vm).raised_signal) = (raised_address, raised_signal);
+        (*vm).raised_registers = raised_registers;
     }
 }
 

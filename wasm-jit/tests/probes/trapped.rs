@@ -218,3 +218,37 @@ fn interrupts_are_not_reported() {
     handle.interrupt();
     assert!(run.call(&mut store, ()).is_err());
 }
+
+#[test]
+fn watchers_may_call_functions_that_trap() {
+    let engine = Engine::default();
+    let module = Module::new(
+        &engine,
+        r#"(module (memory 1)
+            (func (export "outer") (param i32) (result i32) (i32.div_u (i32.const 1) (local.get 0)))
+            (func (export "copy") (memory.copy (i32.const -1) (i32.const 0) (i32.const 1)))
+            (func (export "inner") (unreachable)))"#,
+    )
+    .unwrap();
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let add = seen.clone();
+    let _watch = module.watch_traps(move |frame, ending| {
+        add.lock().unwrap().push(format!("{ending:?}"));
+        if !matches!(ending, Ending::Trap(Trap::UnreachableCodeReached)) {
+            let instance = frame.instance();
+            let mut store = frame.store::<()>().unwrap();
+            let inner = instance.get_typed_func::<(), ()>(&mut store, "inner").unwrap();
+            let error = inner.call(&mut store, ()).unwrap_err();
+            assert_eq!(error.trap(), Some(Trap::UnreachableCodeReached));
+        }
+    });
+    let mut store = Store::new(&engine, ());
+    let instance = wasm_jit::Instance::new(&mut store, &module, &[]).unwrap();
+    let outer = instance.get_typed_func::<i32, i32>(&mut store, "outer").unwrap();
+    assert_eq!(outer.call(&mut store, 0).unwrap_err().trap(), Some(Trap::IntegerDivisionByZero));
+    let copy = instance.get_typed_func::<(), ()>(&mut store, "copy").unwrap();
+    let error = copy.call(&mut store, ()).unwrap_err();
+    assert_eq!(error.trap(), Some(Trap::MemoryOutOfBounds));
+    assert_eq!(seen.lock().unwrap().len(), 4);
+    assert_eq!(outer.call(&mut store, 1).unwrap(), 1);
+}

@@ -87,8 +87,8 @@ pub(super) struct Debug {
     #[arg(long, value_name = "PORT", conflicts_with_all = ["commands", "batch"])]
     gdb_server: Option<u16>,
 
-    /// Attaches to a program that was started by run --debug-port ADDRESS; only --command and --batch
-    /// go with it
+    /// Attaches to a program that was started by run --debug-port ADDRESS; only --command and
+    /// --batch go with it
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = NOT_WITH_CONNECT)]
     connect: Option<String>,
 

@@ -2,10 +2,9 @@
 //!
 //! The first byte of a connection determines the protocol: `+`, `$` or Ctrl-C is the GDB remote
 //! protocol. Otherwise the first line is `session` or `pause`. After `session`, each line is a
-//! command, which is answered by a text and a zero byte; the text of a command that has failed begins
-//! with a one byte ([`FAILED`]). `pause` stops the program of a session
-//! that waits for it. One client is served at a time: others are refused during that time, with a
-//! line on stderr.
+//! command, which is answered by a text and a zero byte; the text of a command that has failed
+//! begins with a one byte ([`FAILED`]). `pause` stops the program of a session that waits for it.
+//! One client is served at a time: others are refused during that time, with a line on stderr.
 
 use std::fmt;
 use std::fs;

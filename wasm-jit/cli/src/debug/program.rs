@@ -64,7 +64,7 @@ impl Launcher {
 
     /// The function of the program that is executed first, if it is known: the start function, or
     /// the initialization of a library, precedes the one that is called.
-    pub(super) fn very_first_function(&self) -> Option<Cow<'_, str>> {
+    pub(super) fn initial_function(&self) -> Option<Cow<'_, str>> {
         // A recorded run begins with its first call.
         if self.arguments.replay.is_none() {
             let code = self.debugger.code();

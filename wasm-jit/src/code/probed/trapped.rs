@@ -182,8 +182,8 @@ fn ranges(positions: &[Position], wasm: u32, function: &CompiledFunction) -> Vec
 }
 
 /// The registers, as a set of bits, that these pieces of code may have written when a thread is
-/// about to execute the instruction at `pc` in one of them: those that are written before it, and in
-/// other pieces, before the last branch to another piece.
+/// about to execute the instruction at `pc` in one of them: those that are written before it, and
+/// in other pieces, before the last branch to another piece.
 fn written(code: &[u8], ranges: &[Range<u32>], pc: u32) -> u32 {
     let (mut written, mut repeats) = (0, false);
     let mut all = 0;
