@@ -257,6 +257,7 @@ mod tests {
     const RDX: u32 = 1 << 2;
 
     #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "most instructions have one piece of code")]
     fn registers_are_written_by_the_code_before_the_trap() {
         #[track_caller]
         fn check(code: &[u8], ranges: &[Range<u32>], pc: u32, expected: u32) {
