@@ -25,7 +25,8 @@
 //! function is a separate place before its first instruction; a `loop` there does not repeat it.
 //! The [*exit*](Place::Exit) is another one, where the results are in their final locations: a
 //! generic probe has them as operands. Frames that are left by a trap, an exception or an interrupt
-//! do not reach the exit: they are reported by [`Module::watch_unwound`].
+//! do not reach the exit: they are reported by [`Module::watch_unwound`]. [`Module::watch_traps`]
+//! reports a trap with a frame that can be read, before any frame is left.
 //!
 //! [Global probes](GlobalProbe) are on every instruction of a module or an engine. In functions
 //! that may never run, probes can be made [when they are first called](Module::watch_first_calls).
@@ -178,6 +179,7 @@ mod recorder;
 mod running;
 mod shortcut;
 mod thread_word;
+mod trapped;
 mod unwound;
 mod values;
 mod wasm;
@@ -196,6 +198,7 @@ pub use native::{NativeFn, NativeFunction};
 pub use recorder::Recorder;
 pub use shortcut::{Operand, Quadword, Relation, Shortcut, Step, Temp};
 pub use thread_word::ThreadWord;
+pub use trapped::{Ending, TrapWatch};
 pub use unwound::{UnwoundException, UnwoundFrame, UnwoundWatch};
 pub use values::{Bound, Lane, NO_FUNCTION, OTHER_FUNCTION, Values};
 pub use wasm::WasmFn;

@@ -273,13 +273,13 @@ impl Code {
         Ok(vec![self.first(self.function(text)?)?])
     }
 
-    /// The initial size of the first memory in bytes; `None` if it is imported.
-    pub(crate) fn memory_at_start(&self) -> Option<u64> {
-        if self.module().imports().any(|import| matches!(import.ty(), ExternType::Memory(_))) {
-            return None;
-        }
+    /// The initial size of a memory in bytes; `None` if it is imported.
+    pub(crate) fn memory_at_start(&self, memory: u32) -> Option<u64> {
+        let imported = self.module().imports();
+        let imported = imported.filter(|import| matches!(import.ty(), ExternType::Memory(_))).count();
+        let own = (memory as usize).checked_sub(imported)?;
         let memory = |payload| match payload {
-            Payload::MemorySection(memories) => memories.into_iter().next()?.ok(),
+            Payload::MemorySection(memories) => memories.into_iter().nth(own)?.ok(),
             _ => None,
         };
         let found = Parser::new(0).parse_all(self.module().bytes()).flatten().find_map(memory);

@@ -149,8 +149,9 @@ impl Debugger {
         let watch = match begun {
             Ok(watch) => watch?,
             Err(Error::Running) if !is_of_frame => {
-                if let Some(size) = self.shared.code.memory_at_start()
-                    && let Some(address) = expression.address_outside(size)
+                let code = &self.shared.code;
+                if let Some((address, size)) =
+                    expression.address_outside(|memory| code.memory_at_start(memory))
                 {
                     return Err(Error::Outside { address, size });
                 }
@@ -180,6 +181,33 @@ impl Debugger {
     /// function is called. Stops and ends [report](crate::Stop::unwatched) them, too.
     pub fn unwatched(&self) -> Option<Unwatched> {
         self.shared.state().unseen()
+    }
+
+    /// Makes traps, and exceptions that the program does not catch, stop their thread, or makes
+    /// them not do so, as before the first call. The thread stops at the instruction
+    /// ([`Reason::Trapped`](crate::Reason::Trapped), [`Reason::Thrown`](crate::Reason::Thrown)), at
+    /// the call of the host function that has failed, or at the call for which the stack has no
+    /// room. All frames can be read; operands of the instruction itself may have no value. When the
+    /// thread is resumed, in whatever way, the program ends as it would have ended.
+    ///
+    /// An exception counts as not caught if it leaves the function that the host has called, even
+    /// if that host function was called by the program and passes the exception on to it.
+    ///
+    /// # Errors
+    /// [`Error::NoCatch`] if the program's run is [repeatable](Debugger::allow_reverse).
+    pub fn catch_traps(&self, is_on: bool) -> Result<(), Error> {
+        if is_on && self.can_reverse() {
+            return Err(Error::NoCatch);
+        }
+        let traps = is_on.then(|| self.shared.catch_traps());
+        // The previous one ends after the lock is released.
+        let _before = std::mem::replace(&mut self.shared.state().traps, traps);
+        Ok(())
+    }
+
+    /// Whether traps stop threads.
+    pub fn catches_traps(&self) -> bool {
+        self.shared.state().traps.is_some()
     }
 
     /// The number of threads of this run that have stopped so far. They are numbered from 1.

@@ -12,7 +12,17 @@ pub struct Stopped<'a, 'f> {
     pub(crate) frame: &'a mut Frame<'f>,
     pub(crate) code: &'a Code,
     pub(crate) locations: &'a [Option<Location>],
-    pub(crate) is_recorded: bool,
+    pub(crate) changes: Changes,
+}
+
+/// Whether the values of a stopped program can be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Changes {
+    Allowed,
+    /// Not in a recorded run.
+    Recorded,
+    /// Not after a trap.
+    Ending,
 }
 
 impl std::fmt::Debug for Stopped<'_, '_> {
@@ -50,8 +60,8 @@ impl<'f> Stopped<'_, 'f> {
             0 => None,
             _ => Some(self.frame.outer(level)?.ok_or(Error::NoFrame { level })?),
         };
-        let is_recorded = self.is_recorded;
-        Ok(Scope { frame: &mut *self.frame, code: self.code, accessor, location, is_recorded })
+        let changes = self.changes;
+        Ok(Scope { frame: &mut *self.frame, code: self.code, accessor, location, changes })
     }
 }
 
@@ -62,8 +72,7 @@ pub struct Scope<'a, 'f> {
     /// `None` for the innermost frame.
     accessor: Option<FrameAccessor>,
     location: Location,
-    /// Whether changes are refused.
-    is_recorded: bool,
+    changes: Changes,
 }
 
 impl std::fmt::Debug for Scope<'_, '_> {
@@ -76,7 +85,7 @@ impl<'a, 'f> Scope<'a, 'f> {
     /// The innermost frame.
     pub(crate) fn innermost(frame: &'a mut Frame<'f>, code: &'a Code) -> Self {
         let location = frame.location();
-        Self { frame, code, accessor: None, location, is_recorded: false }
+        Self { frame, code, accessor: None, location, changes: Changes::Allowed }
     }
 
     /// A frame of the thread.
@@ -88,7 +97,7 @@ impl<'a, 'f> Scope<'a, 'f> {
         let is_innermost = accessor.number(frame)? == frame.number();
         let location = if is_innermost { frame.location() } else { accessor.location(frame)? };
         let accessor = (!is_innermost).then_some(accessor);
-        Ok(Self { frame, code, accessor, location, is_recorded: false })
+        Ok(Self { frame, code, accessor, location, changes: Changes::Allowed })
     }
 
     /// An accessor of the frame.
@@ -159,7 +168,7 @@ impl<'a, 'f> Scope<'a, 'f> {
     /// Changes a parameter or local.
     ///
     /// # Errors
-    /// [`Error::Access`], [`Error::Recorded`].
+    /// [`Error::Access`], [`Error::Recorded`], [`Error::Ending`].
     pub fn set_local(&mut self, index: u32, value: &Val) -> Result<(), Error> {
         self.check_change()?;
         let done = match self.accessor {
@@ -172,7 +181,7 @@ impl<'a, 'f> Scope<'a, 'f> {
     /// Changes an operand; `depth` is counted from the top of the stack.
     ///
     /// # Errors
-    /// [`Error::Access`], [`Error::Recorded`].
+    /// [`Error::Access`], [`Error::Recorded`], [`Error::Ending`].
     pub fn set_operand(&mut self, depth: u32, value: &Val) -> Result<(), Error> {
         self.check_change()?;
         let done = match self.accessor {
@@ -193,7 +202,7 @@ impl<'a, 'f> Scope<'a, 'f> {
     /// Changes a global of the running instance.
     ///
     /// # Errors
-    /// [`Error::Unknown`], [`Error::Engine`], [`Error::Recorded`].
+    /// [`Error::Unknown`], [`Error::Engine`], [`Error::Recorded`], [`Error::Ending`].
     pub fn set_global(&mut self, index: u32, value: &Val) -> Result<(), Error> {
         self.check_change()?;
         Ok(self.frame.set_global(index, value).ok_or_else(|| no_global(index))??)
@@ -215,14 +224,18 @@ impl<'a, 'f> Scope<'a, 'f> {
     /// Copies bytes into a memory of the running instance.
     ///
     /// # Errors
-    /// [`Error::Engine`], [`Error::Recorded`].
+    /// [`Error::Engine`], [`Error::Recorded`], [`Error::Ending`].
     pub fn write_memory(&mut self, memory: u32, address: u64, bytes: &[u8]) -> Result<(), Error> {
         self.check_change()?;
         Ok(self.frame.write_memory(memory, address, bytes)?)
     }
 
     fn check_change(&self) -> Result<(), Error> {
-        if self.is_recorded { Err(Error::Recorded) } else { Ok(()) }
+        match self.changes {
+            Changes::Allowed => Ok(()),
+            Changes::Recorded => Err(Error::Recorded),
+            Changes::Ending => Err(Error::Ending),
+        }
     }
 
     pub(crate) fn assign_local(&mut self, index: u32, value: &Value) -> Result<(), Error> {

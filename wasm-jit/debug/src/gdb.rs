@@ -3,9 +3,12 @@
 //!
 //! The protocol has 64-bit addresses: a kind, the number of a module or memory, and an offset in it
 //! (`gdbstub_arch::wasm::addr`). There is one module, with the number 0, whose code is at its
-//! offsets in the binary module, and memory 0. LLDB reads the module with its DWARF through the
-//! connection. There is one register, `pc`; frames, locals, operands and globals have separate
-//! packets. The client sees one thread at a time: the stopped one.
+//! offsets in the binary module, and all of its memories. LLDB reads the module with its DWARF
+//! through the connection. There is one register, `pc`; frames, locals, operands and globals have
+//! separate packets. The client sees one thread at a time: the stopped one.
+//!
+//! A trap, and an exception that the program does not catch, stop the program with the signal that
+//! a native program would get, before its frames are left; it ends when it is continued.
 //!
 //! A repeatable run also goes back (`bs`, `bc`). At the end of the run, the client sees the program
 //! before its last instruction, at the end of the replay log; a client that continues from there
@@ -45,8 +48,8 @@ use gdbstub::target::{Target, TargetError, TargetResult};
 use gdbstub_arch::wasm::addr::{WasmAddr, WasmAddrType};
 use gdbstub_arch::wasm::reg::WasmRegisters;
 use gdbstub_arch::wasm::reg::id::WasmRegId;
-use wasm_jit::Val;
 use wasm_jit::probes::{Location, Place};
+use wasm_jit::{Trap, Val};
 
 use self::packets::{Packets, Sent, Wire};
 use crate::{Debugger, Error, Event, Expression, Reason, Resume, Reverse, Stop};
@@ -86,7 +89,11 @@ pub fn serve(debugger: &Debugger, connection: impl ConnectionExt<Error = io::Err
         is_at_end: false,
         is_told: false,
     };
+    let caught_traps = debugger.catches_traps();
+    // Those of a recorded run do not stop it.
+    let _ = debugger.catch_traps(true);
     let served = client.serve(connection);
+    let _ = debugger.catch_traps(caught_traps);
     client
         .breakpoints
         .values()
@@ -290,6 +297,9 @@ impl Client<'_> {
                 }
                 Reason::Breakpoint { .. } => return Reported::SwBreak(()),
                 Reason::Pause => return signal(Signal::SIGINT),
+                Reason::Trapped { trap } => return signal(signal_of(*trap)),
+                // As for a native exception that is not caught.
+                Reason::Thrown { .. } => return signal(Signal::SIGABRT),
                 Reason::HistoryStart => return log(ReplayLogPosition::Begin),
                 _ => {}
             }
@@ -329,6 +339,24 @@ impl Client<'_> {
 /// the program counter is unchanged.
 fn signal(signal: Signal) -> Reported {
     Reported::SignalWithThread { tid: (), signal }
+}
+
+/// The signal with which a native program would have stopped.
+fn signal_of(trap: Trap) -> Signal {
+    match trap {
+        Trap::IntegerDivisionByZero | Trap::IntegerOverflow | Trap::BadConversionToInteger => Signal::SIGFPE,
+        Trap::MemoryOutOfBounds
+        | Trap::StackOverflow
+        | Trap::TableOutOfBounds
+        | Trap::UndefinedElement
+        | Trap::IndirectCallToNull
+        | Trap::NullReference
+        | Trap::ArrayOutOfBounds
+        | Trap::StringOutOfBounds => Signal::SIGSEGV,
+        Trap::HeapMisaligned => Signal::SIGBUS,
+        Trap::UnreachableCodeReached => Signal::SIGILL,
+        _ => Signal::SIGTRAP,
+    }
 }
 
 fn code_address(offset: u64) -> u64 {
@@ -514,10 +542,12 @@ impl HwWatchpoint for Client<'_> {
             8 => "i64",
             _ => return Ok(false),
         };
-        let is_memory = WasmAddr::from_raw(address)
-            .filter(|at| at.addr_type() == WasmAddrType::Memory && at.module_index() == 0);
+        let is_memory = WasmAddr::from_raw(address).filter(|at| at.addr_type() == WasmAddrType::Memory);
         let (Some(at), WatchKind::Write) = (is_memory, kind) else { return Ok(false) };
-        let Ok(expression) = Expression::parse(&format!("{load}[{}]", at.offset())) else { return Ok(false) };
+        let Ok(expression) = Expression::parse(&format!("{load}[{}:{}]", at.module_index(), at.offset()))
+        else {
+            return Ok(false);
+        };
         match self.debugger.add_watch(expression, 0) {
             // There is no way to tell the client that it may miss changes.
             Ok(number) if self.debugger.unwatched().is_some() => {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use wasm_jit::Val;
-use wasm_jit::probes::Location;
+use wasm_jit::probes::{Location, UnwoundException};
+use wasm_jit::{Trap, Val};
 
 use crate::code::Code;
 use crate::expression::Expression;
@@ -104,6 +104,18 @@ pub enum Reason {
     },
     /// [`Debugger::pause`](crate::Debugger::pause) has stopped the thread.
     Pause,
+    /// The instruction, or the host function that it has called, has trapped, and the program is
+    /// about to end. See [`Debugger::catch_traps`](crate::Debugger::catch_traps).
+    Trapped {
+        /// The trap.
+        trap: Trap,
+    },
+    /// The instruction, or the host function that it has called, has thrown an exception that the
+    /// program does not catch, and the program is about to end.
+    Thrown {
+        /// The exception.
+        exception: UnwoundException,
+    },
     /// The program has gone back to the beginning of its run.
     HistoryStart,
     /// The program could not go back, and is where it was.
@@ -114,6 +126,11 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Whether the program is about to end for this reason.
+    pub(crate) fn is_ending(&self) -> bool {
+        matches!(self, Self::Trapped { .. } | Self::Thrown { .. })
+    }
+
     /// The number of the breakpoint or watchpoint.
     pub(crate) fn number(&self) -> Option<u32> {
         match self {

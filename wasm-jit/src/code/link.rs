@@ -20,6 +20,7 @@ use super::gdb::Shown;
 use super::lazy::LazyFunctions;
 use super::probed::counters::Counters;
 use super::probed::ids::Ids;
+use super::probed::trapped::TrapWatchers;
 use super::probed::unwound::Watchers;
 use super::{CodeImage, CompileError, Function, Functions, Trampolines, add_regions, registry};
 use crate::vmctx::VmLayout;
@@ -66,6 +67,7 @@ fn image(
         counters: Counters::default(),
         ids: Ids::default(),
         watchers: Watchers::default(),
+        trap_watchers: TrapWatchers::default(),
         memory,
         room: Mutex::new(room),
         shown: Shown::default(),

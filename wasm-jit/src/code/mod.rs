@@ -68,6 +68,8 @@ pub(crate) struct CodeImage {
     ids: probed::ids::Ids,
     /// The observers of frames that are left otherwise than by their exit.
     pub watchers: probed::unwound::Watchers,
+    /// The observers of traps.
+    pub trap_watchers: probed::trapped::TrapWatchers,
     memory: CodeMemory,
     /// Addresses after the code, for versions and stubs.
     room: Mutex<CodeRoom>,
@@ -286,14 +288,26 @@ impl CodeImage {
         function: u32,
         observer: &mut dyn Observer,
     ) -> Result<CompiledFunction, ObserveError> {
+        self.observe_code(function, observer).map(|(_, again)| again)
+    }
+
+    /// As [`CodeImage::observe`]; also returns the code.
+    ///
+    /// # Errors
+    /// As [`CodeImage::observe`].
+    fn observe_code(
+        &self,
+        function: u32,
+        observer: &mut dyn Observer,
+    ) -> Result<(Chunk, CompiledFunction), ObserveError> {
         let sites = self.module.settings.sites.into();
-        let (_, again) =
+        let (chunk, again) =
             self.compile_again(function, Instrumentation { sites: &sites, counting: None }, observer)?;
         let first = self.function(function);
         let sizes = |entry: u32, body: u32, end: u32, frame| (body - entry, end - entry, frame);
         let is_same = sizes(first.entry, first.body, first.end, first.frame_size)
             == sizes(again.entry, again.body, again.end, again.frame_size);
-        if is_same { Ok(again) } else { Err(ObserveError::Differs { function }) }
+        if is_same { Ok((chunk, again)) } else { Err(ObserveError::Differs { function }) }
     }
 
     /// Compiles a function with this instrumentation, and an observer.

@@ -73,6 +73,13 @@ pub enum AccessError {
     /// the plain version.
     #[error("the processor does not let a call return to another version of the code")]
     ShadowStack,
+    /// The value is not kept where the frame's instruction has trapped.
+    #[error("the compiled code does not keep the value at this point")]
+    NotKept,
+    /// A trap or an exception is about to leave the frame: see
+    /// [`Module::watch_traps`](crate::Module::watch_traps).
+    #[error("the frame is about to end: its values cannot be changed")]
+    Ending,
     /// The frame waits for a probe function, so that it cannot have an accessor yet.
     #[error("the frame waits in the stub of a probe")]
     InStub,
@@ -132,6 +139,9 @@ impl FrameAccessor {
     /// # Errors
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`].
     pub fn location(&self, frame: &Frame<'_>) -> Result<Location, AccessError> {
+        if self.fp(frame)? as u64 == frame.number() {
+            return Ok(frame.location());
+        }
         let Found { function, position, image, .. } = self.found(frame)?;
         Ok(Location::at(&image, function, position))
     }
@@ -207,6 +217,7 @@ impl FrameAccessor {
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::ShadowStack`];
     /// otherwise as [`Frame::set_local`].
     pub fn set_local(&self, frame: &mut Frame<'_>, index: u32, value: &Val) -> Result<(), AccessError> {
+        frame.check_change()?;
         self.found(frame)?.values().set_local(frame, index, value)
     }
 
@@ -216,6 +227,7 @@ impl FrameAccessor {
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::ShadowStack`];
     /// otherwise as [`Frame::set_operand`].
     pub fn set_operand(&self, frame: &mut Frame<'_>, depth: u32, value: &Val) -> Result<(), AccessError> {
+        frame.check_change()?;
         self.found(frame)?.values().set_operand(frame, depth, value)
     }
 

@@ -45,6 +45,8 @@ pub struct Frame<'a> {
     optimized: usize,
     /// Where its values are, once one has been requested that is not simply a number.
     own: Option<Own>,
+    /// Whether the frame is about to be left: nothing can be changed.
+    is_ending: bool,
     not_send: PhantomData<*mut ()>,
 }
 
@@ -82,8 +84,30 @@ impl<'a> Frame<'a> {
             results,
             optimized: 0,
             own: None,
+            is_ending: false,
             not_send: PhantomData,
         }
+    }
+
+    /// The frame of an instruction that has trapped, whose state was saved as a stub would have
+    /// saved it.
+    ///
+    /// # Safety
+    /// As [`Frame::new`], but the thread is where the runtime is about to leave the activation.
+    pub(super) unsafe fn ending(
+        store: *mut StoreOpaque,
+        instance: NonNull<InstanceData>,
+        generic: &'a Generic,
+        site: *mut SiteFrame,
+    ) -> Self {
+        // SAFETY: the caller's obligation.
+        let frame = unsafe { Self::new(store, instance, generic, site) };
+        Self { is_ending: true, ..frame }
+    }
+
+    /// Whether the frame is about to be left, so that its values cannot be changed.
+    pub(super) fn check_change(&self) -> Result<(), AccessError> {
+        if self.is_ending { Err(AccessError::Ending) } else { Ok(()) }
     }
 
     /// Gives the code back what calls may have changed. Returns whether the frame has become plain.
@@ -239,8 +263,10 @@ impl<'a> Frame<'a> {
     ///
     /// # Errors
     /// [`AccessError::NoLocal`], [`AccessError::Value`], [`AccessError::Fixed`],
-    /// [`AccessError::Version`], [`AccessError::StackOverflow`]: nothing has changed.
+    /// [`AccessError::Version`], [`AccessError::StackOverflow`], [`AccessError::Ending`]: nothing
+    /// has changed.
     pub fn set_local(&mut self, index: u32, value: &Val) -> Result<(), AccessError> {
+        self.check_change()?;
         let own = self.find_own();
         self.found(own).values().set_local(self, index, value)
     }
@@ -249,8 +275,10 @@ impl<'a> Frame<'a> {
     ///
     /// # Errors
     /// [`AccessError::NoOperand`], [`AccessError::Value`], [`AccessError::Fixed`],
-    /// [`AccessError::Version`], [`AccessError::StackOverflow`]: nothing has changed.
+    /// [`AccessError::Version`], [`AccessError::StackOverflow`], [`AccessError::Ending`]: nothing
+    /// has changed.
     pub fn set_operand(&mut self, depth: u32, value: &Val) -> Result<(), AccessError> {
+        self.check_change()?;
         let own = self.find_own();
         self.found(own).values().set_operand(self, depth, value)
     }
@@ -281,7 +309,7 @@ impl<'a> Frame<'a> {
         // SAFETY: as in `new`.
         let return_address = unsafe { (*self.site).return_address };
         if self.optimized != return_address {
-            if self.image().is_plain_at(self.generic.function, return_address) {
+            if !self.is_ending && self.image().is_plain_at(self.generic.function, return_address) {
                 return None;
             }
             self.optimized = return_address;
@@ -335,7 +363,7 @@ impl<'a> Frame<'a> {
     fn find_own(&self) -> Own {
         let waiting = self.walk().first();
         let (function, image) = (self.generic.function, self.image());
-        let plain = image.is_plain_at(function, waiting.return_address).then(|| {
+        let plain = (!self.is_ending && image.is_plain_at(function, waiting.return_address)).then(|| {
             let found = image.site_values(function, waiting.return_address);
             found.expect("the site of a generic probe has its values").1
         });
@@ -439,7 +467,7 @@ impl Values<'_> {
     pub(super) fn local(&self, store: &mut StoreOpaque, index: u32) -> Result<Val, AccessError> {
         let ty = self.local_type(index)?;
         let raw = match self.located.locals.get(index as usize) {
-            Some(value) => self.read(*value),
+            Some(value) => self.read(known(*value)?),
             // No instruction uses it.
             None => 0,
         };
@@ -448,7 +476,7 @@ impl Values<'_> {
 
     pub(super) fn operand(&self, store: &mut StoreOpaque, depth: u32) -> Result<Val, AccessError> {
         let (value, ty) = self.find_operand(depth)?;
-        let raw = self.read(value);
+        let raw = self.read(known(value)?);
         Ok(store.lift(ty, raw))
     }
 
@@ -569,6 +597,7 @@ impl Values<'_> {
                 At::Settled | At::Tested => self.waiting.site.map_or(0, |site| (*site).settled),
                 At::Shifted(reg, by) => self.register(reg).read() << by,
                 At::Flags(_) => self.waiting.site.map_or(0, |site| (*site).condition),
+                At::Unknown => unreachable!("`known` has refused it"),
             }
         };
         truncated(value.ty.width(), raw).into()
@@ -632,7 +661,8 @@ impl Values<'_> {
                 | At::Settled
                 | At::Tested
                 | At::Flags(_)
-                | At::Result(_) => {
+                | At::Result(_)
+                | At::Unknown => {
                     return Err(AccessError::Fixed);
                 }
             }
@@ -668,6 +698,11 @@ impl Values<'_> {
         // SAFETY: the caller's obligation.
         unsafe { (*site).flags = (flags & 0xff) << 8 | flags >> 11 };
     }
+}
+
+/// A value that can be read.
+fn known(value: ValueAt) -> Result<ValueAt, AccessError> {
+    if value.at == At::Unknown { Err(AccessError::NotKept) } else { Ok(value) }
 }
 
 /// Whether the processor has a shadow stack, so that return addresses cannot be replaced.

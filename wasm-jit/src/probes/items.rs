@@ -35,7 +35,8 @@ impl Frame<'_> {
             };
             Some(Location::at(&image, function, position))
         };
-        self.walk().map(location).collect()
+        // That of this frame is known, and an instruction that has trapped is no probe.
+        std::iter::once(Some(self.location())).chain(self.walk().skip(1).map(location)).collect()
     }
 
     /// The function that an indirect call (`call_indirect`, `call_ref`, and their tail calls) is

@@ -50,17 +50,10 @@ impl UnwoundFrame<'_> {
     /// The exception that leaves the frame; `None` if a trap, an interrupt or a failure of the host
     /// does.
     pub fn exception(&self) -> Option<UnwoundException> {
-        let Cause::Exception(Thrown { tag, mut values }) = self.left.cause else { return None };
-        let info = &self.left.image.module;
-        let types = tag.map(|tag| info.tag_type(tag).params()).unwrap_or_default();
-        let field = |ty: &wp::ValType| {
-            let ty = ValType::of(*ty, info);
-            let (words, rest) = values.split_at(ty.words());
-            values = rest;
-            let bits = words.iter().rev().fold(0, |bits, word| bits << 64 | u128::from(*word));
-            Val::without_store(ty, bits).ok()
-        };
-        Some(UnwoundException { tag, fields: types.iter().map(field).collect() })
+        match self.left.cause {
+            Cause::Exception(thrown) => Some(exception_of(self.left.image, thrown)),
+            _ => None,
+        }
     }
 
     /// Whether the frame waits for a call: to another function, or to a routine of the engine that
@@ -92,6 +85,20 @@ impl fmt::Debug for UnwoundFrame<'_> {
             .field("frame", frame)
             .finish_non_exhaustive()
     }
+}
+
+/// An exception that a module's frame sees.
+pub(super) fn exception_of(image: &CodeImage, Thrown { tag, mut values }: Thrown<'_>) -> UnwoundException {
+    let info = &image.module;
+    let types = tag.map(|tag| info.tag_type(tag).params()).unwrap_or_default();
+    let field = |ty: &wp::ValType| {
+        let ty = ValType::of(*ty, info);
+        let (words, rest) = values.split_at(ty.words());
+        values = rest;
+        let bits = words.iter().rev().fold(0, |bits, word| bits << 64 | u128::from(*word));
+        Val::without_store(ty, bits).ok()
+    };
+    UnwoundException { tag, fields: types.iter().map(field).collect() }
 }
 
 /// The reporting of unwound frames, which ends when this is dropped: see [`Module::watch_unwound`].

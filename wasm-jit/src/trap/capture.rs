@@ -7,7 +7,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register}
 
 use super::signals::trap_code;
 use super::unwind::{Frame, Frames, activation_left};
-use super::{ExecutionState, Raised, Trap, WasmBacktrace};
+use super::{ExecutionState, Raised, Trap, WasmBacktrace, trapped};
 use crate::code::probed::counters::InstanceId;
 use crate::code::probed::counting::context_of;
 use crate::code::probed::unwound::Cause;
@@ -110,7 +110,7 @@ pub(super) unsafe fn trace(
 ///
 /// # Safety
 /// It must be the value that the register had in a function, in a store that is alive.
-unsafe fn own_context(r14: usize) -> Option<usize> {
+pub(super) unsafe fn own_context(r14: usize) -> Option<usize> {
     let context = std::ptr::with_exposed_provenance::<VmContext>(r14);
     // SAFETY: the caller's obligation: `r14` is a context at every instruction of a function.
     (unsafe { (*context).is_host } == 0).then_some(r14)
@@ -134,6 +134,8 @@ unsafe fn instance_of(context: usize) -> InstanceId {
 /// activation.
 pub(super) unsafe extern "sysv64" fn capture_noted(store: *mut ExecutionState, pc: usize, fp: usize) {
     let frame = Frame { pc, fp, is_call: true };
+    // SAFETY: the caller's obligation; the routine has recorded the callee-saved registers.
+    unsafe { trapped::report(store, frame, None, Cause::Failure) };
     // SAFETY: the caller's obligation.
     unsafe { capture(store, None, frame, None) };
 }
@@ -141,12 +143,14 @@ pub(super) unsafe extern "sysv64" fn capture_noted(store: *mut ExecutionState, p
 /// For a thread that was redirected here by the signal handler.
 ///
 /// # Safety
-/// The state that the handler recorded in the store must be of this thread, and current.
-pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut ExecutionState) {
+/// The state that the handler recorded in the store must be of this thread, and current; `vectors`
+/// are the SSE registers.
+pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut ExecutionState, vectors: *const [u128; 16]) {
     // SAFETY: the caller's obligation.
     let (trap, (without_frame, frame)) = unsafe { (classify(&(*store).vm), innermost(&(*store).vm)) };
     // SAFETY: as above.
     unsafe {
+        trapped::report(store, frame, Some(&*vectors), Cause::Trap(trap));
         uncount(&(*store).vm);
         capture(store, without_frame, frame, Some(trap));
     }

@@ -28,7 +28,7 @@
 //!
 //! Files: `state` (the state in a store), `unwind` (frames, and exception handlers), `routines`,
 //! `signals`, `capture`, `interrupt`, `backtrace`, `lines`, `metered`, `walk` (frames, for probes),
-//! `accessors`, `code_in_use`.
+//! `accessors`, `code_in_use`, `trapped` (reports traps while the frames are intact).
 
 mod accessors;
 mod backtrace;
@@ -40,6 +40,7 @@ mod metered;
 mod routines;
 mod signals;
 mod state;
+mod trapped;
 mod unwind;
 mod walk;
 

@@ -5,7 +5,7 @@
 //! activation begin at the host trampoline through which it was left. Return frames, which tail
 //! calls between instances leave (`runtime/tail_call.rs`), do not belong to a function.
 
-use super::{Activation, ExecutionState, Raised, Trap, accessors, capture};
+use super::{Activation, ExecutionState, Raised, Trap, accessors, capture, trapped};
 use crate::code::CodeImage;
 use crate::code::probed::unwound::{self, Cause, FrameToUnwind, Thrown};
 use crate::code::registry::image_at;
@@ -92,6 +92,7 @@ pub(super) unsafe extern "sysv64" fn find_handler(
     if exception == 0 {
         // SAFETY: the caller's obligation.
         unsafe {
+            trapped::report(store, thrower, None, Cause::Trap(Trap::NullReference));
             capture::capture(store, None, thrower, Some(Trap::NullReference));
         };
         return 0;
@@ -129,8 +130,11 @@ pub(super) unsafe extern "sysv64" fn find_handler(
     }
     // SAFETY: the caller's obligation: compiled code does not run, and keeps no reference.
     unsafe {
-        activation_left(thrower, activation_fp, Cause::Exception(exception));
         let is_new = thrown_from.is_empty();
+        if is_new {
+            trapped::report(store, thrower, None, Cause::Exception(exception));
+        }
+        activation_left(thrower, activation_fp, Cause::Exception(exception));
         let backtrace = if is_new { capture::trace(store, None, thrower) } else { thrown_from };
         (*store).raised = Some(Box::new(Raised::Exception { exception, backtrace }));
     }
@@ -209,7 +213,7 @@ unsafe fn report_left(frame: Frame, end: usize, cause: Cause) {
 /// # Safety
 /// The exception is alive as long as the result is used; the frame is that of a function of the
 /// image, and waits for a call.
-unsafe fn seen_by<'a>(image: &CodeImage, frame: Frame, exception: usize) -> Thrown<'a> {
+pub(super) unsafe fn seen_by<'a>(image: &CodeImage, frame: Frame, exception: usize) -> Thrown<'a> {
     let exception = std::ptr::with_exposed_provenance::<VmException>(exception);
     // SAFETY: the caller's obligation; the values follow the head.
     let (identity, values) = unsafe {

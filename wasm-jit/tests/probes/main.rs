@@ -27,6 +27,7 @@ mod rewrite;
 mod shortcuts;
 mod tail_calls;
 mod threads;
+mod trapped;
 mod values;
 mod vectors;
 mod waiting;

@@ -52,14 +52,15 @@ impl Format {
         (is_float && count <= MAX_COUNT).then_some(Self { count, format, size })
     }
 
-    /// Shows memory from an address; returns the address after it.
-    pub(super) fn show(self, scope: &Scope<'_, '_>, start: u64) -> Result<(String, u64), Error> {
+    /// Shows a memory from an address; returns the address after it.
+    pub(super) fn show(self, scope: &Scope<'_, '_>, memory: u32, start: u64) -> Result<(String, u64), Error> {
+        let prefix = if memory == 0 { String::new() } else { format!("{memory}:") };
         let mut text = String::new();
         let mut at = start;
         if self.format == 's' {
             for _ in 0..self.count {
-                let string = string(scope, at)?;
-                let _ = writeln!(text, "{at:#x}:\t{:?}", String::from_utf8_lossy(&string));
+                let string = string(scope, memory, at)?;
+                let _ = writeln!(text, "{prefix}{at:#x}:\t{:?}", String::from_utf8_lossy(&string));
                 at += string.len() as u64 + 1;
             }
             return Ok((text, at));
@@ -67,9 +68,9 @@ impl Format {
         let per_line = 16 / self.size as u64;
         for number in 0..self.count {
             let mut bytes = [0; 8];
-            scope.read_memory(0, at, &mut bytes[..self.size])?;
+            scope.read_memory(memory, at, &mut bytes[..self.size])?;
             if number % per_line == 0 {
-                let _ = write!(text, "{}{at:#x}:", if number == 0 { "" } else { "\n" });
+                let _ = write!(text, "{}{prefix}{at:#x}:", if number == 0 { "" } else { "\n" });
             }
             let _ = write!(text, "\t{}", self.unit(u64::from_le_bytes(bytes)));
             at += self.size as u64;
@@ -92,11 +93,11 @@ impl Format {
 }
 
 /// The bytes up to a zero.
-fn string(scope: &Scope<'_, '_>, start: u64) -> Result<Vec<u8>, Error> {
+fn string(scope: &Scope<'_, '_>, memory: u32, start: u64) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     let mut byte = [0];
     while bytes.len() < MAX_STRING {
-        scope.read_memory(0, start + bytes.len() as u64, &mut byte)?;
+        scope.read_memory(memory, start + bytes.len() as u64, &mut byte)?;
         if byte[0] == 0 {
             break;
         }

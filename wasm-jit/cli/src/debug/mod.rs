@@ -36,6 +36,39 @@ Examples:
   wasm-jit debug --command 'break gcd' --command run --command backtrace --batch \\
       --invoke gcd math.wat 1071 462";
 
+/// The arguments of `debug` and `run` that belong to a program which the debugger starts.
+const NOT_WITH_CONNECT: [&str; 29] = [
+    "allow_precompiled",
+    "allow_unknown_functions",
+    "bounds_checks",
+    "cache",
+    "cache_size",
+    "control",
+    "counts",
+    "debug_port",
+    "directories",
+    "environment",
+    "fuel",
+    "gdb",
+    "gdb_server",
+    "harden_speculation",
+    "invoke",
+    "lazy",
+    "max_heap",
+    "max_stack",
+    "monitor_format",
+    "monitor_out",
+    "monitor_toggle",
+    "monitors",
+    "no_avx512",
+    "perf_map",
+    "preloads",
+    "program",
+    "replay",
+    "string_constants",
+    "timeout",
+];
+
 /// Runs a WebAssembly program in a debugger
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, help_template = super::TEMPLATE)]
@@ -54,8 +87,9 @@ pub(super) struct Debug {
     #[arg(long, value_name = "PORT", conflicts_with_all = ["commands", "batch"])]
     gdb_server: Option<u16>,
 
-    /// Attaches to a program that was started by run --debug-port ADDRESS
-    #[arg(long, value_name = "ADDRESS", exclusive = true)]
+    /// Attaches to a program that was started by run --debug-port ADDRESS; only --command and
+    /// --batch go with it
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = NOT_WITH_CONNECT)]
     connect: Option<String>,
 
     #[command(flatten)]
@@ -64,7 +98,7 @@ pub(super) struct Debug {
 
 pub(super) fn run(mut arguments: Debug) -> Result<ExitCode, Failure> {
     if let Some(address) = &arguments.connect {
-        return remote::connect(&address.parse()?);
+        return remote::connect(&address.parse()?, &arguments.commands, arguments.batch);
     }
     if arguments.run.limits.timeout.is_some() {
         let message = "debug: the time in which a program is stopped would count for --timeout";
@@ -99,19 +133,31 @@ pub(super) fn run(mut arguments: Debug) -> Result<ExitCode, Failure> {
     let started = thread::Builder::new().name("interrupts".to_owned()).spawn(wait);
     started.map_err(|error| Failure::new(error).about("no thread for Ctrl-C"))?;
     let mut session = Session::new(debugger, launcher);
-    for command in &arguments.commands {
+    let names = session.function_names();
+    converse(&arguments.commands, arguments.batch, names, |line| session.execute(line))
+}
+
+/// Executes the commands of the command line, then those of the terminal. The names of functions
+/// are completed.
+fn converse(
+    commands: &[String],
+    is_batch: bool,
+    functions: Vec<String>,
+    mut execute: impl FnMut(&str) -> Result<Answer, String>,
+) -> Result<ExitCode, Failure> {
+    for command in commands {
         say(&format!("(wasm-jit) {command}\n"));
-        match session.execute(command) {
+        match execute(command) {
             Ok(Answer::Quit) => return Ok(ExitCode::SUCCESS),
             Ok(Answer::Text(text)) => say(&text),
-            Err(message) if arguments.batch => {
+            Err(message) if is_batch => {
                 return Err(Failure::new(message).about(format_args!("`{command}`")));
             }
             Err(message) => say(&format!("{message}\n")),
         }
     }
-    if !arguments.batch {
-        repl::read(session.function_names(), |line| session.execute(line))?;
+    if !is_batch {
+        repl::read(functions, execute)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -120,4 +166,21 @@ pub(super) fn run(mut arguments: Debug) -> Result<ExitCode, Failure> {
 fn say(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connect_goes_with_commands_only() {
+        let command = Debug::augment_args(clap::Command::new("debug"));
+        let ids = command.get_arguments().map(|argument| argument.get_id().as_str());
+        let others = ids.filter(|id| !matches!(*id, "connect" | "commands" | "batch"));
+        let mut others: Vec<&str> = others.collect();
+        let mut listed = NOT_WITH_CONNECT.to_vec();
+        others.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, others);
+    }
 }

@@ -2,9 +2,9 @@
 //!
 //! The first byte of a connection determines the protocol: `+`, `$` or Ctrl-C is the GDB remote
 //! protocol. Otherwise the first line is `session` or `pause`. After `session`, each line is a
-//! command, which is answered by a text and a zero byte; `pause` stops the program of a session
-//! that waits for it. One client is served at a time: others are refused during that time, with a
-//! line on stderr.
+//! command, which is answered by a text and a zero byte; the text of a command that has failed
+//! begins with a one byte ([`FAILED`]). `pause` stops the program of a session that waits for it.
+//! One client is served at a time: others are refused during that time, with a line on stderr.
 
 use std::fmt;
 use std::fs;
@@ -25,6 +25,9 @@ use crate::Failure;
 
 /// Polling interval until the first byte of a new client.
 const POLL: Duration = Duration::from_millis(5);
+
+/// The first character of the answer to a command that has failed.
+pub(super) const FAILED: char = '\u{1}';
 
 /// The longest line of a client.
 const MAX_LINE: usize = 64 << 10;
@@ -134,7 +137,7 @@ impl Served {
                 Ok(_turn) => self.session(client),
                 Err(_) => {
                     refused();
-                    answer(&mut client, "another debugger is attached\n")
+                    answer(&mut client, &text(Err("another debugger is attached".to_owned())))
                 }
             },
             _ => Ok(()),
@@ -174,9 +177,9 @@ fn refused() {
 
 fn text(done: Result<Answer, String>) -> String {
     match done {
-        Ok(Answer::Text(text)) => text,
+        Ok(Answer::Text(text)) => text.replace(FAILED, ""),
         Ok(Answer::Quit) => String::new(),
-        Err(message) => message + "\n",
+        Err(message) => format!("{FAILED}{message}"),
     }
 }
 

@@ -62,6 +62,23 @@ impl Launcher {
         invoked.or_else(|| self.arguments.replay.as_deref().and_then(first_call).map(Cow::from))
     }
 
+    /// The function of the program that is executed first, if it is known: the start function, or
+    /// the initialization of a library, precedes the one that is called.
+    pub(super) fn initial_function(&self) -> Option<Cow<'_, str>> {
+        // A recorded run begins with its first call.
+        if self.arguments.replay.is_none() {
+            let code = self.debugger.code();
+            let start = self.module.start_function().filter(|start| start.body().is_some());
+            if let Some(start) = start {
+                return Some(start.index().to_string().into());
+            }
+            if code.function("_initialize").is_ok() && self.module.get_export("_initialize").is_some() {
+                return Some("_initialize".into());
+            }
+        }
+        self.first_function()
+    }
+
     /// Starts the program on a thread, which tells the debugger how it has ended.
     pub(super) fn start(&self) -> Result<(), Failure> {
         self.debugger.begin();

@@ -8,10 +8,11 @@ use nix::sys::signal::{SigSet, Signal};
 
 use super::address::Address;
 use super::commands::Answer;
-use super::{repl, say};
+use super::port::FAILED;
+use super::{converse, say};
 use crate::Failure;
 
-pub(super) fn connect(address: &Address) -> Result<ExitCode, Failure> {
+pub(super) fn connect(address: &Address, commands: &[String], is_batch: bool) -> Result<ExitCode, Failure> {
     let about = |error| Failure::new(error).about(address);
     let interrupt = SigSet::from(Signal::SIGINT);
     interrupt.thread_block().expect("this signal can be blocked");
@@ -30,21 +31,22 @@ pub(super) fn connect(address: &Address) -> Result<ExitCode, Failure> {
         let mut text = Vec::new();
         let read = stream.read_until(0, &mut text).map_err(|error| error.to_string())?;
         // Without the zero, the program and its process have ended.
-        match read {
-            0 => Ok(Answer::Quit),
-            _ => Ok(Answer::Text(
-                String::from_utf8_lossy(text.strip_suffix(b"\0").unwrap_or(&text)).into_owned(),
-            )),
+        if read == 0 {
+            return Ok(Answer::Quit);
+        }
+        let text = String::from_utf8_lossy(text.strip_suffix(b"\0").unwrap_or(&text)).into_owned();
+        match text.strip_prefix(FAILED) {
+            Some(message) => Err(message.to_owned()),
+            None => Ok(Answer::Text(text)),
         }
     };
     match answer(&mut stream).map_err(Failure::new)? {
         Answer::Text(text) => say(&text),
         Answer::Quit => return Ok(ExitCode::SUCCESS),
     }
-    repl::read(Vec::new(), |line| {
+    converse(commands, is_batch, Vec::new(), |line| {
         let sent = stream.get_mut().write_all(format!("{}\n", line.replace('\n', " ")).as_bytes());
         sent.map_err(|error| error.to_string())?;
         answer(&mut stream)
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }

@@ -17,7 +17,7 @@ pub(super) fn serve_one(debugger: &Debugger, launcher: &Launcher, port: u16) -> 
     // The reader may have gone.
     let _ = writeln!(io::stderr(), "wasm-jit: waiting for a debugger at {address}");
     let (connection, _) = listener.accept().map_err(about)?;
-    match launcher.first_function() {
+    match launcher.initial_function() {
         Some(first) => _ = debugger.add_breakpoint(&first, None, true).map_err(Failure::new)?,
         None => debugger.pause(),
     }

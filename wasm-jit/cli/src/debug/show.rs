@@ -73,6 +73,17 @@ pub(super) fn reasons(stop: &Stop) -> String {
                 writeln!(text, "Returned: {}", results.join(", "))
             }
             Reason::Pause => writeln!(text, "Paused"),
+            Reason::Trapped { trap } => {
+                writeln!(text, "The program has trapped, and ends when it continues: {trap}")
+            }
+            Reason::Thrown { exception } => {
+                let fields = exception.fields.iter();
+                let fields: Vec<String> =
+                    fields.map(|field| field.as_ref().map_or("?".to_owned(), value)).collect();
+                let tag = exception.tag.map(|tag| format!(": tag {tag} ({})", fields.join(", ")));
+                let tag = tag.unwrap_or_default();
+                writeln!(text, "The program does not catch an exception, and ends when it continues{tag}")
+            }
             Reason::HistoryStart => writeln!(text, "No more reverse-execution history"),
             Reason::NotReversed { problem } => writeln!(text, "It could not go back: {problem}"),
             _ => Ok(()),

@@ -147,7 +147,7 @@ fn one_debugger_at_a_time_is_attached() {
     assert!(said.next().unwrap().contains("another debugger is attached"));
     let port = address.rsplit(':').next().unwrap();
     let third = place.command(&["debug", "--connect", port]).output().unwrap();
-    assert!(String::from_utf8_lossy(&third.stdout).contains("another debugger is attached"));
+    assert!(String::from_utf8_lossy(&third.stderr).contains("another debugger is attached"));
     assert!(said.next().unwrap().contains("another debugger is attached"));
     // The first one is served.
     assert_eq!(client.send("m0,4"), "00000000");

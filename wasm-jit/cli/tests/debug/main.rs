@@ -4,6 +4,7 @@
 mod gdb;
 mod recorded;
 mod terminal;
+mod traps;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -200,7 +201,10 @@ fn values_are_changed_and_the_program_runs_again() {
 fn a_trap_is_reported_with_its_frames() {
     let place = Place::new();
     std::fs::write(place.path("trap.wat"), "(module (func $f (export \"main\") (unreachable)))").unwrap();
-    let text = place.session(&["break f", "run", "continue", "backtrace"], &["--invoke", "main", "trap.wat"]);
+    let text = place.session(
+        &["break f", "run", "catch off", "continue", "backtrace"],
+        &["--invoke", "main", "trap.wat"],
+    );
     assert!(text.contains("=> 0x21\tunreachable"), "{text}");
     assert!(
         text.contains("The program has failed: wasm trap: wasm `unreachable` instruction executed"),

@@ -318,6 +318,7 @@ impl<'a> FunctionCompiler<'a> {
         }
         self.truncate(base as u32);
         self.save_registers();
+        self.show_routine();
         self.parallel_moves(moves);
         let entry = self.libcall_entry(libcall);
         self.asm.call_mem(entry);

@@ -261,6 +261,7 @@ impl<'a> FunctionCompiler<'a> {
         let exception = self.pop();
         let src = self.place(&exception);
         self.save_registers();
+        self.show_routine();
         self.move_value(Ty::Ref, Place::Reg(Reg::RDI), src);
         let entry = self.libcall_entry(Libcall::Throw);
         self.asm.call_mem(entry);

@@ -64,6 +64,49 @@ pub enum At {
     Flags(Condition),
     /// A result in the store's buffer, by its index.
     Result(u32),
+    /// The value is not kept where the frame is.
+    Unknown,
+}
+
+impl Located {
+    /// The values whose locations are the same in both.
+    #[must_use]
+    pub fn common(mut self, other: &Self) -> Self {
+        let all = |located: &Self| -> Vec<At> {
+            located.locals.iter().chain(&located.operands).map(|value| value.at).collect()
+        };
+        let is_same_shape = self.operands.len() == other.operands.len();
+        let others = all(other);
+        let own = self.locals.iter_mut().chain(&mut self.operands);
+        for (index, value) in own.enumerate() {
+            if !is_same_shape || others.get(index) != Some(&value.at) {
+                value.at = At::Unknown;
+            }
+        }
+        self
+    }
+
+    /// The values that are still known where an instruction has trapped, if these were the values
+    /// before the instruction, and only the registers for which `is_intact` returns true still have
+    /// their values.
+    #[must_use]
+    pub fn at_trap(&self, is_intact: impl Fn(Reg) -> bool) -> Self {
+        let known = |value: &ValueAt| {
+            let at = match value.at {
+                At::Register(reg, _) | At::Shifted(reg, _) if is_intact(reg) => value.at,
+                At::Register(_, Some(slot)) => At::Slot(slot),
+                At::Constant(_) | At::Vector(_) | At::Slot(_) => value.at,
+                _ => At::Unknown,
+            };
+            ValueAt { at, writable: false, ..*value }
+        };
+        Self {
+            locals: self.locals.iter().map(known).collect(),
+            operands: self.operands.iter().map(known).collect(),
+            zero_flag: None,
+            slot_bytes: self.slot_bytes,
+        }
+    }
 }
 
 impl State<'_> {
@@ -95,6 +138,22 @@ impl State<'_> {
         };
         let operands = result_places(results).map(operand).collect();
         Located { locals, operands, zero_flag: None, slot_bytes: self.frame.slot_bytes() }
+    }
+
+    /// Where the values are before the current instruction, which may have no site.
+    #[must_use]
+    pub fn located_unsettled(&self) -> Located {
+        let mut located = self.located();
+        for (index, local) in self.locals.iter().enumerate() {
+            // Only a site stores the old value.
+            if matches!(self.local(index, local), LocalPlace::Overwritten) {
+                located.locals[index].at = At::Unknown;
+            }
+        }
+        for operand in located.operands.iter_mut().filter(|operand| matches!(operand.at, At::Settled)) {
+            operand.at = At::Unknown;
+        }
+        located
     }
 
     /// For each register, the number of values that depend on it.

@@ -51,6 +51,10 @@ pub trait Observer {
     /// call: its arguments have left the stack, and its results are not there yet.
     fn call(&mut self, _wasm: u32, _state: &State<'_>) {}
 
+    /// An instruction calls a routine of the engine, once or several times. This is the state
+    /// during the call, and if the routine fails, when the frame is left.
+    fn routine(&mut self, _wasm: u32, _state: &State<'_>) {}
+
     /// A frame can continue in another version of the function from here: from the label of a loop,
     /// or where a call returns. All versions have the same transfer points, in the same order.
     fn transfer(&mut self, _code: u32) {}

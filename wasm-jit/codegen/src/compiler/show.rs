@@ -43,6 +43,14 @@ impl FunctionCompiler<'_> {
         }
     }
 
+    /// Reports the state while the current instruction calls a routine of the engine.
+    pub(super) fn show_routine(&mut self) {
+        if let Some(observer) = self.observer.take() {
+            observer.routine(self.instruction.position, &State::of(self));
+            self.observer = Some(observer);
+        }
+    }
+
     /// Reports that a frame can continue in another version of the function from here.
     pub(super) fn show_transfer(&mut self) {
         self.transfer(1);

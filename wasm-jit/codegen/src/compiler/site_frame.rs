@@ -52,6 +52,31 @@ impl SiteFrame {
         std::ptr::with_exposed_provenance_mut(exit_fp - FRAME)
     }
 
+    /// What a stub would have saved where a thread has these registers: the general ones by their
+    /// numbers, which include the context and the frame pointer, and the SSE registers.
+    #[must_use]
+    pub fn of_thread(general: &[u64; 16], vectors: &[u128; 16], return_address: usize) -> Self {
+        let mut registers = [0; 48];
+        registers[..16].copy_from_slice(general);
+        for (number, vector) in vectors.iter().enumerate() {
+            registers[16 + 2 * number] = *vector as u64;
+            registers[17 + 2 * number] = (*vector >> 64) as u64;
+        }
+        let general = |reg: Reg| general[usize::from(reg.number())];
+        let [(first, _), (second, _), (third, _)] = CALLEE_SAVED;
+        Self {
+            registers,
+            flags: 0,
+            condition: 0,
+            settled: 0,
+            results: std::ptr::null_mut(),
+            callee_saved: [general(third), general(second), general(first)],
+            context: general(CONTEXT) as usize,
+            fp: general(Reg::RBP) as usize,
+            return_address,
+        }
+    }
+
     /// A register's value; for an SSE register the lower half, which the upper half follows.
     pub fn register(&mut self, reg: Reg) -> &mut u64 {
         match CALLEE_SAVED.iter().position(|(kept, _)| *kept == reg) {

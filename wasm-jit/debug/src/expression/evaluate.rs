@@ -32,10 +32,10 @@ impl Expression {
                 scope.set_operand(*depth, &new)
             }
             Node::Global(index) => scope.assign_global(*index, value),
-            Node::Load(load, address) => {
+            Node::Load(load, memory, address) => {
                 let address = address.evaluate(scope)?.value(scope)?;
                 let bytes = load.bytes(value).ok_or_else(|| wrong(self.text.clone()))?;
-                scope.write_memory(0, self::address(&address)?, &bytes)
+                scope.write_memory(*memory, self::address(&address)?, &bytes)
             }
             node => match node.evaluate(scope)? {
                 Term::Object(object) => object.assign(scope, value),
@@ -50,16 +50,17 @@ impl Expression {
 }
 
 impl Expression {
-    /// The address of a load outside of a memory of this size in bytes, if it is known without a
-    /// frame.
-    pub(crate) fn address_outside(&self, memory: u64) -> Option<u64> {
+    /// The address of a load outside of its memory, if it is known without a frame, and the size of
+    /// the memory. `size` returns the size of a memory in bytes, if it is known.
+    pub(crate) fn address_outside(&self, size: impl Fn(u32) -> Option<u64>) -> Option<(u64, u64)> {
         let found = Cell::new(None);
         self.node.any(&|node| {
-            let Node::Load(load, at) = node else { return false };
+            let Node::Load(load, memory, at) = node else { return false };
+            let Some(size) = size(*memory) else { return false };
             let Some(at) = at.constant().and_then(|at| address(&at).ok()) else { return false };
-            let is_outside = at.checked_add(load.size() as u64).is_none_or(|end| end > memory);
+            let is_outside = at.checked_add(load.size() as u64).is_none_or(|end| end > size);
             if is_outside {
-                found.set(Some(at));
+                found.set(Some((at, size)));
             }
             is_outside
         });
@@ -159,11 +160,11 @@ impl Node {
             Self::Special(Special::Depth) => Value::Unsigned(scope.depth()? as u64),
             Self::Special(Special::Function) => Value::Unsigned(scope.location().function.into()),
             Self::Name(name) => return scope.named(name),
-            Self::Load(load, at) => {
+            Self::Load(load, memory, at) => {
                 let at = at.evaluate(scope)?.value(scope)?;
                 let mut bytes = [0; 8];
                 let bytes = &mut bytes[..load.size()];
-                scope.read_memory(0, address(&at)?, bytes)?;
+                scope.read_memory(*memory, address(&at)?, bytes)?;
                 load.read(bytes)
             }
             Self::Member(of, name) => {

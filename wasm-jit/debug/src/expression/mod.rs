@@ -7,6 +7,7 @@
 //! | `$pc`, `$depth`, `$function` | the instruction's offset in the module, the number of frames around this one, the function's index |
 //! | `name`, `$name` | a variable of the source (DWARF), or a local or global of the name section |
 //! | `i32[A]`, also `i64` `f32` `f64` `u8` `s8` `u16` `s16` `u32` | the contents of memory 0 at the address |
+//! | `i32[1:A]` | the contents of memory 1 |
 //! | `v.member`, `p->member`, `*p`, `a[1]`, `&v` | for variables of the source |
 //! | `- ! ~ * / % + - << >> < <= > >= == != & ^ \| && \|\|` | as in C |
 //!
@@ -148,7 +149,8 @@ pub(crate) enum Node {
     Global(u32),
     Special(Special),
     Name(String),
-    Load(Load, Box<Node>),
+    /// The contents of a memory, by its index, at an address.
+    Load(Load, u32, Box<Node>),
     Unary(Unary, Box<Node>),
     Binary(Binary, Box<[Node; 2]>),
     Member(Box<Node>, String),
@@ -160,7 +162,7 @@ impl Node {
     fn any(&self, test: &impl Fn(&Self) -> bool) -> bool {
         test(self)
             || match self {
-                Self::Load(_, of) | Self::Unary(_, of) | Self::Member(of, _) => of.any(test),
+                Self::Load(_, _, of) | Self::Unary(_, of) | Self::Member(of, _) => of.any(test),
                 Self::Binary(_, of) | Self::Index(of) => of.iter().any(|of| of.any(test)),
                 _ => false,
             }

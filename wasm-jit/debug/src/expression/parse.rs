@@ -24,9 +24,9 @@ const LEVELS: [&[(&str, Binary)]; 10] = [
 ];
 
 /// Operators, longer ones first.
-const TOKENS: [&str; 27] = [
+const TOKENS: [&str; 28] = [
     "||", "&&", "==", "!=", "<=", ">=", "<<", ">>", "->", "|", "^", "&", "<", ">", "+", "-", "*", "/", "%",
-    "!", "~", "(", ")", "[", "]", ".", ",",
+    "!", "~", "(", ")", "[", "]", ".", ",", ":",
 ];
 
 #[derive(Clone, Debug, PartialEq)]
@@ -184,20 +184,30 @@ impl Parser<'_> {
                 node = Node::Member(Box::new(node), name);
             } else if self.take("[") {
                 self.operator()?;
+                let load = if let Node::Name(name) = &node { Load::of(name) } else { None };
+                let memory = if load.is_some() { self.memory()? } else { None };
                 let index = self.nested(|parser| parser.binary(0))?;
                 if !self.take("]") {
                     return Err(self.expected("`]`"));
                 }
-                node = match &node {
-                    Node::Name(name) if Load::of(name).is_some() => {
-                        Node::Load(Load::of(name).expect("checked"), Box::new(index))
-                    }
-                    _ => Node::Index(Box::new([node, index])),
+                node = match load {
+                    Some(load) => Node::Load(load, memory.unwrap_or(0), Box::new(index)),
+                    None => Node::Index(Box::new([node, index])),
                 };
             } else {
                 return Ok(node);
             }
         }
+    }
+
+    /// The index of a memory, if one precedes the address: `1:`.
+    fn memory(&mut self) -> Result<Option<u32>, Error> {
+        let is_colon = matches!(self.tokens.get(self.at + 1), Some(Token::Operator(":")));
+        let (Token::Integer(index), true) = (self.peek().clone(), is_colon) else { return Ok(None) };
+        let index = u32::try_from(index).map_err(|_| self.expected("the index of a memory"))?;
+        self.next();
+        self.next();
+        Ok(Some(index))
     }
 
     fn primary(&mut self) -> Result<Node, Error> {

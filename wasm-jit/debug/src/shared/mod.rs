@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::ThreadId;
 
 use wasm_jit::InterruptHandle;
-use wasm_jit::probes::{Frame, FuelThreshold, GenericFn, GlobalProbe, Kind, Location};
+use wasm_jit::probes::{Ending, Frame, FuelThreshold, GenericFn, GlobalProbe, Kind, Location, TrapWatch};
 
 use crate::Error;
 use crate::code::Code;
 use crate::expression::Expression;
-use crate::frames::{Scope, Stopped};
+use crate::frames::{Changes, Scope, Stopped};
 use crate::pass::{From, Pass, Repetition, Request};
 use crate::places::Places;
 use crate::position::{Point, Position};
@@ -92,6 +92,8 @@ pub(crate) struct State {
     pub watches: BTreeMap<u32, Arc<Watch>>,
     /// Sees all instructions, while there are watchpoints or a pass needs it.
     everywhere: Option<GlobalProbe>,
+    /// Set while traps stop threads.
+    pub traps: Option<TrapWatch>,
     /// The functions that it does not cover, and the reasons, since it was activated.
     unseen: BTreeMap<u32, String>,
     last_number: u32,
@@ -317,6 +319,36 @@ impl Shared {
         self.stop(frame, location, reasons)
     }
 
+    /// Makes traps, and exceptions that the program does not catch, stop threads.
+    pub(crate) fn catch_traps(self: &Arc<Self>) -> TrapWatch {
+        // The code keeps the closure for some time.
+        let shared = Arc::downgrade(self);
+        self.code.module().watch_traps(move |frame, ending| {
+            if let Some(shared) = shared.upgrade() {
+                shared.trapped(frame, ending);
+            }
+        })
+    }
+
+    /// A thread has trapped, and is about to leave its frames.
+    fn trapped(&self, frame: &mut Frame<'_>, ending: Ending) {
+        let reason = match ending {
+            Ending::Trap(trap) => Reason::Trapped { trap },
+            Ending::Exception(exception) => Reason::Thrown { exception },
+            _ => return,
+        };
+        let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
+        let stops = {
+            let state = self.state();
+            state.traps.is_some() && !state.is_killed && self.repeats.get().is_none()
+        };
+        if stops {
+            let location = frame.location();
+            // The program ends with the trap even if it is killed.
+            let _ = self.stop(frame, location, vec![reason]);
+        }
+    }
+
     /// Stops the thread until it is resumed.
     fn stop(
         &self,
@@ -353,6 +385,12 @@ impl Shared {
             (state.stops, thread as u32 + 1, unwatched)
         };
         let depth = locations.len().saturating_sub(1);
+        let is_ending = reasons.iter().any(Reason::is_ending);
+        let changes = match self.repeats.get() {
+            _ if is_ending => Changes::Ending,
+            Some(_) => Changes::Recorded,
+            None => Changes::Allowed,
+        };
         let stop = Stop { location, depth, reasons, thread, unwatched };
         // If there is no receiver, the debugger is being dropped.
         if self.reports.send(Report::Stopped(number, stop)).is_err() {
@@ -361,10 +399,11 @@ impl Shared {
         while let Ok(command) = commands.recv() {
             match command {
                 Command::Look(look) => {
-                    let (code, is_recorded) = (&self.code, self.repeats.get().is_some());
-                    look(&mut Stopped { frame, code, locations: &locations, is_recorded });
+                    look(&mut Stopped { frame, code: &self.code, locations: &locations, changes });
                 }
                 Command::Resume(resume, reply) => {
+                    // There is no next instruction.
+                    let resume = if is_ending { Resume::Continue } else { resume };
                     let state = &mut *self.state();
                     let mut site = Site { code: &self.code, places: &mut state.places, hit: self.hit() };
                     match Plan::new(resume, frame, &locations, &mut site) {
@@ -526,6 +565,7 @@ impl State {
         self.breakpoints.clear();
         self.watches.clear();
         self.everywhere = None;
+        self.traps = None;
         self.places = Places::default();
     }
 }

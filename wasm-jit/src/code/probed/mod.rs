@@ -61,6 +61,7 @@ mod returns;
 mod stub_memory;
 mod stubs;
 mod switch;
+pub(crate) mod trapped;
 pub(crate) mod unwound;
 mod version;
 

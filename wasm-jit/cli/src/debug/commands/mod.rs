@@ -63,6 +63,14 @@ pub(super) const COMMANDS: &[Command] = &[
         false
     ),
     command!(
+        "catch",
+        [],
+        "[on|off]",
+        "whether traps and uncaught exceptions stop the program: initially on, except with --replay",
+        Session::catch,
+        false
+    ),
+    command!(
         "delete",
         ["d"],
         "[NUMBER...]",
@@ -212,7 +220,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "x",
         [],
         "[/COUNT FORMAT SIZE] ADDRESS",
-        "shows memory: x/8xb 1024; formats x d u f c s, sizes b h w g",
+        "shows memory: x/8xb 1024, or of memory 1: x/8xb 1:1024; formats x d u f c s, sizes b h w g",
         Session::memory,
         true
     ),
@@ -238,7 +246,7 @@ pub(super) const COMMANDS: &[Command] = &[
 const EXPRESSIONS: &str = "\
 Values: 1, 0xff, 1.5, 'a'; $local0, $stack0 (an operand, counted from the top), $global0;
   $pc, $depth, $function; variables of the source; $name of a local or global in the name section;
-  memory by type and address: i32[1024], also i64 f32 f64 u8 s8 u16 s16 u32
+  memory by type and address: i32[1024], also i64 f32 f64 u8 s8 u16 s16 u32; memory 1: i32[1:1024]
 Operators as in C: - ! ~ * / % + << >> < <= > >= == != & ^ | && ||, and for variables of the source
   v.member, p->member, *p, a[1], &v
 ";
@@ -256,7 +264,7 @@ pub(super) struct Session {
     level: usize,
     /// The positions at which the next `list` and the next `x` continue.
     listed: Option<(String, u32)>,
-    shown: Option<(Format, u64)>,
+    shown: Option<(Format, u32, u64)>,
 }
 
 fn say(text: impl Into<String>) -> Done {
@@ -286,6 +294,7 @@ impl Session {
         session.is_running = true;
         // Another session may have left breakpoints.
         session.detach();
+        let _ = session.debugger.catch_traps(true);
         session.debugger.pause();
         let stopped = session.wait();
         (session, stopped)
@@ -296,6 +305,7 @@ impl Session {
         for breakpoint in self.debugger.breakpoints() {
             let _ = self.debugger.delete(breakpoint.number);
         }
+        let _ = self.debugger.catch_traps(false);
         if self.debugger.is_stopped() {
             let _ = self.debugger.resume(Resume::Continue);
         }
@@ -307,6 +317,8 @@ impl Session {
     }
 
     fn of(debugger: Arc<Debugger>, launcher: Option<Launcher>) -> Self {
+        // A recorded run goes back from its end instead.
+        let _ = debugger.catch_traps(true);
         Self {
             debugger,
             launcher,
@@ -393,6 +405,20 @@ impl Session {
         let reasons = show::unwatched(code, stop.unwatched.as_ref()) + &show::reasons(stop);
         let next = show::next(code, stop.location, &mut self.sources);
         format!("{reasons}{}\n{next}", show::place(code, stop.location))
+    }
+
+    fn catch(&mut self, arguments: &str) -> Done {
+        match arguments {
+            "" => say(match self.debugger.catches_traps() {
+                true => "traps and uncaught exceptions stop the program\n",
+                false => "traps and uncaught exceptions do not stop the program\n",
+            }),
+            "on" | "off" => {
+                self.debugger.catch_traps(arguments == "on").map_err(message)?;
+                say("")
+            }
+            _ => Err("catch [on|off]".to_owned()),
+        }
     }
 
     fn must_be_stopped(&self) -> Result<&Stop, String> {

@@ -55,10 +55,13 @@ impl Session {
             }
             None => (Format { count: 1, format: 'x', size: 4 }, arguments),
         };
-        let (format, expression) = match (text, self.shown) {
-            ("", Some((format, next))) => (format, next.to_string()),
+        let (format, memory, expression) = match (text, self.shown) {
+            ("", Some((format, memory, next))) => (format, memory, next.to_string()),
             ("", None) => return Err("x ADDRESS".to_owned()),
-            _ => (format, text.to_owned()),
+            _ => {
+                let (memory, address) = of_memory(text)?;
+                (format, memory, address.to_owned())
+            }
         };
         let expression = Expression::parse(&expression).map_err(message)?;
         let (text, next) = self.inspect(move |stopped, level| {
@@ -69,9 +72,9 @@ impl Session {
                 Value::I32(address) => address.cast_unsigned().into(),
                 _ => address.integer().and_then(|address| u64::try_from(address).ok()).ok_or_else(wrong)?,
             };
-            format.show(&scope, address)
+            format.show(&scope, memory, address)
         })?;
-        self.shown = Some((format, next));
+        self.shown = Some((format, memory, next));
         say(text)
     }
 
@@ -140,5 +143,17 @@ impl Session {
             Ok(text)
         })?;
         say(if text.is_empty() { "no globals\n".to_owned() } else { text })
+    }
+}
+
+/// The index of the memory that precedes an address, as in `1:0x10`, otherwise 0; and the address.
+fn of_memory(text: &str) -> Result<(u32, &str), String> {
+    match text.split_once(':') {
+        Some((memory, address)) => {
+            let memory = memory.trim();
+            let memory = memory.parse().map_err(|_| format!("`{memory}` is no index of a memory"))?;
+            Ok((memory, address))
+        }
+        None => Ok((0, text)),
     }
 }

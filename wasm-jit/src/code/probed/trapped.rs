@@ -1,0 +1,284 @@
+//! Closures that are called where a program traps, and the values of the frame that has trapped.
+//!
+//! # Values
+//! A trap may occur at any machine instruction, which no site precedes. The locations of the values
+//! before the WebAssembly instruction are found by compiling its function again. From there to the
+//! trap, the code of the instruction may have overwritten registers, for operands or results of the
+//! machine's own instructions. This code is decoded: a register that any of it writes has no
+//! value, and a value that is nowhere else is reported as not kept. Slots keep their values, since
+//! an instruction that may trap writes no local.
+//!
+//! Before an instruction calls a routine of the engine, it moves values out of the registers that
+//! the call may change. If the routine fails, the values are where they are during the call.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register,
+};
+use wasm_jit_codegen::{
+    CompiledFunction, Located, Observer, Position, Positions, Reg, SiteFrame, State, callee_saved_slot,
+};
+
+use super::unwound::{Cause, Thrown};
+use crate::code::{CodeImage, ObserveError};
+
+/// Number of watchers of all images: without any, nothing is examined.
+static WATCHERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any trap is reported to a watcher.
+pub(crate) fn is_watched() -> bool {
+    WATCHERS.load(Ordering::Relaxed) != 0
+}
+
+/// The innermost frame of a program that has trapped, or that throws an exception without a
+/// handler.
+pub(crate) struct TrappedFrame<'a> {
+    pub function: u32,
+    /// The position of the instruction in the module.
+    pub position: u32,
+    pub located: Arc<Located>,
+    /// The state of the frame.
+    pub site: *mut SiteFrame,
+    pub cause: Cause<Thrown<'a>>,
+}
+
+type Watcher = Arc<dyn Fn(&TrappedFrame<'_>) + Send + Sync>;
+
+/// The watchers of an image.
+#[derive(Default)]
+pub(crate) struct TrapWatchers(Mutex<Vec<(u64, Watcher)>>);
+
+impl TrapWatchers {
+    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Watcher)>> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Adds a watcher; returns its number.
+    pub(crate) fn add(&self, watcher: impl Fn(&TrappedFrame<'_>) + Send + Sync + 'static) -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.lock().push((number, Arc::new(watcher)));
+        WATCHERS.fetch_add(1, Ordering::Relaxed);
+        number
+    }
+
+    pub(crate) fn remove(&self, number: u64) {
+        let mut watchers = self.lock();
+        if let Some(place) = watchers.iter().position(|(of, _)| *of == number) {
+            let watcher = watchers.remove(place);
+            WATCHERS.fetch_sub(1, Ordering::Relaxed);
+            // Its destructor may use the watchers.
+            drop(watchers);
+            drop(watcher);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Calls all watchers, without holding the lock.
+    pub(crate) fn report(&self, trapped: &TrappedFrame<'_>) {
+        let watchers: Vec<Watcher> = self.lock().iter().map(|(_, watcher)| watcher.clone()).collect();
+        watchers.iter().for_each(|watcher| watcher(trapped));
+    }
+}
+
+impl fmt::Debug for TrapWatchers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TrapWatchers").field("count", &self.lock().len()).finish()
+    }
+}
+
+/// The locations of values before the instruction at a position.
+struct Before {
+    positions: Positions,
+    position: u32,
+    located: Option<Located>,
+    /// While its instruction calls routines of the engine: what all of the calls have in common.
+    in_routines: Option<Located>,
+}
+
+impl Observer for Before {
+    fn instruction(&mut self, position: Position, state: &State<'_>) {
+        self.positions.instruction(position, state);
+        if position.wasm == self.position {
+            self.located = Some(state.located_unsettled());
+        }
+    }
+
+    fn routine(&mut self, wasm: u32, state: &State<'_>) {
+        if wasm == self.position {
+            let located = state.located_unsettled();
+            self.in_routines = Some(match self.in_routines.take() {
+                Some(others) => others.common(&located),
+                None => located,
+            });
+        }
+    }
+
+    fn moved(&mut self, from: u32, to: u32) {
+        self.positions.moved(from, to);
+    }
+
+    fn more_code(&mut self, position: Position) {
+        self.positions.more_code(position);
+    }
+}
+
+impl CodeImage {
+    /// The position of the instruction at an address, and the values of the frame that are known
+    /// there. If a routine of the engine has failed, only callee-saved registers were captured.
+    ///
+    /// # Errors
+    /// As [`CodeImage::observe`]; also if the address is not in the code of an instruction.
+    pub(crate) fn trapped_values(
+        &self,
+        function: u32,
+        pc: usize,
+        in_routine: bool,
+    ) -> Result<(u32, Arc<Located>), ObserveError> {
+        let differs = || ObserveError::Differs { function };
+        if self.stub_at(pc).is_some() {
+            return Err(differs());
+        }
+        let position = self.position_at(pc, function)?.ok_or_else(differs)?;
+        let mut before =
+            Before { positions: Positions::default(), position, located: None, in_routines: None };
+        let version = self.version_at(pc).map(|(_, version)| version);
+        let (entry, (chunk, again)) = match version {
+            Some(version) => {
+                let again = self.compile_again(function, version.instrumentation(), &mut before)?;
+                (version.at(version.entry), again)
+            }
+            None => {
+                let entry = self.at(self.function(function).entry).addr();
+                (entry, self.observe_code(function, &mut before)?)
+            }
+        };
+        let is_kept = |reg: Reg| callee_saved_slot(reg).is_some();
+        if in_routine && let Some(located) = before.in_routines {
+            return Ok((position, Arc::new(located.at_trap(is_kept))));
+        }
+        let located = before.located.ok_or_else(differs)?;
+        let positions = before.positions.in_function(&again);
+        let code = chunk.code.get(again.entry as usize..again.end as usize).ok_or_else(differs)?;
+        let written = written(code, &ranges(&positions, position, &again), (pc - entry) as u32);
+        let is_intact = |reg: Reg| (!in_routine || is_kept(reg)) && written & 1 << reg.index() == 0;
+        Ok((position, Arc::new(located.at_trap(is_intact))))
+    }
+}
+
+/// The code of an instruction, by offsets from the function's entry.
+fn ranges(positions: &[Position], wasm: u32, function: &CompiledFunction) -> Vec<Range<u32>> {
+    let end = function.end - function.entry;
+    let ends = positions.iter().skip(1).map(|next| next.code).chain([end]);
+    let all = positions.iter().zip(ends).filter(|(position, _)| position.wasm == wasm);
+    all.map(|(position, end)| position.code..end).collect()
+}
+
+/// The registers, as a set of bits, that these pieces of code may have written when a thread is
+/// about to execute the instruction at `pc` in one of them: those that are written before it, and
+/// in other pieces, before the last branch to another piece.
+fn written(code: &[u8], ranges: &[Range<u32>], pc: u32) -> u32 {
+    let (mut written, mut repeats) = (0, false);
+    let mut all = 0;
+    let mut factory = InstructionInfoFactory::new();
+    for range in ranges {
+        let bytes = &code[range.start as usize..range.end as usize];
+        let instructions: Vec<Instruction> =
+            Decoder::with_ip(64, bytes, u64::from(range.start), DecoderOptions::NONE).iter().collect();
+        let target = |instruction: &Instruction| match instruction.flow_control() {
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+                Some(instruction.near_branch_target() as u32)
+            }
+            _ => None,
+        };
+        let leaves = |instruction: &&Instruction| {
+            target(instruction).is_some_and(|target| {
+                !range.contains(&target) && ranges.iter().any(|range| range.contains(&target))
+            })
+        };
+        let end = match range.contains(&pc) {
+            true => pc,
+            false => instructions.iter().rfind(leaves).map_or(range.end, |last| last.ip() as u32),
+        };
+        for instruction in &instructions {
+            let ip = instruction.ip() as u32;
+            // Code after the end may have been executed if a branch leads back.
+            repeats |= ip >= end && target(instruction).is_some_and(|to| (range.start..=end).contains(&to));
+            let mut set = match instruction.flow_control() {
+                FlowControl::Call | FlowControl::IndirectCall => !callee_saved(),
+                _ => 0,
+            };
+            for used in factory.info(instruction).used_registers() {
+                if !matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::None) {
+                    set |= bit(used.register());
+                }
+            }
+            all |= set;
+            // An instruction that repeats itself has changed its registers when it traps.
+            let is_partial = ip == pc && (instruction.has_rep_prefix() || instruction.has_repne_prefix());
+            if ip < end || is_partial {
+                written |= set;
+            }
+        }
+    }
+    if repeats { all } else { written }
+}
+
+/// The bit of a register in a set.
+fn bit(register: Register) -> u32 {
+    let full = register.full_register();
+    if full.is_gpr64() {
+        1 << full.number()
+    } else if full.is_vector_register() && full.number() < 16 {
+        1 << (16 + full.number())
+    } else {
+        0
+    }
+}
+
+/// The registers that calls preserve: `rbx`, `rsp`, `rbp` and `r12` to `r15`.
+const fn callee_saved() -> u32 {
+    1 << 3 | 1 << 4 | 1 << 5 | 0xf << 12
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RAX: u32 = 1;
+    const RCX: u32 = 1 << 1;
+    const RDX: u32 = 1 << 2;
+
+    #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "most instructions have one piece of code")]
+    fn registers_are_written_by_the_code_before_the_trap() {
+        #[track_caller]
+        fn check(code: &[u8], ranges: &[Range<u32>], pc: u32, expected: u32) {
+            assert_eq!(written(code, ranges, pc), expected, "{code:x?} at {pc}");
+        }
+        // mov eax, ecx; xor edx, edx; div ebx; mov ecx, eax.
+        let division = [0x89, 0xc8, 0x31, 0xd2, 0xf7, 0xf3, 0x89, 0xc1];
+        check(&division, &[0..8], 4, RAX | RDX);
+        check(&division, &[0..8], 0, 0);
+        // Its other piece of code: all of the first one may have been executed.
+        let cold = [&division[..], &[0x0f, 0x0b]].concat();
+        check(&cold, &[0..8, 8..10], 8, RAX | RCX | RDX);
+        check(&cold, &[8..10], 8, 0);
+        // cmp eax, ecx; jb to UD2; mov ecx, eax; ret; ud2.
+        let branch = [0x39, 0xc8, 0x72, 0x03, 0x89, 0xc1, 0xc3, 0x0f, 0x0b];
+        check(&branch, &[0..7, 7..9], 7, 0);
+        // movups xmm1, xmm0; ud2.
+        check(&[0x0f, 0x10, 0xc8, 0x0f, 0x0b], &[0..5], 3, 1 << 17);
+        // div ebx; mov ecx, eax; jne to the division: the second time, `ecx` is changed.
+        check(&[0xf7, 0xf3, 0x89, 0xc1, 0x75, 0xfa], &[0..6], 0, RAX | RCX | RDX);
+        // call [rdi]; ud2: a call changes all registers but those that callees preserve.
+        check(&[0xff, 0x17, 0x0f, 0x0b], &[0..4], 2, !callee_saved());
+    }
+}
