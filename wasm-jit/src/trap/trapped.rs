@@ -98,6 +98,12 @@ pub(super) unsafe fn report(
     let own = || unsafe { super::capture::own_context(registers[CONTEXT] as usize) };
     let context = if frame.is_call { context() } else { own().unwrap_or_else(context) };
     registers[CONTEXT] = context as u64;
+    if !frame.is_call {
+        // From here on the frame looks like one that waits for a call, whose context is there. A
+        // function without calls has reserved the place only.
+        // SAFETY: the frame is complete, and compiled code does not run.
+        unsafe { context_slot(frame.fp).write(context) };
+    }
     if let Cause::Exception(exception) = cause {
         // Where the collector finds it: a frame that waits for a call has no value in `rax`.
         registers[0] = exception as u64;
@@ -124,6 +130,11 @@ pub(super) unsafe fn report(
         ((*vm).raised_address, (*vm).raised_signal) = (raised_address, raised_signal);
         (*vm).raised_registers = raised_registers;
     }
+}
+
+/// Where the frame of a function has its context.
+fn context_slot(fp: usize) -> *mut usize {
+    std::ptr::with_exposed_provenance_mut(fp - 8)
 }
 
 /// Takes the callee-saved registers from the trampoline through which the activation was left, if
