@@ -51,7 +51,7 @@ pub(crate) struct Running {
     /// The monitor of the options' script is created when the first function is discovered: most
     /// processes of a run discover none.
     monitor: Option<NativeMonitor>,
-    pairs_calls: bool,
+    pub(crate) pairs_calls: bool,
     asks_for_nesting: bool,
     measures_time: bool,
     /// The stacks of its events, if it asks for stacks.
@@ -480,7 +480,7 @@ fn see(
     // Calls in all encodings are shorter than this.
     let after_site = event.continues_at.wrapping_sub(probe.site);
     let is_tail = !(1..=8).contains(&after_site);
-    let (open, depth, arguments) = calls.exit(Exit { function, call_site, stack_pointer, is_tail })?;
+    let (open, depth, arguments) = calls.exit(Exit { function, call_site, stack_pointer, is_tail, is_in_part: probe.is_in_part })?;
     let ticks = event.ticks.saturating_sub(open.ticks);
     let duration = clock.map_or(0, |clock| clock.nanoseconds(ticks));
     let (stack, frame) = (open.stack, open.frame);
