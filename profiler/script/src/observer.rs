@@ -150,6 +150,7 @@ pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
         run: options.run,
         is_fork_child: false,
     };
+    worker::set_output(options.output.as_deref());
     let (listens, is_switched) = (options.control, options.toggle);
     *lock() = Some(Observer {
         options,
