@@ -53,6 +53,8 @@ pub(crate) struct Misfits {
     pub(crate) is_found: bool,
     /// The number of functions that do not have it.
     pub(crate) count: u64,
+    /// The last of these functions.
+    last: Option<u32>,
     /// The reasons for the first few of them.
     pub(crate) reasons: Vec<String>,
 }
@@ -60,9 +62,10 @@ pub(crate) struct Misfits {
 impl Misfits {
     const SHOWN: usize = 3;
 
-    fn add(&mut self, found: Option<u32>, reason: impl FnOnce() -> Option<String>) {
+    fn add(&mut self, function: u32, found: Option<u32>, reason: impl FnOnce() -> Option<String>) {
         self.is_found |= found.is_some();
-        if found.is_none() {
+        // Several rules may ask for the same value.
+        if found.is_none() && self.last.replace(function) != Some(function) {
             self.count += 1;
             if self.reasons.len() < Self::SHOWN {
                 self.reasons.extend(reason());
@@ -264,7 +267,7 @@ impl Running {
                 match function.value(wanted, objects) {
                     Ok(found) => {
                         let misfits = self.misfits.entry(wanted.clone()).or_default();
-                        misfits.add(found, || function.misfit(wanted, objects));
+                        misfits.add(number, found, || function.misfit(wanted, objects));
                         found
                     }
                     Err(reason) => {

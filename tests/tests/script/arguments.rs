@@ -143,7 +143,9 @@ fn incomplete(binary: &Path, what: &str) -> BTreeSet<String> {
     let found = scripted(&script(), binary, &[]);
     assert_eq!(found.run.stderr, "", "{what}");
     let report = &found.reports[0];
-    let notes = found.notes();
+    // Some types fit none of the functions.
+    let mut notes = found.notes();
+    notes.retain(|note| !note.starts_with("rules that ask for `arg"));
     let mut incomplete = BTreeSet::new();
     let mut noted = 0;
     let tables = TYPES.map(|(ty, kinds)| (ty, kinds, seen(report, "entry", ty), seen(report, "exit", ty)));
