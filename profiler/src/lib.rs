@@ -82,6 +82,7 @@ pub mod output;
 mod own_process;
 mod own_time;
 mod pairing;
+pub mod parts;
 mod policy;
 mod preemption;
 mod probe_type;

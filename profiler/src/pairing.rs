@@ -14,6 +14,12 @@
 //!    Afterwards, an entry whose stack pointer is above the exit's may be that of an outer call,
 //!    and the exit that of an inner one whose entry was missed.
 //!
+//! If the compiler has split a function ([`crate::parts`]), the entry of a call is in the frame of
+//! its caller, and has another return address than an exit in the part that was called from there.
+//! Therefore an exit without a match also matches the topmost entry of the same function, exit
+//! period and observation whose stack pointer is not below the exit's, if the observation is not
+//! over.
+//!
 //! The entries above a match have ended without an observed exit. An entry whose frame is below the
 //! stack pointer of a later entry has ended as well; so has one of the same function at the same
 //! stack pointer, with those above it. Therefore a latency is never computed from another call's
@@ -303,7 +309,7 @@ impl Own<'_> {
 
     /// Removes the entry to which an exit belongs, and calls `discarded` with those above it, which
     /// are also removed. The exit is described like an entry.
-    pub(crate) fn pop(&mut self, exit: &Entry, mut discarded: impl FnMut(&Entry)) -> Option<Entry> {
+    pub(crate) fn pop(&mut self, exit: &Entry, discarded: impl FnMut(&Entry)) -> Option<Entry> {
         let is_frame = |entry: &Entry| match self.1 {
             Frames::Varying => {
                 entry.call_site == exit.call_site
@@ -312,7 +318,7 @@ impl Own<'_> {
             Frames::Fixed => entry.stack_pointer == exit.stack_pointer,
         };
         let height = self.height();
-        let mut outer = None;
+        let (mut outer, mut caller) = (None, None);
         for index in (height.saturating_sub(LOOK)..height).rev() {
             if self.0.slots[index].function.load(Relaxed) != exit.function {
                 continue;
@@ -322,21 +328,37 @@ impl Own<'_> {
                 continue;
             }
             if is_frame(&entry) {
-                if index + 1 < height {
-                    self.cut(index + 1, &mut discarded);
-                }
-                self.hold_below(index, &entry, exit.held);
-                self.0.height.store(index, Relaxed);
-                return Some(entry);
+                return Some(self.take(index, exit, discarded));
             }
             if outer.is_none() && entry.stack_pointer > exit.stack_pointer {
                 outer = Some(index);
             }
+            let is_of_part = self.1 == Frames::Varying
+                && entry.observation == exit.observation
+                && entry.stack_pointer >= exit.stack_pointer;
+            if caller.is_none() && is_of_part {
+                caller = Some(index);
+            }
+        }
+        if let Some(index) = caller {
+            return Some(self.take(index, exit, discarded));
         }
         // This is the exit of a call inside another call to the same function: the exit of that one
         // cannot have been missed, so it is still open.
         outer.into_iter().for_each(|index| self.0.slots[index].hold(exit.held));
         None
+    }
+
+    /// Removes the entry at this index, to which an exit belongs, and those above it.
+    #[inline(always)]
+    fn take(&mut self, index: usize, exit: &Entry, mut discarded: impl FnMut(&Entry)) -> Entry {
+        let entry = self.at(index);
+        if index + 1 < self.height() {
+            self.cut(index + 1, &mut discarded);
+        }
+        self.hold_below(index, &entry, exit.held);
+        self.0.height.store(index, Relaxed);
+        entry
     }
 
     /// Removes the entry of the frame at this address, which is about to be left without an exit,
@@ -493,6 +515,17 @@ mod tests {
     fn within_an_observation_a_frame_may_have_grown() {
         let alloca = stack(&[(1, 1, 0xa, 0x90)]);
         assert!(pop(&alloca, exit(1, 1, 0xa, 0x60)).is_some());
+    }
+
+    /// Each entry is in the frame of the caller, and the exit in a part that was called from there.
+    #[test]
+    fn within_an_observation_an_exit_in_another_frame_belongs_to_the_innermost_call() {
+        let split = stack(&[(1, 1, 0xa, 0x90), (1, 1, 0xb, 0x60)]);
+        assert!(pop(&split, exit(1, 2, 0xd, 0x50)).is_none(), "the observation is over");
+        let entry = pop(&split, exit(1, 1, 0xd, 0x50)).unwrap();
+        assert_eq!(entry.stack_pointer, 0x60);
+        assert!(pop(&split, exit(1, 1, 0xc, 0x98)).is_none(), "a frame above that of the entry");
+        assert!(pop(&split, exit(1, 1, 0xc, 0x90)).is_some(), "a tail call leaves its frame first");
     }
 
     /// A loop calls two functions, whose exits are not seen.

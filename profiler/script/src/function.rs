@@ -82,6 +82,29 @@ impl Function {
         Ok(Some(self.values.len() as u32 - 1))
     }
 
+    /// The reason why the function has no such value, which [`Function::value`] has not found.
+    pub(crate) fn misfit(&self, wanted: &NativeValue, objects: &mut Objects) -> Option<String> {
+        let name = &self.name;
+        Some(match self.find(&wanted.name, objects).ok()? {
+            Some((Origin::Result, _, None)) => format!("`{name}` does not return a number of up to 8 bytes"),
+            Some((_, value, None)) => format!("`{value}` of `{name}` is no number of up to 8 bytes"),
+            Some((_, value, Some(ty))) => {
+                format!("`{value}` of `{name}` is of the type `{}`", number_type(ty))
+            }
+            None => {
+                let parameters = objects.parameters(self.path(), self.address).ok()?;
+                let unnamed = |(position, parameter): (usize, Parameter)| {
+                    parameter.name.unwrap_or_else(|| format!("arg{position}"))
+                };
+                let names: Vec<_> = parameters.into_iter().enumerate().map(unnamed).collect();
+                match names.len() {
+                    0 => format!("`{name}` has no arguments"),
+                    _ => format!("`{name}` has no `{wanted}`, but the arguments {}", names.join(", ")),
+                }
+            }
+        })
+    }
+
     /// An argument or the result, with its name and type.
     fn find(
         &self,

@@ -16,6 +16,7 @@ use fastinst::{ProbeId, ProbeKind, ProbeMetadata, service};
 use profiler::arguments::{Fetch, Objects, Site, Unavailable};
 use profiler::attach::Answer;
 use profiler::output::Identity;
+use profiler::parts::Parts;
 use profiler::script::{ScriptFormat, ScriptOptions};
 use profiler::symbol::{demangle, without_parameters};
 use wasm_jit::printable;
@@ -45,6 +46,9 @@ pub(crate) struct Probe {
     /// How the probe fetches each of the [values](Function::values) of its function, or why it
     /// cannot; `None` for values of the other end of the call.
     pub(crate) fetches: Vec<Option<Result<Fetch, Unavailable>>>,
+    /// Whether it is at an exit in a part of its function that was split off; determined if a
+    /// script pairs exits with entries.
+    pub(crate) is_in_part: bool,
     state: State,
 }
 
@@ -85,6 +89,7 @@ pub(crate) struct Observer {
     /// The debugging information of objects, kept until no function has been discovered for a
     /// while.
     objects: Objects,
+    parts: Parts,
     has_discovered: bool,
     /// The functions by object and offset: a library that is loaded again finds its functions here.
     numbers: HashMap<(&'static CStr, usize), u32>,
@@ -145,6 +150,7 @@ pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
         run: options.run,
         is_fork_child: false,
     };
+    worker::set_output(options.output.as_deref());
     let (listens, is_switched) = (options.control, options.toggle);
     *lock() = Some(Observer {
         options,
@@ -154,6 +160,7 @@ pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
         attached: 0,
         functions: Vec::new(),
         objects: Objects::default(),
+        parts: Parts::default(),
         has_discovered: false,
         numbers: HashMap::new(),
         by_address: HashMap::new(),
@@ -223,10 +230,28 @@ impl Observer {
         let site = probe.site_address as u32;
         let in_object = |address: usize| address.wrapping_sub(probe.object_base) as u64;
         let place = Site { function: in_object(probe.function_address), call: in_object(probe.site_address) };
-        let (fetches, state) = (Vec::new(), State::Off);
-        self.probes[number] = Some(Probe { id: probe.id, function, is_entry, site, place, fetches, state });
+        self.probes[number] = Some(Probe {
+            id: probe.id,
+            function,
+            is_entry,
+            site,
+            place,
+            fetches: Vec::new(),
+            is_in_part: false,
+            state: State::Off,
+        });
+        self.find_part(number);
         self.find_values(number);
         self.switch(number);
+    }
+
+    /// Determines whether an exit is in a part of its function that was split off.
+    fn find_part(&mut self, number: usize) {
+        let Some(Some(probe)) = self.probes.get_mut(number) else { return };
+        if !probe.is_entry && self.scripts.iter().any(|script| script.pairs_calls) {
+            let object = self.functions[probe.function as usize].path();
+            probe.is_in_part = self.parts.contain(object, probe.place.call);
+        }
     }
 
     /// Determines how a probe fetches the values that scripts ask for.
@@ -359,6 +384,7 @@ impl Observer {
         let matched = script.matched();
         self.attached += 1;
         self.scripts.push(script);
+        (0..self.probes.len()).for_each(|number| self.find_part(number));
         self.readers.iter_mut().for_each(|reader| reader.calls.push(Calls::default()));
         self.switch_all();
         // Now all its probes are on.

@@ -98,6 +98,17 @@ fn notes(observer: &Observer, script: &Running) -> Vec<String> {
             "rules that ask for arguments or results do not match functions in {object}: {reason}"
         ));
     }
+    for (wanted, misfits) in script.misfits.iter().filter(|(_, misfits)| !misfits.is_found) {
+        let others = match misfits.count - misfits.reasons.len() as u64 {
+            0 => String::new(),
+            others => format!("; and {others} more functions do not have it"),
+        };
+        notes.push(format!(
+            "rules that ask for `{wanted}: {}` match no function: {}{others}",
+            wanted.ty,
+            misfits.reasons.join("; ")
+        ));
+    }
     for ((function, number), events) in &script.without_value {
         let named = &observer.functions[*function as usize];
         notes.push(format!(

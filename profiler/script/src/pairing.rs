@@ -10,6 +10,11 @@
 //!   same stack pointer, or above it if `alloca` has moved it. An entry below the exit is not its
 //!   entry. At an exit that is a tail call, the frame is gone, and this rule does not apply.
 //!
+//! A function may be split ([`profiler::parts`]): its entry is then in the frame of its caller, and
+//! an exit in a part that was called from there, or entered by a jump. Such an exit belongs to the
+//! topmost open entry of the function that is above the frame of the part, or has the same return
+//! address.
+//!
 //! A signal handler on a separate stack may be above or below the frames that it has interrupted.
 //! Entries that are removed for this reason leave exits without an entry, which are counted.
 
@@ -40,6 +45,8 @@ pub(crate) struct Exit {
     pub(crate) stack_pointer: u64,
     /// Whether the frame of the call is gone.
     pub(crate) is_tail: bool,
+    /// Whether it is in a part of the function that was split off.
+    pub(crate) is_in_part: bool,
 }
 
 /// The open calls of a thread.
@@ -119,9 +126,14 @@ impl Calls {
     /// calls that there were, including it, and its arguments. `None` if there is no such call.
     pub(crate) fn exit(&mut self, exit: Exit) -> Option<(Open, u32, Values)> {
         let is_own = |(call, ..): &(Open, u32, bool)| {
-            call.function == exit.function
-                && call.call_site == exit.call_site
-                && (exit.is_tail || call.stack_pointer >= exit.stack_pointer)
+            let has_call_site = call.call_site == exit.call_site;
+            let is_its_frame = match exit.is_in_part {
+                false => has_call_site && (exit.is_tail || call.stack_pointer >= exit.stack_pointer),
+                // At a tail call, the frame of the part is gone.
+                true if exit.is_tail => has_call_site || call.stack_pointer >= exit.stack_pointer,
+                true => has_call_site || call.stack_pointer > exit.stack_pointer,
+            };
+            call.function == exit.function && is_its_frame
         };
         let at = self.open.iter().rposition(is_own)?;
         let (call, below, has_values) = self.open[at];
@@ -162,7 +174,8 @@ mod tests {
             calls.enter(open, &Values::NONE, None);
         };
         let exit = |calls: &mut Calls, function: u32, stack_pointer: u64| {
-            let exit = Exit { function, call_site: function.into(), stack_pointer, is_tail: false };
+            let (call_site, is_tail, is_in_part) = (function.into(), false, false);
+            let exit = Exit { function, call_site, stack_pointer, is_tail, is_in_part };
             assert!(calls.exit(exit).is_some());
         };
         let left = |calls: &mut Calls| calls.take_left().collect::<Vec<_>>();

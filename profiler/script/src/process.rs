@@ -41,8 +41,8 @@ pub(crate) fn follow() {
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
 }
 
-/// Writes the report when the process ends. Called by the destructor and before `_exit`. Waits for
-/// at most 10 s.
+/// Writes the report when the process ends. Called by the destructor and before `_exit`. Waits as
+/// long as the worker makes progress.
 pub(crate) fn at_exit() {
     if is_own_process() && !OVER.swap(true, Ordering::Relaxed) {
         control::end();

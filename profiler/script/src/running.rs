@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use profiler::arguments::{Objects, Unavailable};
 use profiler::script::ScriptFormat;
 use wasm_jit_whamm::lang::{Script, ScriptReport};
-use wasm_jit_whamm::native::{NativeCall, NativeFrame, NativeFunction, NativeMonitor, NativePlaces};
+use wasm_jit_whamm::native::{
+    NativeCall, NativeFrame, NativeFunction, NativeMonitor, NativePlaces, NativeValue,
+};
 use wordpatch::tsc;
 
 use crate::function::Function;
@@ -44,6 +46,34 @@ impl Periods {
     }
 }
 
+/// The functions that do not have an argument or result.
+#[derive(Debug, Default)]
+pub(crate) struct Misfits {
+    /// Whether another function has it.
+    pub(crate) is_found: bool,
+    /// The number of functions that do not have it.
+    pub(crate) count: u64,
+    /// The last of these functions.
+    last: Option<u32>,
+    /// The reasons for the first few of them.
+    pub(crate) reasons: Vec<String>,
+}
+
+impl Misfits {
+    const SHOWN: usize = 3;
+
+    fn add(&mut self, function: u32, found: Option<u32>, reason: impl FnOnce() -> Option<String>) {
+        self.is_found |= found.is_some();
+        // Several rules may ask for the same value.
+        if found.is_none() && self.last.replace(function) != Some(function) {
+            self.count += 1;
+            if self.reasons.len() < Self::SHOWN {
+                self.reasons.extend(reason());
+            }
+        }
+    }
+}
+
 /// A script that observes.
 pub(crate) struct Running {
     pub(crate) name: String,
@@ -51,7 +81,7 @@ pub(crate) struct Running {
     /// The monitor of the options' script is created when the first function is discovered: most
     /// processes of a run discover none.
     monitor: Option<NativeMonitor>,
-    pairs_calls: bool,
+    pub(crate) pairs_calls: bool,
     asks_for_nesting: bool,
     measures_time: bool,
     /// The stacks of its events, if it asks for stacks.
@@ -65,6 +95,9 @@ pub(crate) struct Running {
     pub(crate) finished: BTreeSet<u32>,
     /// The reasons why arguments and results that rules ask for are not known, by object.
     pub(crate) unknown: BTreeSet<(String, String)>,
+    /// The arguments and results that rules ask for, each with the functions that such a rule
+    /// accepts by their names and that do not have it.
+    pub(crate) misfits: BTreeMap<NativeValue, Misfits>,
     /// The numbers of events that rules did not get because a value was not known, by function and
     /// number of the value.
     pub(crate) without_value: BTreeMap<(u32, u32), u64>,
@@ -108,6 +141,7 @@ impl Running {
             matched: Vec::new(),
             finished: BTreeSet::new(),
             unknown: BTreeSet::new(),
+            misfits: BTreeMap::new(),
             without_value: BTreeMap::new(),
             start: tsc::now(),
             began: tsc::now(),
@@ -230,10 +264,17 @@ impl Running {
         let mut unknown: Option<Unavailable> = None;
         let places =
             monitor.function(NativeFunction { number, name: &name, object: &object }, &mut |wanted| {
-                function.value(wanted, objects).unwrap_or_else(|reason| {
-                    unknown = Some(reason);
-                    None
-                })
+                match function.value(wanted, objects) {
+                    Ok(found) => {
+                        let misfits = self.misfits.entry(wanted.clone()).or_default();
+                        misfits.add(number, found, || function.misfit(wanted, objects));
+                        found
+                    }
+                    Err(reason) => {
+                        unknown = Some(reason);
+                        None
+                    }
+                }
             });
         match places {
             Ok(places) => {
@@ -480,7 +521,8 @@ fn see(
     // Calls in all encodings are shorter than this.
     let after_site = event.continues_at.wrapping_sub(probe.site);
     let is_tail = !(1..=8).contains(&after_site);
-    let (open, depth, arguments) = calls.exit(Exit { function, call_site, stack_pointer, is_tail })?;
+    let (open, depth, arguments) =
+        calls.exit(Exit { function, call_site, stack_pointer, is_tail, is_in_part: probe.is_in_part })?;
     let ticks = event.ticks.saturating_sub(open.ticks);
     let duration = clock.map_or(0, |clock| clock.nanoseconds(ticks));
     let (stack, frame) = (open.stack, open.frame);

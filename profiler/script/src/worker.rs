@@ -7,12 +7,13 @@
 //! a fork it is between two rounds, and the child starts its own worker.
 
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use fastinst_sigsafe::futex;
 use profiler::session;
+use wasm_jit::printable;
 use wasm_jit_whamm::native::NativeMonitor;
 use wordpatch::tsc;
 
@@ -25,7 +26,8 @@ pub(crate) const PERIOD: Duration = Duration::from_millis(100);
 /// The time between two searches for threads that have ended.
 const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 
-/// The maximum time for which a process that ends waits for its report.
+/// The maximum time for which a process that ends waits for its report while the worker does
+/// nothing.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The maximum time for which [`start`] waits for the thread. It is used up only if the C library
@@ -35,6 +37,17 @@ const UNTIL_IT_RUNS: Duration = Duration::from_secs(1);
 /// The numbers of reports that were requested and written.
 static REQUESTED: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
+
+/// The clock of the processor time of the thread.
+static CLOCK: AtomicI32 = AtomicI32::new(0);
+
+/// The name of the report's file as the user has given it, if it is not printed.
+static OUTPUT: OnceLock<Option<String>> = OnceLock::new();
+
+/// Sets the name of the report's file.
+pub(crate) fn set_output(output: Option<&str>) {
+    OUTPUT.get_or_init(|| output.map(str::to_owned));
+}
 
 /// Starts the thread, and waits until it is ready.
 ///
@@ -47,6 +60,7 @@ pub(crate) fn start() -> Result<(), String> {
     let spawned = wordpatch::with_signals_blocked(|| {
         std::thread::Builder::new().name("fastinst-script".into()).spawn(move || {
             NativeMonitor::prepare_thread();
+            CLOCK.store(clock_of_thread(), Ordering::Relaxed);
             ready.store(1, Ordering::Release);
             futex::wake(&ready);
             run(seen);
@@ -58,6 +72,16 @@ pub(crate) fn start() -> Result<(), String> {
         futex::wait(&is_ready, 0, deadline);
     }
     Ok(())
+}
+
+/// The clock of the processor time of the calling thread.
+fn clock_of_thread() -> libc::clockid_t {
+    let mut clock = 0;
+    // SAFETY: the thread exists, and `clock` can be written.
+    match unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut clock) } {
+        0 => clock,
+        _ => libc::CLOCK_PROCESS_CPUTIME_ID,
+    }
 }
 
 fn run(mut seen: u32) {
@@ -130,21 +154,56 @@ fn report() {
     concluded.iter().for_each(Concluded::send);
 }
 
-/// Requests the report from the thread, and waits for it, for at most 10 s.
+/// Requests the report from the thread, and waits for it as long as the thread works on it, or the
+/// reader of the report blocks it.
 pub(crate) fn finish() {
     let wanted = REQUESTED.fetch_add(1, Ordering::AcqRel) + 1;
     ring::wake_worker();
-    let deadline = Instant::now() + PATIENCE;
+    let mut progress = Progress::default();
+    if wait(&DONE, wanted, PATIENCE, || progress.is_made()) {
+        return;
+    }
+    let file = OUTPUT.get().and_then(Option::as_ref);
+    let file = file.map_or(String::new(), |file| format!("; {} is not complete", printable(file)));
+    session::say(&format!(
+        "there is no report of the script, or not all of it: it was blocked for 10 s{file}"
+    ));
+}
+
+/// Waits until the number that is `wanted` is done. False if it is not when nothing has progressed
+/// for a time.
+fn wait(done: &AtomicU32, wanted: u32, patience: Duration, mut progresses: impl FnMut() -> bool) -> bool {
+    let mut deadline = Instant::now() + patience;
     loop {
-        let done = DONE.load(Ordering::Acquire);
-        if done.wrapping_sub(wanted) < u32::MAX / 2 {
-            return;
+        let number = done.load(Ordering::Acquire);
+        if number.wrapping_sub(wanted) < u32::MAX / 2 {
+            return true;
         }
-        if Instant::now() >= deadline {
-            session::say("there is no report of the script, or not all of it: it took more than 10 s");
-            return;
+        if Instant::now() < deadline {
+            futex::wait(done, number, deadline);
+        } else if progresses() {
+            deadline = Instant::now() + patience;
+        } else {
+            return false;
         }
-        futex::wait(&DONE, done, deadline);
+    }
+}
+
+/// The progress of the worker: the processor time that it takes. Rules have a limit, and the report
+/// an end, so this is finite.
+#[derive(Debug, Default)]
+struct Progress {
+    last: Option<(libc::time_t, libc::c_long)>,
+}
+
+impl Progress {
+    /// Whether there was any since the last call.
+    fn is_made(&mut self) -> bool {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` can be written. If the thread has ended, its clock does not exist.
+        let result = unsafe { libc::clock_gettime(CLOCK.load(Ordering::Relaxed), &mut time) };
+        let now = (result == 0).then_some((time.tv_sec, time.tv_nsec));
+        session::is_printing() || now.is_some() && std::mem::replace(&mut self.last, now) != now
     }
 }
 
@@ -212,5 +271,34 @@ impl Clock {
     pub(crate) fn nanoseconds_between(&mut self, from: u64, to: u64) -> u64 {
         let since = to.wrapping_sub(from);
         if since.cast_signed() < 0 { 0 } else { self.nanoseconds(since) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_report_is_awaited_while_the_worker_works() {
+        let (done, mut looks) = (AtomicU32::new(0), 0);
+        let works = || {
+            looks += 1;
+            if looks == 3 {
+                done.store(1, Ordering::Release);
+            }
+            true
+        };
+        assert!(wait(&done, 1, Duration::ZERO, works));
+        assert_eq!(looks, 3);
+        assert!(!wait(&done, 2, Duration::ZERO, || false));
+    }
+
+    #[test]
+    fn processor_time_is_progress() {
+        CLOCK.store(clock_of_thread(), Ordering::Relaxed);
+        let mut progress = Progress::default();
+        assert!(progress.is_made() && progress.is_made(), "the call itself takes time");
+        CLOCK.store(libc::c_int::MIN + 6, Ordering::Relaxed);
+        assert!(!progress.is_made(), "there is no such thread");
     }
 }

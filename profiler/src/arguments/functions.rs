@@ -75,9 +75,12 @@ impl Functions {
             return Err(Unavailable::NoParameters);
         }
         let of_source = self.of_source(at).ok_or(Unavailable::UnknownFunction)?;
+        let has_prototype = self.has_prototype(of_source);
         let parameter = |at: &At| {
             let die = self.die(*at)?;
-            Some(Parameter { name: self.name(*at, &die, gimli::DW_AT_name), ty: self.scalar(*at, &die) })
+            // Without a prototype, a `float` is passed as a `double`, and gcc describes neither.
+            let ty = self.scalar(*at, &die).filter(|ty| has_prototype || *ty != ScalarType::Float);
+            Some(Parameter { name: self.name(*at, &die, gimli::DW_AT_name), ty })
         };
         let all = self.formal_parameters(of_source);
         all.iter().map(parameter).collect::<Option<_>>().ok_or(Unavailable::UnknownFunction)
@@ -273,6 +276,26 @@ impl Functions {
         let (unit, value) = self.attribute(at, die, name)?;
         let name = self.object.dwarf.attr_string(&self.units[unit], value).ok()?;
         Some(name.to_string_lossy().ok()?.into_owned())
+    }
+
+    /// Whether a function has a prototype; only in C, it may have none.
+    fn has_prototype(&self, at: At) -> bool {
+        let unit = &self.units[at.0];
+        let language = unit.entry(unit.header.root_offset()).ok();
+        let language = language.and_then(|root| root.attr_value(gimli::DW_AT_language));
+        let is_c = matches!(
+            language,
+            Some(AttributeValue::Language(
+                gimli::DW_LANG_C89
+                    | gimli::DW_LANG_C
+                    | gimli::DW_LANG_C99
+                    | gimli::DW_LANG_C11
+                    | gimli::DW_LANG_C17
+            ))
+        );
+        let prototyped =
+            self.die(at).and_then(|die| Some(self.attribute(at, &die, gimli::DW_AT_prototyped)?.1));
+        !is_c || matches!(prototyped, Some(AttributeValue::Flag(true)))
     }
 
     /// The parameters in a function's entry.

@@ -185,6 +185,8 @@ pub enum Unavailable {
     /// The code after the probe does not show where the result is: there are branches, calls, or
     /// instructions that are not supported, or the function does not return there.
     NotInCode,
+    /// The call has ended by an exception.
+    Exception,
     /// The compiler keeps the value in a form that is not supported: computed from several others,
     /// or in pieces.
     Unsupported,
@@ -206,6 +208,7 @@ impl fmt::Display for Unavailable {
             Self::Inlined => "the function was inlined there",
             Self::NotKept => "the compiler does not keep it until the probe",
             Self::NotInCode => "the code after the probe does not show where it is",
+            Self::Exception => "the call has ended by an exception",
             Self::Unsupported => "the compiler keeps it in a form that is not supported",
             Self::TooMany => "too many arguments of one function are asked for",
         })

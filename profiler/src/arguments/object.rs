@@ -7,6 +7,7 @@ use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianArcSlice, LittleEndian, SectionId, UnwindContext,
     UnwindSection,
 };
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
 use super::{Register, Unavailable};
 use crate::debug_file::{DebugFile, Loaded, ReadError};
@@ -25,7 +26,17 @@ pub(super) struct Object {
     constants: Vec<Loaded>,
     frames: Loaded,
     frames_header: Loaded,
+    /// The procedure linkage tables.
+    linkage: Vec<Loaded>,
+    /// The addresses at which the loader stores the address of [`RESUME`].
+    resume: Vec<u64>,
 }
+
+/// The function by which code continues with an exception after it has cleaned up.
+const RESUME: &[u8] = b"_Unwind_Resume\0";
+
+/// The size of a relocation, and that of a symbol.
+const ENTRY: usize = 24;
 
 impl Object {
     /// Reads a file, and the separate one with its debugging information if there is one.
@@ -51,14 +62,33 @@ impl Object {
             names.iter().filter(|name| name.starts_with(prefix)).map(|name| file.section(name)).collect()
         };
         let (code, constants) = (load(".text").map_err(failed)?, load(".rodata").map_err(failed)?);
+        let linkage = load(".plt").map_err(failed)?;
+        let resume = resume(&mut file).map_err(failed)?;
         let frames = file.section(".eh_frame").map_err(failed)?;
         let frames_header = file.section(".eh_frame_hdr").map_err(failed)?;
-        Ok(Self { dwarf, lowest: file.lowest(), code, constants, frames, frames_header })
+        Ok(Self { dwarf, lowest: file.lowest(), code, constants, frames, frames_header, linkage, resume })
     }
 
     /// The code from `start` on, at most up to `end`.
     pub(super) fn code(&self, start: u64, end: u64) -> Option<&[u8]> {
         from(&self.code, start, end)
+    }
+
+    /// Whether an instruction continues with an exception: it calls [`RESUME`], directly or through
+    /// the procedure linkage table.
+    pub(super) fn resumes(&self, call: &Instruction) -> bool {
+        let is_of_loader = |instruction: &Instruction| {
+            instruction.is_ip_rel_memory_operand()
+                && self.resume.contains(&instruction.ip_rel_memory_address())
+        };
+        if call.flow_control() == FlowControl::IndirectCall {
+            return is_of_loader(call);
+        }
+        let target = call.near_branch_target();
+        let Some(code) = from(&self.linkage, target, target.saturating_add(16)) else { return false };
+        let mut code = Decoder::with_ip(64, code, target, DecoderOptions::NONE);
+        let jump = code.iter().find(|instruction| instruction.mnemonic() != Mnemonic::Endbr64);
+        jump.is_some_and(|jump| jump.flow_control() == FlowControl::IndirectBranch && is_of_loader(&jump))
     }
 
     /// This number of bytes, up to 8, that the program cannot change.
@@ -93,6 +123,24 @@ impl Object {
             CfaRule::Expression(_) => None,
         }
     }
+}
+
+/// The addresses at which the loader stores the address of [`RESUME`].
+fn resume(file: &mut DebugFile) -> Result<Vec<u64>, ReadError> {
+    let [symbols, names] = [file.section(".dynsym")?, file.section(".dynstr")?];
+    let number = |entry: &[u8], at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().expect("8 bytes"));
+    let is_it = |symbol: usize| {
+        let symbol = symbols.data.as_chunks::<ENTRY>().0.get(symbol)?;
+        names.data.get(number(symbol, 0) as u32 as usize..).map(|name| name.starts_with(RESUME))
+    };
+    let mut found = Vec::new();
+    for section in [".rela.plt", ".rela.dyn"] {
+        let relocations = file.section(section)?;
+        let all = relocations.data.as_chunks::<ENTRY>().0.iter();
+        let of_it = all.filter(|entry| is_it((number(*entry, 8) >> 32) as usize) == Some(true));
+        found.extend(of_it.map(|entry| number(entry, 0)));
+    }
+    Ok(found)
 }
 
 /// The contents of the sections from `start` on, at most up to `end`.

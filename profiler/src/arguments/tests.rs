@@ -219,3 +219,22 @@ fn damaged_debugging_information() {
         }
     }
 }
+
+/// `float` parameters of a function without a prototype are passed as `double`, which gcc's
+/// debugging information does not say.
+#[test]
+fn floats_without_a_prototype_are_not_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "float old(x, n) float x; int n; { return x + n; } float now(float x) { return x; }";
+    let flags = ["-g", "-std=gnu89", "-shared", "-fPIC", "-w"];
+    let file = tool(&flags, folder.path(), "old.so", "old.c", text);
+    let data = fs::read(&file).unwrap();
+    let elf = object::File::parse(&*data).unwrap();
+    let types = |name: &str| {
+        let address = elf.symbols().find(|symbol| symbol.name() == Ok(name)).unwrap().address();
+        let parameters = Objects::default().parameters(&file, address).unwrap();
+        parameters.into_iter().map(|parameter| parameter.ty).collect::<Vec<_>>()
+    };
+    assert_eq!(types("old"), [None, Some(INT)]);
+    assert_eq!(types("now"), [Some(ScalarType::Float)]);
+}

@@ -22,7 +22,7 @@ use fastinst::service::{self, Tick, Wake};
 
 pub use finish::{Leaving, finish};
 pub use reconfigure::{reconfigure, settings};
-pub use write::{print, say, speak_for_the_run};
+pub use write::{is_printing, print, say, speak_for_the_run};
 
 use reconfigure::Change;
 

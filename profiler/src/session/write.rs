@@ -216,6 +216,11 @@ pub fn say(line: &str) {
     stderr().write(&format!("fastinst: {line}\n"));
 }
 
+/// Whether text is being written to the standard error stream of the start.
+pub fn is_printing() -> bool {
+    stderr().is_writing()
+}
+
 /// Writes text to the standard error stream of the start. Returns false if the program has closed
 /// or replaced that. Blocks while its reader does not read.
 pub fn print(text: &str) -> bool {

@@ -4,6 +4,7 @@
 mod arguments;
 mod frames;
 mod results;
+mod splits;
 
 use std::collections::BTreeMap;
 use std::fs;

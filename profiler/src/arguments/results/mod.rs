@@ -67,6 +67,9 @@ pub(super) fn source(object: &Object, returns: u64, ty: ScalarType) -> Result<So
                     _ => return Err(Unavailable::NotInCode),
                 }
             }
+            FlowControl::Call | FlowControl::IndirectCall if object.resumes(&instruction) => {
+                return Err(Unavailable::Exception);
+            }
             _ => return Err(Unavailable::NotInCode),
         }
     }

@@ -693,6 +693,10 @@ impl Parser<'_> {
             let key = self.expr()?;
             self.in_predicate = in_predicate;
             self.expect("]")?;
+            if self.at(".")? {
+                let problem = unexpected(&Token::Mark("."), self.peek()?.1, "an operator");
+                return Err(problem.help("assign the tuple to a variable, whose fields can be read"));
+            }
             return node(start..self.lexer.position(), ExprKind::Index(name, Box::new(key)));
         }
         if !self.at(".")? {

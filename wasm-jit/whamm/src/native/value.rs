@@ -4,7 +4,7 @@
 use std::fmt;
 
 /// An argument or a result that a rule asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NativeValue {
     /// The argument or result.
     pub name: ValueName,
@@ -13,7 +13,7 @@ pub struct NativeValue {
 }
 
 /// The name of an argument of a function, or of its result.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueName {
     /// The argument at this position in the list of parameters, counted from 0: `arg0`.
     Position(u32),
@@ -24,7 +24,7 @@ pub enum ValueName {
 }
 
 /// A numeric type of the language.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NumberType {
     /// An integer of 8, 16, 32 or 64 bits.
     Integer {
@@ -97,6 +97,18 @@ impl NumberType {
     }
 }
 
+impl fmt::Display for NumberType {
+    /// Writes the type as in a rule.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer { bits, is_signed } => write!(f, "{}{bits}", if *is_signed { 'i' } else { 'u' }),
+            Self::Bool => f.write_str("bool"),
+            Self::F32 => f.write_str("f32"),
+            Self::F64 => f.write_str("f64"),
+        }
+    }
+}
+
 impl fmt::Display for NativeValue {
     /// Writes the name as in a rule.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -121,6 +133,9 @@ mod tests {
         assert_eq!(parse("args.x.bool"), Some(("args.x".to_owned(), NumberType::Bool)));
         assert_eq!(parse("res0.f32"), Some(("res0".to_owned(), NumberType::F32)));
         assert_eq!(parse("args.res0.f32"), Some(("args.res0".to_owned(), NumberType::F32)));
+        for ty in ["u8", "i64", "bool", "f32", "f64"] {
+            assert_eq!(NumberType::parse(ty).map(|ty| ty.to_string()).as_deref(), Some(ty));
+        }
         for word in [
             "arg.u8",
             "arg0",

@@ -177,6 +177,16 @@ error: a condition is a `bool`, this is a `u32`
 }
 
 #[test]
+fn fields_of_tuples_in_maps_are_read_through_variables() {
+    let script = "var m: map<u32, (u32, u32)>; var n: u32; wasm:func:entry { n = m[1].0; }";
+    let error = lang::compile("test.mm", script.as_bytes(), &[]).unwrap_err().to_string();
+    assert!(error.contains("expected an operator, found `.`"), "{error}");
+    assert!(error.contains("help: assign the tuple to a variable, whose fields can be read"), "{error}");
+    let script = script.replace("n = m[1].0;", "var t: (u32, u32); t = m[1]; n = t.0;");
+    assert!(lang::compile("test.mm", script.as_bytes(), &[]).is_ok());
+}
+
+#[test]
 fn info_describes_events() {
     let events = lang::info("wasm:opcode:*.load:before").unwrap();
     let names: Vec<_> = events.iter().map(|event| event.event.as_str()).collect();

@@ -111,7 +111,7 @@ fn log2_is_the_highest_bit() {
     let mut monitor = monitor(
         "report var found: map<u64, u32>;
          native:func:entry { found[ticks] = log2(ticks); }
-         native:func:entry { found[7] = log2(200 as u8) * 100 + log2(1024); }",
+         native:func:entry { found[7] = log2(200 as u8) * 100 + log2(1024) + log2(0); }",
     );
     let places = monitor.function(function(0, "f", ""), &mut |_| None).unwrap();
     let powers = (0..64).flat_map(|bit| [1_u64 << bit, (1 << bit) - 1, (1 << bit) + 1]);

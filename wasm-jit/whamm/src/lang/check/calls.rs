@@ -240,7 +240,7 @@ impl Checker<'_> {
         if number.ty.is_integer() && !number.ty.is_signed() {
             return Some(Typed::log2(number));
         }
-        if let Kind::Const(Const::Int(1..)) = number.kind {
+        if let Kind::Const(Const::Int(0..)) = number.kind {
             return Some(Typed::log2(number));
         }
         let message = format!("an unsigned integer is expected, this is a `{}`", number.ty);
