@@ -15,8 +15,9 @@
 //! There may have been other code at the address before, which other cores may still have fetched.
 //! But a thread reaches a copy in one way only: the trap handler reads its address in the site's
 //! record, which was stored after the copy, and returns from the signal through the kernel, which
-//! resumes the thread with IRET (or ERETU). This is the vendors' protocol: read a flag, execute a
-//! serializing instruction, execute the new code.
+//! resumes the thread with IRET (or ERETU; for SYSRET, RCX would have to be the copy's address).
+//! This is the vendors' protocol: read a flag, execute a serializing instruction, execute the new
+//! code.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

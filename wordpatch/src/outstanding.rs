@@ -87,11 +87,12 @@ pub(crate) enum Outcome {
     Reported,
 }
 
-type Table = Option<HashMap<usize, Arc<Shared>>>;
+type Table = Option<HashMap<usize, Vec<Arc<Shared>>>>;
 
 global! {
     /// Batches that are not finished, or have an error to report, by the addresses of their
-    /// patches.
+    /// patches. Several can have a patch with the same address: of a patch of several instructions,
+    /// only those that change are locked.
     static TABLE: Mutex<Table> = Mutex::new(None);
 }
 
@@ -161,13 +162,15 @@ pub unsafe fn start_patch_all(patches: &[Patch<'_>]) -> Outstanding {
     if !waiting.is_empty() {
         let mut table = hold();
         let table = table.get_or_insert_default();
-        table.extend(waiting.into_iter().map(|address| (address, Arc::clone(&shared))));
+        for address in waiting {
+            table.entry(address).or_default().push(Arc::clone(&shared));
+        }
     }
     Outstanding { shared }
 }
 
-/// Advances the patch of `address`, regardless of which thread has started it (paper, Figure 7).
-/// Returns `true` if the patch is finished or there is no outstanding patch; `false` if its wait is
+/// Advances the patches of `address`, regardless of which thread has started it (paper, Figure 7).
+/// Returns `true` if they are finished or there is no outstanding patch; `false` if a wait is
 /// not over, or another thread is advancing it. Never blocks if T_max is known, otherwise for a
 /// `membarrier`. All patches of a batch are advanced together. A patch is outstanding from the
 /// return of [`start_patch`] on.
@@ -175,9 +178,16 @@ pub unsafe fn start_patch_all(patches: &[Patch<'_>]) -> Outstanding {
 /// # Errors
 /// The error that [`Outstanding::finish_all`] would return for this patch. It is reported once.
 pub fn finish_patch(address: usize) -> Result<bool, Error> {
-    let Some(shared) = hold().as_ref().and_then(|table| table.get(&address)).map(Arc::clone) else {
-        return Ok(true);
-    };
+    let batches = hold().as_ref().and_then(|table| table.get(&address)).cloned().unwrap_or_default();
+    let mut is_finished = true;
+    for shared in batches {
+        is_finished &= finish_patch_of(&shared, address)?;
+    }
+    Ok(is_finished)
+}
+
+/// As [`finish_patch`], for the patch in this batch.
+fn finish_patch_of(shared: &Shared, address: usize) -> Result<bool, Error> {
     let mut progress = match shared.try_lock() {
         Ok(Some(progress)) => progress,
         Ok(None) => return Ok(false),
@@ -307,7 +317,9 @@ impl Shared {
         let mut table = hold();
         let Some(table) = table.as_mut() else { return };
         for address in addresses {
-            if table.get(address).is_some_and(|other| std::ptr::eq(Arc::as_ptr(other), self)) {
+            let Some(batches) = table.get_mut(address) else { continue };
+            batches.retain(|other| !std::ptr::eq(Arc::as_ptr(other), self));
+            if batches.is_empty() {
                 table.remove(address);
             }
         }

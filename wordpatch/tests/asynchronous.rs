@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::generated::map_over;
 use common::{
-    A, B, INSIDE, LONG_T_MAX, RET, STRADDLING, call, functions, mov_eax, patches, while_executing,
+    A, B, INSIDE, LONG_T_MAX, RET, STRADDLING, call, functions, mov_eax, patches, text, while_executing,
     with_model, with_window,
 };
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -102,6 +102,25 @@ fn a_single_store_is_finished_from_the_start() {
     assert!(finish_patch(site).unwrap());
     assert_eq!(call(site), B);
     assert!(matches!(start(site, A, B), Err(Error::Mismatch { .. })));
+}
+
+/// The first patch begins at the same address as the second, but changes the next instruction only.
+#[test]
+fn all_patches_of_an_address_are_finished_by_it() {
+    const FIRST: [u8; 7] = [0x48, 0xc7, 0xc0, 1, 1, 1, 1];
+    const CHANGED: [u8; 7] = [0x49, 0xc7, 0xc3, 1, 1, 1, 9];
+    let _model = with_window(FetchWindow::Bytes8);
+    let both = |opcode| [&FIRST[..], &[opcode, 2, 2, 2, 2]].concat();
+    // mov rax, imm32 across one boundary, mov eax, imm32 across the next one.
+    let site = text(7, &[&both(0xb8)[..], &[0xc3]].concat());
+    // SAFETY: text of the test, which no thread executes.
+    unsafe {
+        start_patch(site, &both(0xb8)[..8], &both(0xb9)[..8]).unwrap().detach();
+        start_patch(site, &FIRST, &CHANGED).unwrap().detach();
+        while !finish_patch(site).unwrap() {}
+        patch(site + 7, &both(0xb9)[7..], &both(0xb8)[7..]).unwrap();
+        patch(site, &CHANGED, &FIRST).unwrap();
+    }
 }
 
 #[test]

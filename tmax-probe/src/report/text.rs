@@ -51,10 +51,6 @@ fn write(out: &mut String, results: &Results) -> fmt::Result {
         CONFIDENCE * 100.0
     )?;
     writeln!(out, "{}", boundaries(tears))?;
-    writeln!(
-        out,
-        "\nTrials that tore under the protocol, by the wait between its stores in ticks (logarithmic)"
-    )?;
     waits(out, tears)?;
     if let Some(costs) = &results.costs {
         writeln!(out, "\nCosts (median ticks; {:.0} ticks in a microsecond)", costs.ticks_per_us)?;
@@ -79,17 +75,17 @@ fn window(out: &mut String, tears: &Findings) -> fmt::Result {
         WindowVerdict::Blind => writeln!(
             out,
             "not known: no tear was seen, not even across cache lines. Try again on a quieter machine with two processors or more; \
-             until then the vendors' 8 bytes stay in force"
+             until then 8 bytes are assumed"
         ),
         WindowVerdict::NoControl => writeln!(
             out,
             "not known: there were tears across cache lines only, so tears inside a line might not have been \
-             detected; the vendors' 8 bytes stay in force"
+             detected; 8 bytes are still assumed"
         ),
         WindowVerdict::TooWeak { control, control_at_least, class, class_at_most } => writeln!(
             out,
             "not known: {} of trials or more tear at {control} bytes, but up to {} may tear at {class}, which is not significantly less. \
-             Try again on a quieter machine, or without --quick; until then the vendors' 8 bytes stay in force",
+             Try again on a quieter machine, or without --quick; until then 8 bytes are assumed",
             percent(control_at_least),
             percent(class_at_most)
         ),
@@ -218,6 +214,13 @@ fn boundaries(tears: &Findings) -> String {
 }
 
 fn waits(out: &mut String, tears: &Findings) -> fmt::Result {
+    if tears.waits.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\nTrials that tore under the protocol, by the wait between its stores in ticks (logarithmic)"
+    )?;
     let shares = tears.waits.iter().map(|at| at.count.torn_share());
     let highest = shares.clone().fold(0.0, f64::max);
     let lowest = shares.filter(|share| *share > 0.0).fold(highest, f64::min) / 2.0;

@@ -72,6 +72,8 @@ pub fn follow() {
 extern "C" fn prepare() {
     // If another thread is reading the calibration, the child would wait for it forever.
     let _ = FetchModel::in_force();
+    // Likewise for the decoder's tables, which are made at its first use.
+    let _ = iced_x86::Decoder::new(64, &[0x90], iced_x86::DecoderOptions::NONE).decode();
     let steps = STEPS.write().unwrap_or_else(|e| e.into_inner());
     // Before the child exists, so that the next wait covers it.
     fork::about_to_fork();

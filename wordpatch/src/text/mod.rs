@@ -168,6 +168,8 @@ impl TextRef {
         }
         let end = address.checked_add(length).ok_or(Error::NotMapped { address })?;
         let wanted = address..end;
+        // From now on, a fork waits for the lock.
+        atfork::follow();
         let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(mapping) = mappings.iter_mut().find(|m| m.contains(&wanted)) {
             mapping.is_given_out |= !IS_PREPARING.get();
