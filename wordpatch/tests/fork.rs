@@ -3,9 +3,11 @@
 
 mod common;
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use common::alone::{alone, is_in_child};
 use common::{A, B, RET, STRADDLING, call, functions, mov_eax, patches, with_window};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -49,6 +51,46 @@ fn fork(child: impl FnOnce(), parent: impl FnOnce()) {
 fn first_byte(site: usize) -> u8 {
     // SAFETY: text of the test, which stays mapped.
     unsafe { *(site as *const u8) }
+}
+
+/// The tables of the decoder are made when a process decodes its first instruction. The fork may
+/// come at any time from then on.
+#[test]
+fn a_fork_during_the_first_patch_of_a_process_does_not_block_the_child() {
+    const PROCESSES: u32 = 24;
+    const LONGEST_DELAY: u64 = 1_500_000;
+    for _ in 0..PROCESSES {
+        alone("a_fork_during_the_first_patch_of_a_process_does_not_block_the_child", || {
+            let _model = with_window(FetchWindow::Bytes8);
+            let sites = functions(2, STRADDLING);
+            let begins = Barrier::new(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    begins.wait();
+                    // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
+                    unsafe { patch(sites[0], &mov_eax(A), &mov_eax(B)) }.unwrap();
+                });
+                begins.wait();
+                let end = tsc::now() + tsc::now() % LONGEST_DELAY;
+                while tsc::now() < end {
+                    std::hint::spin_loop();
+                }
+                let child = || {
+                    // SAFETY: the child ends by this signal if it waits.
+                    unsafe { libc::alarm(60) };
+                    // SAFETY: the child has one thread.
+                    check(unsafe { unshare() }.is_ok(), "the child gets its own text");
+                    // SAFETY: as above.
+                    let patched = unsafe { patch(sites[1], &mov_eax(A), &mov_eax(B)) };
+                    check(patched.is_ok() && call(sites[1]) == B, "the child patches");
+                };
+                fork(child, || {});
+            });
+        });
+        if is_in_child() {
+            return;
+        }
+    }
 }
 
 #[test]

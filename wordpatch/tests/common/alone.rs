@@ -6,10 +6,15 @@ use std::process::{Command, Output};
 
 const IN_CHILD: &str = "WORDPATCH_TEST_IN_CHILD";
 
+/// Whether this is the process of a scenario.
+pub fn is_in_child() -> bool {
+    std::env::var_os(IN_CHILD).is_some()
+}
+
 /// Runs the test `name` in a new process, where it calls `scenario`. Returns the process's result,
 /// or `None` in the new process.
 fn run(name: &str, scenario: impl FnOnce()) -> Option<(Output, String)> {
-    if std::env::var_os(IN_CHILD).is_some() {
+    if is_in_child() {
         scenario();
         return None;
     }
