@@ -51,7 +51,9 @@
 //! Differences that remain:
 //! * SIGTRAP is not blocked while a program's handler runs, regardless of its flags and mask: the
 //!   handler may execute a locked site. Signals that are sent faster than the handler returns
-//!   therefore nest, and each needs a frame: an alternate stack of 8 KiB has room for two or three.
+//!   therefore nest, and each needs a frame: an alternate stack of 8 KiB has room for two or three,
+//!   or for one where vector registers make frames large (`AT_MINSIGSTKSZ` of getauxval(3)). Other
+//!   signals with SA_ONSTACK nest in the same way if they come while a trap is handled.
 //!   Blocking SIGTRAP in our own code alone would not change this, because the kernel delivers a
 //!   pending signal as soon as the program's handler is called with SIGTRAP unblocked.
 //! * Handlers run on the alternate signal stack if the thread has one, because a locked site may be
