@@ -278,8 +278,8 @@ mod tests {
         check(&[0x0f, 0x10, 0xc8, 0x0f, 0x0b], &[0..5], 3, 1 << 17);
         // div ebx; mov ecx, eax; jne to the division: the second time, `ecx` is changed.
         check(&[0xf7, 0xf3, 0x89, 0xc1, 0x75, 0xfa], &[0..6], 0, RAX | RCX | RDX);
-        // call [rdi]; ud2: a call changes all registers but those that callees preserve; of these it
-        // uses the stack pointer, which has no values.
+        // call [rdi]; ud2: a call changes all registers but those that callees preserve; of these
+        // it uses the stack pointer, which has no values.
         let rsp = 1 << 4;
         check(&[0xff, 0x17, 0x0f, 0x0b], &[0..4], 2, !callee_saved() | rsp);
     }
