@@ -305,12 +305,16 @@ pub(super) unsafe fn replace_by_own_pages(
     unsafe {
         copy_lines(std::ptr::with_exposed_provenance(range.start), writable.as_ptr().cast(), range.len())
     };
-    let breakpoints = if is_private { debugger::breakpoints_in_file_text(range) } else { Vec::new() };
+    // Without a debugger, an INT3 is a uprobe's. The kernel handles those in mappings of the probed
+    // file only: in ours, it would send the signal to the program.
+    let is_traced = debugger::is_traced();
+    let breakpoints =
+        if is_private || !is_traced { debugger::breakpoints_in_file_text(range) } else { Vec::new() };
     for (at, byte) in &breakpoints {
         // SAFETY: inside the writable alias, which is not in use yet.
         unsafe { writable.cast::<u8>().as_ptr().add(at - range.start).write(*byte) };
     }
-    let addresses: Vec<usize> = breakpoints.into_iter().map(|(at, _)| at).collect();
+    let addresses: Vec<usize> = breakpoints.into_iter().map(|(at, _)| at).filter(|_| is_traced).collect();
     // SAFETY: the pages hold a copy of the text, which has not been changed since.
     if let Err(errno) = unsafe { pages.map_over_text(0, range, is_private, &addresses) } {
         // SAFETY: the mapping is ours and not in use.

@@ -2,9 +2,11 @@
 //!
 //! A debugger's write to read-only text gives the process its own copy of the page, in which stores
 //! to the mapped file are no longer visible. `/proc/thread-self/pagemap` has, for each page,
-//! whether it belongs to a file. If it cannot be read, no page counts as copied.
+//! whether it belongs to a file. If it cannot be read, no page counts as copied. A uprobe changes
+//! text in the same way.
 
 use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -18,6 +20,17 @@ const PAGE: usize = 4096;
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const OF_FILE: u64 = 1 << 61;
+
+/// Whether a debugger, or another program that uses `ptrace`, is attached to the calling thread:
+/// debuggers attach to all threads. If /proc cannot be read, it is assumed.
+pub(super) fn is_traced() -> bool {
+    let mut status = Vec::new();
+    let read = maps::open("status").and_then(|mut file| file.read_to_end(&mut status));
+    // The name of the thread, which it contains, may be anything.
+    let status = String::from_utf8_lossy(&status);
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
+    read.is_err() || tracer.is_none_or(|tracer| tracer.trim() != "0")
+}
 
 /// The addresses of pages in `range` of which this process has its own copy. `range` consists of
 /// whole pages of private mappings.
