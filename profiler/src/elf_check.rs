@@ -45,7 +45,8 @@ pub enum Kind {
         dynamic: bool,
         /// Whether the file is a shared object: a library or a position-independent executable.
         shared: bool,
-        /// Whether the file calls instrumentation functions that another object must define.
+        /// Whether the file calls instrumentation functions that another object must define. Also true
+        /// if it has no section headers, so that nobody knows.
         instrumented: bool,
     },
     /// An ELF file for another machine.
@@ -119,7 +120,7 @@ fn elf<'data>(start: &[u8], data: impl ReadRef<'data>) -> Option<Kind> {
     Some(Kind::Elf {
         dynamic: segments.iter().any(|segment| segment.p_type(LittleEndian) == elf::PT_INTERP),
         shared: header.e_type(LittleEndian) == elf::ET_DYN,
-        instrumented: calls_instrumentation(header, data).unwrap_or(false),
+        instrumented: calls_instrumentation(header, data).unwrap_or(true),
     })
 }
 
@@ -128,6 +129,9 @@ fn calls_instrumentation<'data, R: ReadRef<'data>>(
     data: R,
 ) -> object::Result<bool> {
     let sections = header.sections(LittleEndian, data)?;
+    if sections.is_empty() {
+        return Ok(true);
+    }
     let symbols = sections.symbols(LittleEndian, data, elf::SHT_DYNSYM)?;
     Ok(symbols.iter().any(|symbol| {
         symbol.st_shndx(LittleEndian) == elf::SHN_UNDEF

@@ -167,7 +167,7 @@ fn binary(path: &Path, elf: &Elf<'_>, bytes: &[u8], checked: &elf_check::Program
         probes: probes(elf, bytes),
         profiler: Verdict { measured: false, remarks: Vec::new() },
     };
-    binary.profiler = verdict(path, &binary, checked);
+    binary.profiler = verdict(path, &binary, checked, !elf.section_headers.is_empty());
     binary
 }
 
@@ -302,7 +302,7 @@ fn probes(elf: &Elf<'_>, bytes: &[u8]) -> Probes {
     found
 }
 
-fn verdict(path: &Path, binary: &Binary, checked: &elf_check::Program) -> Verdict {
+fn verdict(path: &Path, binary: &Binary, checked: &elf_check::Program, has_sections: bool) -> Verdict {
     let mut remarks = Vec::new();
     let Instrumentation { entries, exits, defined_here } = binary.instrumentation;
     let is_instrumented = (entries || exits) && !defined_here;
@@ -319,7 +319,7 @@ fn verdict(path: &Path, binary: &Binary, checked: &elf_check::Program) -> Verdic
         _ if is_executable && defined_here => Some(Error::OwnInstrumentation),
         _ => None,
     };
-    let measured = is_instrumented && refusal.is_none() && binary.kind != "core file";
+    let measured = is_instrumented && refusal.is_none() && has_sections && binary.kind != "core file";
     remarks.push(match (refusal, measured, binary.kind) {
         (Some(refusal), ..) => refusal.to_string(),
         (None, true, "shared library") => {
@@ -328,6 +328,9 @@ fn verdict(path: &Path, binary: &Binary, checked: &elf_check::Program) -> Verdic
         (None, true, "object file") => "its functions are measured in what it is linked into".to_owned(),
         (None, true, _) => "its functions are measured by `fastinst record`".to_owned(),
         (None, false, _) if defined_here => "it defines the instrumentation functions for others".to_owned(),
+        (None, false, _) if is_instrumented && !has_sections => {
+            "it has no section headers, by which its instrumentation is found: do not remove them".to_owned()
+        }
         (None, false, _) if is_instrumented => format!("a {} is not executed", binary.kind),
         (None, false, _) => {
             "no function of it calls the instrumentation; compile it with -finstrument-functions, \

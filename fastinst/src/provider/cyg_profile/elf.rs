@@ -89,6 +89,11 @@ pub(super) unsafe fn read(loaded: &LoadedObject, has_table: bool) -> Result<Opti
     let elf: Elf<'_> = ElfFile64::parse(&cache).map_err(|error| failed(error.to_string()))?;
     let pointers = pointers(&elf, loaded.bias);
     if pointers.is_empty() {
+        if elf.sections().next().is_none() && contains(&cache, ENTER) {
+            return Err(failed(
+                "it has no section headers, by which its instrumentation is found: do not remove them".into(),
+            ));
+        }
         return Ok(None);
     }
     // SAFETY: the caller's obligation.
@@ -110,6 +115,12 @@ pub(super) unsafe fn read(loaded: &LoadedObject, has_table: bool) -> Result<Opti
         functions(&elf, loaded).map_err(|error| failed(format!("bad unwind table: {error}")))?
     };
     Ok(Some(View { file, pointers, constants: constants.collect(), linkage, functions }))
+}
+
+/// Whether a file contains this name.
+fn contains(file: &ReadCache<File>, name: &[u8]) -> bool {
+    let bytes = file.len().and_then(|length| file.read_bytes_at(0, length));
+    bytes.is_ok_and(|bytes| bytes.windows(name.len()).any(|part| part == name))
 }
 
 fn pointers(elf: &Elf<'_>, bias: usize) -> Vec<(usize, ProbeKind)> {
