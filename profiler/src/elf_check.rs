@@ -45,8 +45,8 @@ pub enum Kind {
         dynamic: bool,
         /// Whether the file is a shared object: a library or a position-independent executable.
         shared: bool,
-        /// Whether the file calls instrumentation functions that another object must define. Also true
-        /// if it has no section headers, so that nobody knows.
+        /// Whether the file calls instrumentation functions that another object must define. Also
+        /// true if it has no section headers, so that nobody knows.
         instrumented: bool,
     },
     /// An ELF file for another machine.
