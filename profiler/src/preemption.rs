@@ -15,9 +15,12 @@
 //!    not processor time was spent waiting (a voluntary switch: a lock, a read), which belongs to
 //!    the open calls, or preempted (an involuntary switch), which does not.
 //!
-//! If both kinds of switches have occurred since the last measurement, the time is divided in
-//! proportion to their numbers. A program with its own critical sections overwrites the pointer:
-//! then step 3 happens more often, without other effects. Two measurements are at least
+//! If both kinds of switches have occurred since the last measurement, each involuntary one counts
+//! as long as those between other measurements were on average, and the rest is waiting: a thread
+//! that sleeps for 50 ms and is preempted once has not been preempted for 25. (The kernel has the
+//! exact time in `/proc/self/task/TID/schedstat`. A probe must not open files: the program's filter
+//! of system calls may kill it for that.) A program with its own critical sections overwrites the
+//! pointer: then step 3 happens more often, without other effects. Two measurements are at least
 //! [`BETWEEN_LOOKS`] apart; preemption between them is measured by the second one.
 //!
 //! # Limits
@@ -135,14 +138,38 @@ fn off(clock: ClockId) -> nix::Result<u64> {
     Ok(now(ClockId::CLOCK_MONOTONIC)?.wrapping_sub(processor))
 }
 
-/// The part of the time without a processor for which a thread was preempted, in ticks, if it has
-/// made this number of context switches.
-fn preempted(off: i64, voluntary: u64, involuntary: u64) -> u64 {
+/// The mean time without a processor for each involuntary switch, in nanoseconds, as the bits of an
+/// f64, where no voluntary ones occurred. Recent measurements have more weight.
+static TYPICAL: AtomicU64 = AtomicU64::new(FIRST_TYPICAL.to_bits());
+
+/// The same until something is known: less than a time slice, because most threads that preempt for
+/// a moment only, such as those of the kernel, take less.
+const FIRST_TYPICAL: f64 = 500_000.0;
+
+/// The weight of a measurement in [`TYPICAL`].
+const NEWEST: f64 = 0.125;
+
+/// The part of the time without a processor, in nanoseconds, for which a thread was preempted, in
+/// ticks, if it has made this number of context switches, and an involuntary one takes `typical`
+/// nanoseconds.
+fn preempted(off: i64, voluntary: u64, involuntary: u64, typical: f64) -> u64 {
     if off <= 0 || involuntary == 0 {
         return 0;
     }
-    let share = involuntary as f64 / (involuntary + voluntary) as f64;
-    (off as f64 * share * f64::from_bits(RATE.load(Relaxed))) as u64
+    let off = off as f64;
+    let preempted = if voluntary == 0 { off } else { off.min(involuntary as f64 * typical) };
+    (preempted * f64::from_bits(RATE.load(Relaxed))) as u64
+}
+
+fn typical() -> f64 {
+    f64::from_bits(TYPICAL.load(Relaxed))
+}
+
+/// Records a time without a processor with this number of involuntary switches, and no others.
+/// Threads may overwrite each other's records.
+fn note_typical(off: i64, involuntary: u64) {
+    let one = off as f64 / involuntary as f64;
+    TYPICAL.store((typical() + NEWEST * (one - typical())).to_bits(), Relaxed);
 }
 
 /// The numbers of voluntary and involuntary context switches of a thread of this process
@@ -213,7 +240,9 @@ impl Preemption {
             return None;
         }
         let (voluntary, involuntary) = switches_of(thread)?;
-        Some(preempted(off, since(voluntary, &self.voluntary), since(involuntary, &self.involuntary)))
+        let (voluntary, involuntary) =
+            (since(voluntary, &self.voluntary), since(involuntary, &self.involuntary));
+        Some(preempted(off, voluntary, involuntary, typical()))
     }
 
     #[cold]
@@ -253,7 +282,10 @@ impl Preemption {
         let (voluntary, involuntary) =
             (since(&self.voluntary, voluntary), since(&self.involuntary, involuntary));
         if self.has_looked.swap(true, Relaxed) {
-            self.time.fetch_add(preempted(off, voluntary, involuntary), Relaxed);
+            self.time.fetch_add(preempted(off, voluntary, involuntary, typical()), Relaxed);
+            if voluntary == 0 && involuntary > 0 && off > MIN_OFF {
+                note_typical(off, involuntary);
+            }
         }
     }
 
@@ -273,6 +305,18 @@ mod tests {
 
     /// Ticks per nanosecond, an arbitrary rate.
     const RATE: f64 = 2.0;
+
+    #[test]
+    fn a_long_wait_is_not_divided_among_switches() {
+        start(RATE);
+        let ms = |ms: f64| (ms * 1e6) as i64;
+        let ticks = |ms: f64| (ms * 1e6 * RATE) as u64;
+        assert_eq!(preempted(ms(50.0), 1, 0, 1e6), 0);
+        assert_eq!(preempted(ms(8.0), 0, 2, 1e6), ticks(8.0), "nothing else can have happened");
+        assert_eq!(preempted(ms(54.0), 1, 2, 2e6), ticks(4.0));
+        assert_eq!(preempted(ms(3.0), 1, 2, 2e6), ticks(3.0), "not more than there is");
+        assert_eq!(preempted(-5, 0, 1, 1e6), 0);
+    }
 
     /// Waiting is not preemption; competing with many threads for one processor is, and by about
     /// the time that the kernel reports.

@@ -109,6 +109,26 @@ fn check_calls(variant: &str, competitors: usize, bound: f64) {
     });
 }
 
+/// Preemption is no part of a latency, but waiting is. Each call has context switches of both kinds.
+#[test]
+fn the_mean_of_calls_that_wait_next_to_other_processes_is_within_10_percent() {
+    let binary = compile("fixtures/naps.c", &["-O2"], Gcc);
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    attempt("naps", || {
+        let _competitors = Competitors::start(processors);
+        let profiled = profiled(&binary, &["3"], "");
+        let truth = truth(&profiled);
+        let [(name, figures)] = &truth[..] else { panic!("one function: {truth:?}") };
+        let (true_mean, mean) = (figures[1], profiled.report().latency_ns(name, "mean"));
+        let error = relative_error(mean, true_mean);
+        println!("{name}: mean {mean:.0} ns, true {true_mean:.0} ns ({:+.2} %)", 100.0 * error);
+        if error.abs() > 0.10 {
+            return Err(format!("{name}: the mean is {mean:.0} ns, the program measured {true_mean:.0} ns"));
+        }
+        Ok(())
+    });
+}
+
 /// The program gets a processor for a third of the time.
 #[test]
 fn calls_are_within_25_percent_while_others_have_the_processors() {

@@ -8,7 +8,7 @@ use clap::Args;
 use profiler::error::Error;
 use profiler::filter::Patterns;
 use profiler::report::arcs::{self, Direction};
-use profiler::report::{self, SortKey, View, csv, json, text, tree};
+use profiler::report::{self, SortKey, View, csv, json, json_of_view, text, tree};
 
 use crate::Failure;
 
@@ -110,13 +110,13 @@ fn print(arguments: &Report) -> Result<String, Error> {
         hint: HINT,
     };
     let arcs_of = |name: &str, direction| -> Result<String, Error> {
-        let render = if arguments.json { json::render_arcs } else { arcs::render };
+        let render = if arguments.json { json_of_view::render_arcs } else { arcs::render };
         Ok(render(&report, report.function(name)?, direction, &view))
     };
     Ok(match arguments {
         Report { callers: Some(name), .. } => arcs_of(name, Direction::Callers)?,
         Report { callees: Some(name), .. } => arcs_of(name, Direction::Callees)?,
-        Report { json: true, .. } => json::render(&report, &view),
+        Report { json: true, .. } => json_of_view::render(&report, &view),
         Report { csv: true, .. } => csv::render(&report, &view),
         Report { tree: true, .. } => tree::render(&report, &view),
         _ => text::render(&report, &view),

@@ -19,8 +19,6 @@ use serde_json::Value;
 use serde_json::error::Category;
 use serde_json::ser::Formatter;
 
-use super::arcs::{self, Direction};
-use super::text::View;
 use super::{Arc, Caller, Cost, Estimate, FunctionRef, FunctionReport, Report};
 use crate::error::Error;
 
@@ -29,52 +27,13 @@ pub fn to_string(report: &Report) -> String {
     to_string_of_run(report, &report.run)
 }
 
-/// As [`to_string`], with the functions that a view selects, in its order, and the arcs to them.
-pub fn render(report: &Report, view: &View) -> String {
-    let mut functions = view.functions(report);
-    functions.truncate(view.limit.unwrap_or(usize::MAX));
-    let functions: Vec<_> = functions.into_iter().map(|(function, _)| function).collect();
-    let mut selected = written(report, &report.run);
-    let rank: HashMap<_, _> =
-        functions.iter().enumerate().map(|(rank, function)| (function.key(), rank)).collect();
-    let rank = |arc: &WrittenArc<'_>| rank.get(arc.callee_key).copied();
-    selected.arcs.retain(|arc| rank(arc).is_some());
-    // Stable: the arcs of a function stay in their order.
-    selected.arcs.sort_by_key(rank);
-    selected.functions = functions;
-    lines(&selected, report.functions.len() + report.arcs.len())
-}
-
-/// The callers or callees of a function: the function, and the arcs from or to it, by decreasing
-/// time.
-pub fn render_arcs(report: &Report, function: &FunctionReport, direction: Direction, view: &View) -> String {
-    #[derive(Serialize)]
-    struct Of<'a> {
-        function: &'a FunctionReport,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        callers: Option<Vec<WrittenArc<'a>>>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        callees: Option<Vec<WrittenArc<'a>>>,
-    }
-    let functions = report.ranked();
-    let names = by_key(&functions);
-    let chosen = arcs::of(report, function, direction);
-    let shown = view.limit.unwrap_or(usize::MAX).min(chosen.len());
-    let written: Vec<_> = chosen[..shown].iter().map(|(_, arc)| written_arc(arc, &names)).collect();
-    let (callers, callees) = match direction {
-        Direction::Callers => (Some(written), None),
-        Direction::Callees => (None, Some(written)),
-    };
-    lines(&Of { function, callers, callees }, shown + 1)
-}
-
 /// As [`to_string`], for a report of this run.
 pub(crate) fn to_string_of_run(report: &Report, run: &str) -> String {
     lines(&written(report, run), report.functions.len() + report.arcs.len())
 }
 
 /// JSON with one line for each of about this number of rows; ends with a newline.
-fn lines(value: &impl Serialize, rows: usize) -> String {
+pub(super) fn lines(value: &impl Serialize, rows: usize) -> String {
     /// About the length of a line.
     const LINE: usize = 700;
     let mut text = Vec::with_capacity(LINE * (rows + 1));
@@ -203,7 +162,7 @@ pub fn parse(bytes: &[u8], path: &Path) -> Result<Report, Error> {
 
 /// A report in its written form: sorted, and with names in the arcs.
 #[derive(Serialize)]
-struct Written<'a> {
+pub(super) struct Written<'a> {
     version: u32,
     run: &'a str,
     settings: &'a str,
@@ -219,14 +178,14 @@ struct Written<'a> {
     stacks: u64,
     cost: &'a Cost,
     notes: &'a [String],
-    functions: Vec<&'a FunctionReport>,
-    arcs: Vec<WrittenArc<'a>>,
+    pub(super) functions: Vec<&'a FunctionReport>,
+    pub(super) arcs: Vec<WrittenArc<'a>>,
 }
 
 #[derive(Serialize)]
-struct WrittenArc<'a> {
+pub(super) struct WrittenArc<'a> {
     #[serde(skip)]
-    callee_key: &'a FunctionRef,
+    pub(super) callee_key: &'a FunctionRef,
     caller: WrittenFunction<'a>,
     callee: WrittenFunction<'a>,
     #[serde(serialize_with = "whole")]
@@ -256,7 +215,7 @@ impl Serialize for Report {
     }
 }
 
-fn written<'a>(report: &'a Report, run: &'a str) -> Written<'a> {
+pub(super) fn written<'a>(report: &'a Report, run: &'a str) -> Written<'a> {
     let functions = report.ranked();
     Written {
         version: report.version,
@@ -280,9 +239,9 @@ fn written<'a>(report: &'a Report, run: &'a str) -> Written<'a> {
 }
 
 /// The ranks and names of functions.
-type ByKey<'a> = HashMap<(&'a str, u64), (usize, &'a str)>;
+pub(super) type ByKey<'a> = HashMap<(&'a str, u64), (usize, &'a str)>;
 
-fn by_key<'a>(functions: &[&'a FunctionReport]) -> ByKey<'a> {
+pub(super) fn by_key<'a>(functions: &[&'a FunctionReport]) -> ByKey<'a> {
     let all = functions.iter().enumerate();
     all.map(|(rank, function)| ((function.object.as_str(), function.address), (rank, function.name.as_str())))
         .collect()
@@ -303,7 +262,7 @@ fn written_arcs<'a>(arcs: &'a [Arc], functions: &[&'a FunctionReport]) -> Vec<Wr
     sorted.into_iter().map(|(_, arc)| written_arc(arc, &by_key)).collect()
 }
 
-fn written_arc<'a>(arc: &'a Arc, by_key: &ByKey<'a>) -> WrittenArc<'a> {
+pub(super) fn written_arc<'a>(arc: &'a Arc, by_key: &ByKey<'a>) -> WrittenArc<'a> {
     let written = |key: &'a FunctionRef| WrittenFunction {
         name: by_key
             .get(&(key.object.as_str(), key.address))
@@ -424,10 +383,8 @@ pub(super) mod hex {
 
 #[cfg(test)]
 mod tests {
-    use super::super::SortKey;
     use super::super::model::tests::example;
     use super::*;
-    use crate::filter::Patterns;
 
     const EXAMPLE: &str = r#"{
   "version": 2,
@@ -470,46 +427,6 @@ mod tests {
   ]
 }
 "#;
-
-    #[test]
-    fn a_view_selects_functions_and_the_arcs_to_them() {
-        let report = example();
-        let of = |view: &View| -> Value { serde_json::from_str(&render(&report, view)).unwrap() };
-        let names = |value: &Value, of: &str| -> Vec<String> {
-            let rows = value[of].as_array().unwrap();
-            let name = |row: &Value| row.get("callee").unwrap_or(row)["name"].as_str().unwrap().to_owned();
-            rows.iter().map(name).collect()
-        };
-        assert_eq!(render(&report, &View::default()), to_string(&report));
-        let filter = Patterns::parse("filter", "hash,main").unwrap();
-        let of_two = View { filter, sort: SortKey::Name, ..View::default() };
-        let found = of(&of_two);
-        assert_eq!(names(&found, "functions"), ["hash", "main"]);
-        assert!(names(&found, "arcs").iter().all(|name| ["hash", "main"].contains(&name.as_str())));
-        let found = of(&View { limit: Some(1), ..of_two });
-        assert_eq!(names(&found, "functions"), ["hash"]);
-        assert_eq!(names(&found, "arcs"), ["hash"]);
-        assert_eq!(found["probes"], report.probes, "figures of the run stay those of the run");
-    }
-
-    #[test]
-    fn callers_and_callees_are_written_as_arcs() {
-        let report = example();
-        let of = |name: &str, direction, limit| -> Value {
-            let view = View { limit, ..View::default() };
-            let function = report.function(name).unwrap();
-            serde_json::from_str(&render_arcs(&report, function, direction, &view)).unwrap()
-        };
-        let callers = of("hash", Direction::Callers, None);
-        assert_eq!(callers["function"]["name"], "hash");
-        assert_eq!(callers["callers"][0]["caller"]["name"], "main");
-        assert!(callers["callers"][0]["calls"]["low"].is_u64());
-        assert_eq!(callers.get("callees"), None);
-        let callees = of("main", Direction::Callees, Some(1));
-        assert_eq!(callees["callees"].as_array().unwrap().len(), 1);
-        assert_eq!(callees["callees"][0]["callee"]["name"], "hash");
-        assert_eq!(of("leaf", Direction::Callers, None)["callers"], serde_json::json!([]));
-    }
 
     #[test]
     fn the_written_form_is_version_2() {

@@ -1,15 +1,17 @@
 //! The report of one profiled process, or of several: its contents and its formats.
 //!
 //! [`Report`] is filled once; its estimated figures are [`Estimate`]s. [`text`] renders the table
-//! for users, [`json`] the format for programs, which `fastinst report` turns into the table again,
-//! or into [`csv`], callers and callees ([`arcs`]) and a call [`tree`]. Both list the functions in
-//! the order of [`Report::ranked`] unless another [`SortKey`] is requested.
+//! for users, [`json`] the format for programs ([`json_of_view`] a part of it), which
+//! `fastinst report` turns into the table again, or into [`csv`], callers and callees ([`arcs`])
+//! and a call [`tree`]. Both list the functions in the order of [`Report::ranked`] unless another
+//! [`SortKey`] is requested.
 
 pub mod arcs;
 mod columns;
 pub mod csv;
 mod estimate;
 pub mod json;
+pub mod json_of_view;
 mod merge;
 mod model;
 mod names;
