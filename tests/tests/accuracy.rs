@@ -109,7 +109,8 @@ fn check_calls(variant: &str, competitors: usize, bound: f64) {
     });
 }
 
-/// Preemption is no part of a latency, but waiting is. Each call has context switches of both kinds.
+/// Preemption is no part of a latency, but waiting is. Each call has context switches of both
+/// kinds.
 #[test]
 fn the_mean_of_calls_that_wait_next_to_other_processes_is_within_10_percent() {
     let binary = compile("fixtures/naps.c", &["-O2"], Gcc);
