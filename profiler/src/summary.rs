@@ -306,6 +306,9 @@ fn add_sampled_times(rows: &mut [Row], edges: &mut Vec<Edge>, times: &Times<'_>,
         {
             without_excess(latency, timed.value, &total);
         }
+        if let Some(latency) = report.latency_ns.as_mut().filter(|_| !report.recursive) {
+            latency.mean = consistent(latency.mean, &total, &report.calls);
+        }
         let own = narrower(report.self_ns, own);
         report.self_ns = Some(total.high.map_or(own, |high| own.at_most(high)));
     }
@@ -340,6 +343,21 @@ fn without_excess(latency: &mut Latency, timed: f64, total: &Estimate) {
     latency.min = latency.min.min((latency.min - excess).max(0.0));
 }
 
+/// The mean latency with an interval that agrees with the total time and the number of calls. If
+/// few calls take most of the time, the timed calls may have none of these.
+fn consistent(mean: Estimate, total: &Estimate, calls: &Estimate) -> Estimate {
+    let ratio = |time: Option<f64>, calls: Option<f64>| time.zip(calls).map(|(time, calls)| time / calls);
+    let least = ratio(Some(total.low), calls.high).unwrap_or(0.0);
+    let most = ratio(total.high, Some(calls.low)).unwrap_or(f64::INFINITY);
+    if mean.high.is_some_and(|high| high < least) {
+        Estimate::within(mean.value, mean.low, most)
+    } else if mean.low > most {
+        Estimate { low: least, ..mean }
+    } else {
+        mean
+    }
+}
+
 /// The more precise of two estimates. If neither has an upper limit, only the lower limit of both
 /// together is used.
 ///
@@ -364,6 +382,20 @@ mod tests {
     use crate::measured::Measured;
     use crate::stacks::of_chains;
     use crate::strata::Strata;
+
+    #[test]
+    fn means_agree_with_totals_and_calls() {
+        let within = |low: f64, high: f64| Estimate::within((low + high) / 2.0, low, high);
+        let calls = within(1e6, 2e6);
+        let of_total = |low, high| consistent(within(200.0, 300.0), &within(low, high), &calls);
+        assert_eq!(of_total(4e8, 5e8), within(200.0, 300.0), "200 to 500 by these");
+        assert_eq!(of_total(8e8, 9e8), Estimate::within(250.0, 200.0, 900.0));
+        assert_eq!(of_total(1e8, 1.5e8), Estimate::within(250.0, 50.0, 300.0));
+        let unknown = Estimate::at_least(1e6);
+        assert_eq!(consistent(within(200.0, 300.0), &within(8e8, 9e8), &unknown), within(200.0, 300.0));
+        let no_limit = consistent(within(200.0, 300.0), &Estimate::at_least(8e8), &calls);
+        assert_eq!(no_limit, Estimate::within(250.0, 200.0, f64::INFINITY));
+    }
 
     /// A row of a function that was called once, for `ticks` ticks.
     fn row(index: u32, ticks: f64, units: &Units) -> Row {

@@ -69,15 +69,26 @@ impl Estimate {
         if self.high.is_none() { Estimate::at_least(self.low) } else { self }
     }
 
-    /// The sum of two independently estimated figures: half-widths are added in quadrature. Of a
-    /// figure without an upper end, only the lower end is used.
+    /// The sum of two independently estimated figures: half-widths are added in quadrature, unless
+    /// one of the intervals consists of [limits](Estimate::has_limits). Of a figure without an
+    /// upper end, only the lower end is used.
     #[must_use]
     pub fn plus(&self, other: &Estimate) -> Estimate {
         let (one, two) = (self.or_least(), other.or_least());
         let value = one.value + two.value;
-        let below = (one.value - one.low).hypot(two.value - two.low);
-        let above = one.high.zip(two.high).map(|(most, other)| (most - one.value).hypot(other - two.value));
+        let are_limits = one.has_limits() || two.has_limits();
+        let sum = |one: f64, two: f64| if are_limits { one + two } else { one.hypot(two) };
+        let below = sum(one.value - one.low, two.value - two.low);
+        let above = one.high.zip(two.high).map(|(most, other)| sum(most - one.value, other - two.value));
         Estimate::within(value, value - below, value + above.unwrap_or(f64::INFINITY))
+    }
+
+    /// Whether the ends are limits of what is possible, not those of a random error: the interval
+    /// begins at 0, or has its value at one end. Errors of several such figures may all have the
+    /// same sign, so they do not cancel out.
+    fn has_limits(&self) -> bool {
+        let is_at_an_end = self.value == self.low || self.high == Some(self.value);
+        !self.is_exact() && (self.low == 0.0 || is_at_an_end)
     }
 
     /// Whether the figure has no error.
@@ -143,6 +154,19 @@ mod tests {
         let guess = Estimate::within(60_000.0, 50.0, f64::INFINITY);
         check(guess, guess, Estimate::at_least(100.0));
         check(guess, three, Estimate::within(60.0, 57.0, f64::INFINITY));
+    }
+
+    /// Self times of short processes: nearly all of a function's time could be in callees that were
+    /// not seen.
+    #[test]
+    fn limits_do_not_become_narrower_by_addition() {
+        let one = Estimate::within(655.0, 0.0, 662.0);
+        let all = (1..32).fold(one, |sum, _| sum.plus(&one));
+        assert_eq!(all, Estimate::within(32.0 * 655.0, 0.0, 32.0 * 662.0));
+        let at_most = Estimate::within(8.0, 6.0, 8.0);
+        assert_eq!(at_most.plus(&at_most), Estimate::within(16.0, 12.0, 16.0));
+        let with_exact = Estimate::exact(5.0).plus(&one).plus(&one);
+        assert_eq!(with_exact, Estimate::within(1315.0, 5.0, 1329.0));
     }
 
     #[test]

@@ -103,7 +103,7 @@ pub(super) fn heading(report: &Report) -> String {
         text.push_str(&format!(", {} timed calls lost", units::count(report.lost_samples)));
     }
     text.push('\n');
-    text.push_str(&cost(&report.cost));
+    text.push_str(&cost(&report.cost, report.processes));
     // The budget is in the line before.
     if let Some((_, others)) =
         report.settings.split_once(':').filter(|(_, others)| *others != "counts=sampled")
@@ -117,7 +117,7 @@ pub(super) fn heading(report: &Report) -> String {
 }
 
 /// The cost of profiling; empty if it was not measured.
-fn cost(cost: &Cost) -> String {
+fn cost(cost: &Cost, processes: u32) -> String {
     let Some(fraction) = cost.fraction().filter(|_| cost.total_ns() > 0) else {
         return String::new();
     };
@@ -137,8 +137,9 @@ fn cost(cost: &Cost) -> String {
     let parts = parts.iter().filter(|(name, ns)| *name != "stacks" || *ns > 0);
     let parts: Vec<String> = parts.map(|(name, ns)| format!("{name} {}", units::time(*ns as f64))).collect();
     let parts = parts.join(", ");
+    let of_all = if processes > 1 { ", the sum of all processes" } else { "" };
     format!(
-        "profiling cost {}{error} processor time, {budget} ({parts}), and {} of memory\n",
+        "profiling cost {}{error} processor time, {budget} ({parts}), and {} of memory{of_all}\n",
         percent(fraction),
         units::bytes(cost.memory_bytes)
     )
@@ -352,7 +353,7 @@ off-cpu: how long timed calls waited for a processor, and how many of them; not 
             "\
 fastinst: ./app --size 10 (pid 4242 and 19 more processes), 2.13s
 1204 probes, 13.4k calls timed, 11.3k toggles (5.31k/s)
-profiling cost 1.00% processor time, no budget (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory
+profiling cost 1.00% processor time, no budget (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory, the sum of all processes
 total includes callees; shares are of the 2.14s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
 
      calls     total   share           self   share    mean     p50       p90       p99     max  function
