@@ -5,7 +5,7 @@
 mod common;
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
@@ -208,6 +208,43 @@ fn text_of_a_file() -> (File, usize) {
     (file, start.addr().get())
 }
 
+/// Calls `act` while a debugger is attached to the calling thread, which it continues whenever it
+/// stops.
+fn while_traced<R>(act: impl FnOnce() -> R) -> R {
+    let (mut attached, mut signal) = std::io::pipe().unwrap();
+    // SAFETY: no arguments.
+    let thread = unsafe { libc::gettid() };
+    // Not by the C library's function: its handlers would take this for a fork of the program.
+    // SAFETY: the child makes system calls only.
+    let debugger = unsafe { libc::syscall(libc::SYS_fork) } as libc::pid_t;
+    if debugger == 0 {
+        let null = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: attaches to the thread, and continues it with its signals until this process is
+        // killed.
+        unsafe {
+            if libc::ptrace(libc::PTRACE_SEIZE, thread, null, null) != 0 {
+                libc::_exit(1);
+            }
+            let _ = signal.write_all(b"x");
+            loop {
+                let mut status = 0;
+                if libc::waitpid(thread, &mut status, libc::__WALL) == thread && libc::WIFSTOPPED(status) {
+                    libc::ptrace(libc::PTRACE_CONT, thread, null, libc::WSTOPSIG(status) as usize);
+                }
+            }
+        }
+    }
+    drop(signal);
+    assert!(attached.read_exact(&mut [0]).is_ok(), "no debugger can be attached");
+    let result = act();
+    // SAFETY: ends the child, which detaches it.
+    unsafe {
+        libc::kill(debugger, libc::SIGKILL);
+        libc::waitpid(debugger, std::ptr::null_mut(), 0);
+    }
+    result
+}
+
 #[test]
 fn a_breakpoint_set_before_the_first_patch_stays_and_can_be_removed() {
     text::set_access(TextAccess::Private);
@@ -215,7 +252,7 @@ fn a_breakpoint_set_before_the_first_patch_stays_and_can_be_removed() {
     let (_file, start) = text_of_a_file();
     let (site, other) = (start + PAGE, start + PAGE + 64);
     poke(other, INT3);
-    let (_, forms) = toggled(site);
+    let (_, forms) = while_traced(|| toggled(site));
     assert_eq!(shown(other), INT3, "the breakpoint was lost");
     // SAFETY: the text is mapped.
     let decoded = unsafe { TextRef::resolve(other, 5).unwrap().read(0, 5) };
@@ -227,6 +264,19 @@ fn a_breakpoint_set_before_the_first_patch_stays_and_can_be_removed() {
     exchange(&forms, Form::First).unwrap();
     assert_eq!(call(site), A);
     assert_nothing_is_writable_and_executable(start);
+}
+
+/// It is a uprobe's, which the kernel handles only in mappings of the file.
+#[test]
+fn a_trap_that_no_debugger_has_set_is_not_copied() {
+    text::set_access(TextAccess::Private);
+    let _model = with_window(FetchWindow::Bytes8);
+    let (_file, start) = text_of_a_file();
+    let (site, other) = (start + PAGE, start + PAGE + 64);
+    poke(other, INT3);
+    let (_, forms) = toggled(site);
+    exchange(&forms, Form::Second).unwrap();
+    assert_eq!((call(site), call(other)), (B, A));
 }
 
 /// A child has the breakpoints of its parent at the time of the fork, until its debugger removes

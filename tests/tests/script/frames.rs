@@ -47,9 +47,10 @@ fn each_call_has_its_own_variables() {
         let expected: BTreeMap<String, u64> = text.lines().map(line).collect();
         assert_eq!(found.reports[0]["values"]["wrong"], 0, "{what}");
         let mut returned = found.by_function("returned");
-        // gcc places an exit of it where the function is not known before the first execution.
-        let catching = returned.get_mut("catching").expect("it returns");
-        assert!(*catching > 0 && *catching <= expected["catching"], "{what}: {catching}");
+        // gcc places an exit of it where the function is not known before the first execution, and
+        // the program may have ended until then.
+        let catching = returned.entry("catching".to_owned()).or_default();
+        assert!(*catching <= expected["catching"], "{what}: {catching}");
         *catching = expected["catching"];
         assert_eq!(returned, expected, "{what}");
         let begun = found.by_function("begun");

@@ -136,10 +136,11 @@ fn results_in_cpp() {
         let found = scripted(SCRIPT, &binary, &[]);
         let what = format!("{compiler:?} {flags:?}: {:#?}", found.notes());
         assert_eq!(found.run.stderr, "", "{what}");
-        // clang does not report these exits; gcc places one where the function is not known before
-        // the first execution.
+        // clang does not report these exits; gcc, if it optimizes, places one where the function is
+        // not known before the first execution, and the program may have ended until then.
         let note = " events of throws were not given to rules that ask for `res0`: the call has ended by an exception";
-        assert!(compiler == Clang || found.notes().iter().any(|found| found.ends_with(note)), "{what}");
+        let is_known = compiler == Gcc && flags.contains(&"-O0");
+        assert!(!is_known || found.notes().iter().any(|found| found.ends_with(note)), "{what}");
         let rows = found.reports[0]["tables"][0]["rows"].as_array().unwrap();
         let found: BTreeMap<_, _> = rows
             .iter()

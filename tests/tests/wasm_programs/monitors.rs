@@ -196,7 +196,7 @@ fn check_control(reports: &Reports) {
         "each time a loop is entered it iterates"
     );
     let chooses = |opcode: &str| matches!(opcode, "br_if" | "if" | "br_table" | "select");
-    let branches = reports.sums("branches", "by_branch", "offset", &["taken", "not taken"]);
+    let branches = reports.sums("branches", "by_branch", "offset", &["taken", "not_taken"]);
     assert_same("branches and hotness", &branches, &reports.executed(chooses));
     assert_eq!(reports.value("branches", "branches"), branches.values().sum::<u64>());
     let targets = reports.sums("branches", "targets", "offset", &["times"]);
@@ -230,9 +230,9 @@ fn check_arcs(reports: &Reports) {
     let called = reports.sums("calls", "functions", "function", &["called"]);
     let tree = reports.sums("calltree", "functions", "function", &["calls"]);
     assert_same("calls and calltree", &called, &tree);
-    let profile = reports.sums("profile", "functions", "function", &["called", "recursive calls"]);
+    let profile = reports.sums("profile", "functions", "function", &["called", "recursive_calls"]);
     assert_same("calls and profile", &called, &profile);
-    let contexts = reports.sums("calltree", "contexts", "function", &["calls", "recursive calls"]);
+    let contexts = reports.sums("calltree", "contexts", "function", &["calls", "recursive_calls"]);
     assert_same("functions and contexts", &tree, &contexts);
     let arcs = |monitor: &str, columns: &[&str], host: &str| {
         let mut arcs = Figures::new();
@@ -245,7 +245,7 @@ fn check_arcs(reports: &Reports) {
         arcs
     };
     let of_calls = arcs("calls", &["calls"], "host");
-    assert_same("arcs", &of_calls, &arcs("profile", &["called", "recursive calls"], "<spontaneous>"));
+    assert_same("arcs", &of_calls, &arcs("profile", &["called", "recursive_calls"], "<spontaneous>"));
     let sites = reports.sums("calls", "sites", "kind", &["calls"]);
     assert_eq!(sites.values().sum::<u64>(), reports.value("calls", "calls"), "calls by site");
     let by_host = of_calls.iter().filter(|(arc, _)| arc.starts_with("the host -> "));

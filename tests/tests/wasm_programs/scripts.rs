@@ -49,7 +49,7 @@ fn branches_are_counted_as_by_branches() {
         let reports = observed(&LUA, script, "branches");
         // The monitor counts an `if` whose condition holds as taken; so does the script.
         let columns = if script == "branches.mm" { ["taken_times", "not_taken"] } else { ["yes", "no"] };
-        for (variable, column) in columns.into_iter().zip(["taken", "not taken"]) {
+        for (variable, column) in columns.into_iter().zip(["taken", "not_taken"]) {
             let rows = reports.rows("branches", "by_branch");
             let conditional = rows.filter(|row| matches!(opcode(row), "br_if" | "if"));
             let counted =

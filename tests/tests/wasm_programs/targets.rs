@@ -107,7 +107,7 @@ impl Program<'_> {
             let conditional = rows.filter(|row| matches!(super::monitors::opcode(row), "br_if" | "if"));
             conditional.map(|row| row[column].as_u64().expect("a number")).sum()
         };
-        assert_eq!((of_branches("taken"), of_branches("not taken")), (taken, not_taken), "{}", self.name);
+        assert_eq!((of_branches("taken"), of_branches("not_taken")), (taken, not_taken), "{}", self.name);
         self.printed(folder.path(), CALLED, &plain);
     }
 }

@@ -313,9 +313,9 @@ functions
         assert_eq!(
             json["functions"][0],
             serde_json::json!({
-                "function": "work", "calls": 4, "recursive calls": 0, "contexts": 2, "share": 0.8,
-                "self ns": 4_000_000, "self ns low": 1_877_641, "self ns high": 4_818_885, "self samples": 4,
-                "total ns": 4_000_000, "total ns low": 1_877_641, "total ns high": 4_818_885, "total samples": 4,
+                "function": "work", "calls": 4, "recursive_calls": 0, "contexts": 2, "share": 0.8,
+                "self_ns": 4_000_000, "self_ns_low": 1_877_641, "self_ns_high": 4_818_885, "self_samples": 4,
+                "total_ns": 4_000_000, "total_ns_low": 1_877_641, "total_ns_high": 4_818_885, "total_samples": 4,
             })
         );
         let names: Vec<&str> = report.files().iter().map(|(name, _)| name.as_str()).collect();
