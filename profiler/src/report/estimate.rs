@@ -70,7 +70,7 @@ impl Estimate {
     }
 
     /// The sum of two independently estimated figures: half-widths are added in quadrature, unless
-    /// one of the intervals consists of [limits](Estimate::has_limits). Of a figure without an
+    /// one of the intervals consists of limits of what is possible. Of a figure without an
     /// upper end, only the lower end is used.
     #[must_use]
     pub fn plus(&self, other: &Estimate) -> Estimate {

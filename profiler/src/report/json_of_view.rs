@@ -10,8 +10,8 @@ use super::json::{WrittenArc, by_key, lines, written, written_arc};
 use super::text::View;
 use super::{FunctionReport, Report};
 
-/// As [`json::to_string`], with the functions that a view selects, in its order, and the arcs to
-/// them.
+/// As [`to_string`](super::json::to_string), with the functions that a view selects, in its order,
+/// and the arcs to them.
 pub fn render(report: &Report, view: &View) -> String {
     let mut functions = view.functions(report);
     functions.truncate(view.limit.unwrap_or(usize::MAX));
