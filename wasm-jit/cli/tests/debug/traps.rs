@@ -230,7 +230,13 @@ fn attached_debuggers_take_commands_from_their_command_line() {
     let connect = |commands: &[&str]| -> Output {
         let mut arguments = vec!["debug", "--connect", &port, "--batch"];
         commands.iter().for_each(|command| arguments.extend(["--command", command]));
-        place.command(&arguments).output().unwrap()
+        loop {
+            let output = place.command(&arguments).output().unwrap();
+            // The program has not seen yet that the last one has gone.
+            if !String::from_utf8_lossy(&output.stderr).contains("another debugger is attached") {
+                return output;
+            }
+        }
     };
     let text = |output: &[u8]| String::from_utf8_lossy(output).into_owned();
     let output = connect(&["break turn", "continue", "print $count >= 0"]);
