@@ -138,8 +138,8 @@ fn calls_are_within_25_percent_while_others_have_the_processors() {
 }
 
 #[test]
-fn calls_are_within_10_percent_at_a_call_every_1_us() {
-    check_calls("1us", 0, 0.10);
+fn calls_are_within_20_percent_at_a_call_every_1_us() {
+    check_calls("1us", 0, 0.20);
 }
 
 /// The delay caused by counting probes is a noticeable part of the time between two calls, and not
