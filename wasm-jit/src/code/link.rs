@@ -20,8 +20,7 @@ use super::gdb::Shown;
 use super::lazy::LazyFunctions;
 use super::probed::counters::Counters;
 use super::probed::ids::Ids;
-use super::probed::trapped::TrapWatchers;
-use super::probed::unwound::Watchers;
+use super::probed::{trapped, unwound};
 use super::{CodeImage, CompileError, Function, Functions, Trampolines, add_regions, registry};
 use crate::vmctx::VmLayout;
 
@@ -66,8 +65,8 @@ fn image(
         must_call: AtomicU32::new(0),
         counters: Counters::default(),
         ids: Ids::default(),
-        watchers: Watchers::default(),
-        trap_watchers: TrapWatchers::default(),
+        watchers: unwound::watchers(),
+        trap_watchers: trapped::watchers(),
         memory,
         room: Mutex::new(room),
         shown: Shown::default(),

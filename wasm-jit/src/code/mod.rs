@@ -67,7 +67,7 @@ pub(crate) struct CodeImage {
     /// Ids that are retired with the image.
     ids: probed::ids::Ids,
     /// The observers of frames that are left otherwise than by their exit.
-    pub watchers: probed::unwound::Watchers,
+    pub watchers: probed::unwound::UnwoundWatchers,
     /// The observers of traps.
     pub trap_watchers: probed::trapped::TrapWatchers,
     memory: CodeMemory,

@@ -88,7 +88,7 @@ impl Module {
                 }
             }
         };
-        let number = image.trap_watchers.add(watcher);
+        let number = image.trap_watchers.add(Arc::new(watcher));
         TrapWatch { image, number }
     }
 }

@@ -125,7 +125,7 @@ impl Module {
         let watcher = move |left: FrameToUnwind<'_>| {
             function(UnwoundFrame { function: left.function, frame: left.fp as u64, left })
         };
-        let number = image.watchers.add(watcher);
+        let number = image.watchers.add(Arc::new(watcher));
         UnwoundWatch { image, number }
     }
 }

@@ -124,7 +124,8 @@ pub(super) unsafe fn report(
         let VmStoreContext { raised_pc, raised_fp, raised_sp, raised_address, raised_signal, .. } = *vm;
         let raised_registers = (*vm).raised_registers;
         ((*vm).exit_fp, (*vm).exit_sp) = ((&raw const (*site).fp).addr(), site.addr());
-        image.trap_watchers.report(&TrappedFrame { function, position, located, site, cause });
+        let trapped = TrappedFrame { function, position, located, site, cause };
+        image.trap_watchers.each(|watcher| watcher(&trapped));
         ((*vm).exit_fp, (*vm).exit_sp) = before;
         ((*vm).raised_pc, (*vm).raised_fp, (*vm).raised_sp) = (raised_pc, raised_fp, raised_sp);
         ((*vm).raised_address, (*vm).raised_signal) = (raised_address, raised_signal);

@@ -189,7 +189,7 @@ unsafe fn report_left(frame: Frame, end: usize, cause: Cause) {
         if let Some(image) = unsafe { image_at(pc) }
             && let Some(function) = image.function_at(pc)
         {
-            image.watchers.report(FrameToUnwind {
+            let left = FrameToUnwind {
                 image,
                 function,
                 fp: frame.fp,
@@ -203,7 +203,8 @@ unsafe fn report_left(frame: Frame, end: usize, cause: Cause) {
                     }
                     Cause::Failure => Cause::Failure,
                 },
-            });
+            };
+            image.watchers.each(|watcher| watcher(left));
         }
     }
 }

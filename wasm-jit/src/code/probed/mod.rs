@@ -64,6 +64,7 @@ mod switch;
 pub(crate) mod trapped;
 pub(crate) mod unwound;
 mod version;
+mod watchers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -11,10 +11,9 @@
 //! Before an instruction calls a routine of the engine, it moves values out of the registers that
 //! the call may change. If the routine fails, the values are where they are during the call.
 
-use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register,
@@ -24,6 +23,7 @@ use wasm_jit_codegen::{
 };
 
 use super::unwound::{Cause, Thrown};
+use super::watchers::Watchers;
 use crate::code::{CodeImage, ObserveError};
 
 /// Number of watchers of all images: without any, nothing is examined.
@@ -46,52 +46,12 @@ pub(crate) struct TrappedFrame<'a> {
     pub cause: Cause<Thrown<'a>>,
 }
 
-type Watcher = Arc<dyn Fn(&TrappedFrame<'_>) + Send + Sync>;
-
 /// The watchers of an image.
-#[derive(Default)]
-pub(crate) struct TrapWatchers(Mutex<Vec<(u64, Watcher)>>);
+pub(crate) type TrapWatchers = Watchers<dyn Fn(&TrappedFrame<'_>) + Send + Sync>;
 
-impl TrapWatchers {
-    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Watcher)>> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// Adds a watcher; returns its number.
-    pub(crate) fn add(&self, watcher: impl Fn(&TrappedFrame<'_>) + Send + Sync + 'static) -> u64 {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        self.lock().push((number, Arc::new(watcher)));
-        WATCHERS.fetch_add(1, Ordering::Relaxed);
-        number
-    }
-
-    pub(crate) fn remove(&self, number: u64) {
-        let mut watchers = self.lock();
-        if let Some(place) = watchers.iter().position(|(of, _)| *of == number) {
-            let watcher = watchers.remove(place);
-            WATCHERS.fetch_sub(1, Ordering::Relaxed);
-            // Its destructor may use the watchers.
-            drop(watchers);
-            drop(watcher);
-        }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
-    }
-
-    /// Calls all watchers, without holding the lock.
-    pub(crate) fn report(&self, trapped: &TrappedFrame<'_>) {
-        let watchers: Vec<Watcher> = self.lock().iter().map(|(_, watcher)| watcher.clone()).collect();
-        watchers.iter().for_each(|watcher| watcher(trapped));
-    }
-}
-
-impl fmt::Debug for TrapWatchers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TrapWatchers").field("count", &self.lock().len()).finish()
-    }
+/// No watchers yet.
+pub(crate) fn watchers() -> TrapWatchers {
+    Watchers::new(&WATCHERS)
 }
 
 /// The locations of values before the instruction at a position.

@@ -1,9 +1,8 @@
 //! Closures that are called for frames which are left other than by their exit.
 
-use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::watchers::Watchers;
 use crate::code::CodeImage;
 use crate::trap_kind::Trap;
 
@@ -48,46 +47,10 @@ pub(crate) struct FrameToUnwind<'a> {
     pub cause: Cause<Thrown<'a>>,
 }
 
-type Watcher = Arc<dyn Fn(FrameToUnwind<'_>) + Send + Sync>;
-
 /// The watchers of an image.
-#[derive(Default)]
-pub(crate) struct Watchers(Mutex<Vec<(u64, Watcher)>>);
+pub(crate) type UnwoundWatchers = Watchers<dyn Fn(FrameToUnwind<'_>) + Send + Sync>;
 
-impl Watchers {
-    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Watcher)>> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// Adds a watcher; returns its number.
-    pub(crate) fn add(&self, watcher: impl Fn(FrameToUnwind<'_>) + Send + Sync + 'static) -> u64 {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        self.lock().push((number, Arc::new(watcher)));
-        WATCHERS.fetch_add(1, Ordering::Relaxed);
-        number
-    }
-
-    pub(crate) fn remove(&self, number: u64) {
-        let mut watchers = self.lock();
-        if let Some(place) = watchers.iter().position(|(of, _)| *of == number) {
-            let watcher = watchers.remove(place);
-            WATCHERS.fetch_sub(1, Ordering::Relaxed);
-            // Its destructor may use the watchers.
-            drop(watchers);
-            drop(watcher);
-        }
-    }
-
-    /// Calls all watchers, without holding the lock.
-    pub(crate) fn report(&self, left: FrameToUnwind<'_>) {
-        let watchers: Vec<Watcher> = self.lock().iter().map(|(_, watcher)| watcher.clone()).collect();
-        watchers.iter().for_each(|watcher| watcher(left));
-    }
-}
-
-impl fmt::Debug for Watchers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watchers").field("count", &self.lock().len()).finish()
-    }
+/// No watchers yet.
+pub(crate) fn watchers() -> UnwoundWatchers {
+    Watchers::new(&WATCHERS)
 }
