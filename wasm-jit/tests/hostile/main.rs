@@ -25,6 +25,16 @@ const I32: ValType = ValType::I32;
 /// Maximum ratio of the times for a module that is four times as large.
 const MAX_RATIO: f64 = 10.0;
 
+/// A table of functions, of at least this size.
+fn table_of(minimum: u64) -> TableType {
+    TableType { element_type: RefType::FUNCREF, minimum, maximum: None, table64: false, shared: false }
+}
+
+/// A memory of at least this number of pages.
+fn memory_of(minimum: u64) -> MemoryType {
+    MemoryType { minimum, maximum: None, memory64: false, shared: false, page_size_log2: None }
+}
+
 /// A module being built: function 0 is exported as `f`. It has a memory of one page and a table.
 #[derive(Default)]
 struct Program {
@@ -58,22 +68,9 @@ impl Program {
     fn finish(self) -> Vec<u8> {
         let mut module = wasm_encoder::Module::new();
         let mut tables = TableSection::new();
-        let (minimum, maximum) = (1, None);
-        tables.table(TableType {
-            element_type: RefType::FUNCREF,
-            minimum,
-            maximum,
-            table64: false,
-            shared: false,
-        });
+        tables.table(table_of(1));
         let mut memories = MemorySection::new();
-        memories.memory(MemoryType {
-            minimum,
-            maximum,
-            memory64: false,
-            shared: false,
-            page_size_log2: None,
-        });
+        memories.memory(memory_of(1));
         let mut exports = ExportSection::new();
         exports.export("f", ExportKind::Func, 0);
         module.section(&self.types).section(&self.functions).section(&tables).section(&memories);
@@ -670,22 +667,9 @@ fn many_declarations() {
         let mut code = CodeSection::new();
         let mut data = DataSection::new();
         let mut tables = TableSection::new();
-        let (minimum, maximum) = (10, None);
-        tables.table(TableType {
-            element_type: RefType::FUNCREF,
-            minimum,
-            maximum,
-            table64: false,
-            shared: false,
-        });
+        tables.table(table_of(10));
         let mut memories = MemorySection::new();
-        memories.memory(MemoryType {
-            minimum,
-            maximum,
-            memory64: false,
-            shared: false,
-            page_size_log2: None,
-        });
+        memories.memory(memory_of(10));
         for number in 0..count {
             // All types are different.
             let params = (0..16).map(|bit| if number >> bit & 1 == 0 { I32 } else { ValType::I64 });

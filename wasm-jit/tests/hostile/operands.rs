@@ -32,30 +32,33 @@ fn a_hundred_thousand_operands_between_calls() {
     check_linear(25_000, build);
 }
 
-/// The time of `act` with the module, without that of compiling it.
-fn time_with(config: &Config, wasm: &[u8], act: impl Fn(&Module)) -> Duration {
-    let module = Module::new(&Engine::new(config).unwrap(), wasm).unwrap();
+/// The processor time that this takes.
+fn time_of(act: impl FnOnce()) -> Duration {
     let start = processor_time();
-    act(&module);
+    act();
     processor_time() - start
+}
+
+/// Checks that what is done with a module takes time in proportion to its size.
+fn check_linear_with(build: impl Fn(u32) -> Vec<u8>, act: impl Fn(&Module)) {
+    let (small, large) = (build(25_000), build(100_000));
+    let time = |wasm: &[u8]| {
+        let module = Module::new(&Engine::default(), wasm).unwrap();
+        time_of(|| act(&module))
+    };
+    check_ratio(MAX_RATIO, || (time(&small), time(&large)));
 }
 
 /// Operands below the topmost one have no part in what a site, a backtrace or a count of
 /// instructions depends on.
 #[test]
 fn probes_and_backtraces_of_a_hundred_thousand_operands() {
-    let build = |count| {
+    let with_nops = |count| {
         operands(count, |sink| {
             sink.nop();
         })
     };
-    let (small, large) = (build(25_000), build(100_000));
-    let check = |act: &dyn Fn(&Module)| {
-        check_ratio(MAX_RATIO, || {
-            (time_with(&Config::new(), &small, act), time_with(&Config::new(), &large, act))
-        });
-    };
-    check(&|module| {
+    check_linear_with(with_nops, |module| {
         let location = Location { function: 0, place: Place::Entry };
         module.probe(ProbeSpec { location, kind: Kind::Count }).unwrap().activate().unwrap();
     });
@@ -67,18 +70,12 @@ fn probes_and_backtraces_of_a_hundred_thousand_operands() {
             sink.unreachable();
         })
     };
-    let (small, large) = (trapping(25_000), trapping(100_000));
-    check_ratio(MAX_RATIO, || {
-        let trap = |wasm: &[u8]| {
-            time_with(&Config::new(), wasm, |module| {
-                let mut store = Store::new(module.engine(), ());
-                let instance = Instance::new(&mut store, module, &[]).unwrap();
-                let f = instance.get_typed_func::<i32, i32>(&mut store, "f").unwrap();
-                let error = f.call(&mut store, 1).unwrap_err();
-                assert!(error.to_string().contains("unreachable"), "{error}");
-            })
-        };
-        (trap(&small), trap(&large))
+    check_linear_with(trapping, |module| {
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, module, &[]).unwrap();
+        let f = instance.get_typed_func::<i32, i32>(&mut store, "f").unwrap();
+        let error = f.call(&mut store, 1).unwrap_err();
+        assert!(error.to_string().contains("unreachable"), "{error}");
     });
 }
 
@@ -92,12 +89,8 @@ fn instructions_are_counted_above_a_hundred_thousand_operands() {
             sink.loop_(BlockType::Empty).end();
         })
     };
-    let time = |wasm: &[u8]| {
-        let start = processor_time();
-        Module::new(&engine, wasm).unwrap();
-        processor_time() - start
-    };
     let (small, large) = (build(25_000), build(100_000));
+    let time = |wasm: &[u8]| time_of(|| _ = Module::new(&engine, wasm).unwrap());
     check_ratio(MAX_RATIO, || (time(&small), time(&large)));
 }
 

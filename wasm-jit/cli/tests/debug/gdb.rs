@@ -2,11 +2,11 @@
 //! knows WebAssembly: what the variable `LLDB` names, `lldb-22`, or what `scripts/lldb.sh` has
 //! installed.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-use super::{Place, server};
+use super::{Place, attachable, server};
 
 /// A client that acknowledges each packet.
 pub(super) struct Client(pub(super) TcpStream);
@@ -135,10 +135,7 @@ fn wrong_packets_are_answered_while_the_program_runs() {
 #[test]
 fn one_debugger_at_a_time_is_attached() {
     let place = Place::new();
-    let mut program =
-        place.command(&["run", "--debug-port", "0", "--invoke", "main", "loops.wat"]).spawn().unwrap();
-    let mut said = BufReader::new(program.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let address = said.next().unwrap().rsplit(' ').next().unwrap().to_owned();
+    let (mut program, mut said, address) = attachable(&place, &["--invoke", "main", "loops.wat"]);
     let mut client = Client(TcpStream::connect(&address).unwrap());
     assert!(client.send("?").starts_with('T'));
     let mut second = TcpStream::connect(&address).unwrap();

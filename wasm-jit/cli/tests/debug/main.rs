@@ -275,6 +275,19 @@ fn a_running_program_is_attached_to() {
     assert!(!socket.exists());
 }
 
+/// Starts a program to which debuggers can be attached; returns it, the lines that it writes to
+/// standard error after the address, and the address.
+fn attachable(
+    place: &Place,
+    program: &[&str],
+) -> (std::process::Child, impl Iterator<Item = String> + use<>, String) {
+    let arguments: Vec<&str> = ["run", "--debug-port", "0"].iter().chain(program).copied().collect();
+    let mut child = place.command(&arguments).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let address = said.next().unwrap().rsplit(' ').next().unwrap().to_owned();
+    (child, said, address)
+}
+
 /// Starts a program with a server for the GDB protocol; returns it and the port.
 fn server(place: &Place, program: &[&str]) -> (std::process::Child, u16) {
     let arguments: Vec<&str> = ["debug", "--gdb-server", "0"].iter().chain(program).copied().collect();

@@ -1,12 +1,12 @@
 //! Traps and uncaught exceptions stop a program before its frames are left. Functions that run
 //! before the one that is called, and memories other than the first one.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::net::TcpStream;
 use std::process::Output;
 
 use super::gdb::{Client, little_endian};
-use super::{Place, server};
+use super::{Place, attachable, server};
 
 /// Fails in `$divide`, which `main` calls with 6 and 0.
 const DIVIDES: &str = r#"(module (memory 1) (tag $tag (param i32))
@@ -220,24 +220,25 @@ fn other_memories_are_read_changed_and_watched() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
+/// Runs a debugger with these commands, attached to the program at this address.
+fn connect(place: &Place, address: &str, commands: &[&str]) -> Output {
+    let port = address.rsplit(':').next().unwrap();
+    let mut arguments = vec!["debug", "--connect", port, "--batch"];
+    commands.iter().for_each(|command| arguments.extend(["--command", command]));
+    loop {
+        let output = place.command(&arguments).output().unwrap();
+        // The program has not seen yet that the last one has gone.
+        if !String::from_utf8_lossy(&output.stderr).contains("another debugger is attached") {
+            return output;
+        }
+    }
+}
+
 #[test]
 fn attached_debuggers_take_commands_from_their_command_line() {
     let place = place();
-    let mut program =
-        place.command(&["run", "--debug-port", "0", "--invoke", "main", "loops.wat"]).spawn().unwrap();
-    let mut said = BufReader::new(program.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let port = said.next().unwrap().rsplit(':').next().unwrap().to_owned();
-    let connect = |commands: &[&str]| -> Output {
-        let mut arguments = vec!["debug", "--connect", &port, "--batch"];
-        commands.iter().for_each(|command| arguments.extend(["--command", command]));
-        loop {
-            let output = place.command(&arguments).output().unwrap();
-            // The program has not seen yet that the last one has gone.
-            if !String::from_utf8_lossy(&output.stderr).contains("another debugger is attached") {
-                return output;
-            }
-        }
-    };
+    let (mut program, _said, address) = attachable(&place, &["--invoke", "main", "loops.wat"]);
+    let connect = |commands: &[&str]| connect(&place, &address, commands);
     let text = |output: &[u8]| String::from_utf8_lossy(output).into_owned();
     let output = connect(&["break turn", "continue", "print $count >= 0"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -269,14 +270,8 @@ fn a_trap_stops_a_program_to_which_a_debugger_is_attached() {
                 (call $fails (global.get $stop))))"#,
     )
     .unwrap();
-    let mut program =
-        place.command(&["run", "--debug-port", "0", "--invoke", "main", "waits.wat"]).spawn().unwrap();
-    let mut said = BufReader::new(program.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let port = said.next().unwrap().rsplit(':').next().unwrap().to_owned();
-    let commands = ["set $stop = 7", "continue", "print $a", "continue"];
-    let mut arguments = vec!["debug", "--connect", &port, "--batch"];
-    commands.iter().for_each(|command| arguments.extend(["--command", command]));
-    let output = place.command(&arguments).output().unwrap();
+    let (mut program, said, address) = attachable(&place, &["--invoke", "main", "waits.wat"]);
+    let output = connect(&place, &address, &["set $stop = 7", "continue", "print $a", "continue"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let expected = [
         "has trapped, and ends when it continues: wasm trap: wasm `unreachable`",
