@@ -24,7 +24,7 @@ use wasm_jit_codegen::{Reg, SiteFrame, callee_saved_slot};
 
 use super::unwind::{Frame, Frames, seen_by};
 use super::{ExecutionState, Trap};
-use crate::code::probed::counting::context_of;
+use crate::code::probed::counting::{context_of, context_slot};
 use crate::code::probed::trapped::{TrappedFrame, is_watched};
 use crate::code::probed::unwound::Cause;
 use crate::code::registry::image_at;
@@ -102,7 +102,7 @@ pub(super) unsafe fn report(
         // From here on the frame looks like one that waits for a call, whose context is there. A
         // function without calls has reserved the place only.
         // SAFETY: the frame is complete, and compiled code does not run.
-        unsafe { context_slot(frame.fp).write(context) };
+        unsafe { context_slot(frame.fp).write(std::ptr::with_exposed_provenance(context)) };
     }
     if let Cause::Exception(exception) = cause {
         // Where the collector finds it: a frame that waits for a call has no value in `rax`.
@@ -110,12 +110,9 @@ pub(super) unsafe fn report(
     }
     let mut site = SiteFrame::of_thread(&registers, vectors.unwrap_or(&[0; 16]), pc + 1);
     let site = &raw mut site;
-    let cause = match cause {
-        Cause::Trap(trap) => Cause::Trap(trap),
-        // SAFETY: the exception is alive, and the frame waits for the call that throws it.
-        Cause::Exception(exception) => Cause::Exception(unsafe { seen_by(image, frame, exception) }),
-        Cause::Failure => Cause::Failure,
-    };
+    // SAFETY: the exception, if it is one, is alive, and the frame waits for the call that throws
+    // it.
+    let cause = unsafe { seen_by(image, frame, cause) };
     // SAFETY: the caller's obligation: compiled code does not run. The collector finds the
     // registers from the stack pointer that is recorded.
     unsafe {
@@ -131,11 +128,6 @@ pub(super) unsafe fn report(
         ((*vm).raised_address, (*vm).raised_signal) = (raised_address, raised_signal);
         (*vm).raised_registers = raised_registers;
     }
-}
-
-/// Where the frame of a function has its context.
-fn context_slot(fp: usize) -> *mut usize {
-    std::ptr::with_exposed_provenance_mut(fp - 8)
 }
 
 /// Takes the callee-saved registers from the trampoline through which the activation was left, if

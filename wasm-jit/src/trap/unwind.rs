@@ -7,9 +7,10 @@
 
 use super::{Activation, ExecutionState, Raised, Trap, accessors, capture, trapped};
 use crate::code::CodeImage;
+use crate::code::probed::counting::context_of;
 use crate::code::probed::unwound::{self, Cause, FrameToUnwind, Thrown};
 use crate::code::registry::image_at;
-use crate::vmctx::{VmContext, VmException};
+use crate::vmctx::VmException;
 
 /// A code address and a frame pointer.
 #[derive(Clone, Copy, Debug)]
@@ -195,26 +196,25 @@ unsafe fn report_left(frame: Frame, end: usize, cause: Cause) {
                 fp: frame.fp,
                 pc,
                 is_call: frame.is_call,
-                cause: match cause {
-                    Cause::Trap(trap) => Cause::Trap(trap),
-                    Cause::Exception(exception) => {
-                        // SAFETY: the caller's obligation.
-                        Cause::Exception(unsafe { seen_by(image, frame, exception) })
-                    }
-                    Cause::Failure => Cause::Failure,
-                },
+                // SAFETY: the caller's obligation.
+                cause: unsafe { seen_by(image, frame, cause) },
             };
             image.watchers.each(|watcher| watcher(left));
         }
     }
 }
 
-/// An exception, as the module of a frame sees it.
+/// A cause, with what the module of a frame sees of the exception, if it is one.
 ///
 /// # Safety
 /// The exception is alive as long as the result is used; the frame is that of a function of the
-/// image, and waits for a call.
-pub(super) unsafe fn seen_by<'a>(image: &CodeImage, frame: Frame, exception: usize) -> Thrown<'a> {
+/// image, and waits for the call that throws it.
+pub(super) unsafe fn seen_by<'a>(image: &CodeImage, frame: Frame, cause: Cause) -> Cause<Thrown<'a>> {
+    let exception = match cause {
+        Cause::Trap(trap) => return Cause::Trap(trap),
+        Cause::Failure => return Cause::Failure,
+        Cause::Exception(exception) => exception,
+    };
     let exception = std::ptr::with_exposed_provenance::<VmException>(exception);
     // SAFETY: the caller's obligation; the values follow the head.
     let (identity, values) = unsafe {
@@ -222,13 +222,13 @@ pub(super) unsafe fn seen_by<'a>(image: &CodeImage, frame: Frame, exception: usi
         ((*exception).tag, std::slice::from_raw_parts(values, (*exception).count as usize))
     };
     // SAFETY: a function's frame that waits has its context below the frame pointer.
-    let context = unsafe { std::ptr::with_exposed_provenance::<*const VmContext>(frame.fp - 8).read() };
+    let context = unsafe { context_of(frame.fp) };
     // SAFETY: the context is that of an instance of the image's module, whose layout has all of its
     // tags.
     let is_it = |tag: &u32| unsafe {
         context.byte_offset(image.layout.tag(*tag) as isize).cast::<usize>().read() == identity
     };
-    Thrown { tag: (0..image.module.tags.len() as u32).find(is_it), values }
+    Cause::Exception(Thrown { tag: (0..image.module.tags.len() as u32).find(is_it), values })
 }
 
 /// The handler for exceptions of this tag in this frame, and the size of its frame.
@@ -241,7 +241,7 @@ unsafe fn handler_in(image: &CodeImage, frame: Frame, tag: usize) -> Option<(usi
     let mut catches = image.catches(function, frame.pc).peekable();
     catches.peek()?;
     // SAFETY: a function's frame has its context below the frame pointer.
-    let context = unsafe { std::ptr::with_exposed_provenance::<*const VmContext>(frame.fp - 8).read() };
+    let context = unsafe { context_of(frame.fp) };
     let (number, _) = catches.find(|(_, of)| {
         // SAFETY: the context is that of an instance of the image's module, whose layout has all of
         // its tags.

@@ -286,13 +286,18 @@ impl CodeImage {
     }
 }
 
+/// Where a function's frame has its context, if it has stored it: below the frame pointer.
+pub(crate) fn context_slot(fp: usize) -> *mut *const VmContext {
+    std::ptr::with_exposed_provenance_mut(fp - 8)
+}
+
 /// The context that a function's frame has.
 ///
 /// # Safety
 /// `fp` must be the pointer of a frame that has stored it.
 pub(crate) unsafe fn context_of(fp: usize) -> *const VmContext {
-    // SAFETY: the caller's obligation: it is below the frame pointer.
-    unsafe { std::ptr::with_exposed_provenance::<*const VmContext>(fp - 8).read() }
+    // SAFETY: the caller's obligation.
+    unsafe { context_slot(fp).read() }
 }
 
 impl Version {
