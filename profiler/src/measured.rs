@@ -421,6 +421,7 @@ impl Observed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::strata::Systematic;
 
     /// A clock that advances in steps of 26 ticks shows calls of 5 ticks beyond an empty call,
     /// which takes 13, as 0 or 26.
@@ -464,7 +465,7 @@ mod tests {
         let mut observed = Observed::default();
         let usual = Sample { weight: 10.0, least: 100, ticks: 100, ..Sample::default() };
         observed.strata.opened(0, 10.0, 1e6);
-        observed.strata.closed(100, 0.0, 0.0);
+        observed.strata.closed(100, 0.0, Systematic::NONE);
         (0..100).for_each(|_| observed.sample(&usual, 0.0, 1000));
         let late = Sample { least: 5000, ticks: 5000, is_late: true, ..usual };
         (0..4).for_each(|_| observed.sample(&late, 0.0, 1000));

@@ -52,6 +52,11 @@
 //!   overestimated if it is called mostly then, because the program waits for a point in time
 //!   rather than for the end of some work. Processor time as an auxiliary variable (a ratio
 //!   estimate) would correct this, as it does in counting windows.
+//! * The time of probes is taken off the length of a window, because it delays the program. It does
+//!   not if the program waits for points in time: it makes calls while a probe runs that it would
+//!   otherwise make later. The estimate is then too large by the part of the window that its probes
+//!   take: up to a sixth where probes take 150 ns, for a call every microsecond. The lower limit
+//!   includes it ([`crate::strata::Systematic`]).
 //! * How much of a stratum is the program's own time is derived from the last tenths of a second,
 //!   for all threads together.
 //! * Without `rseq`, preemption is not detected: on a busy machine, windows are then shorter than

@@ -23,7 +23,7 @@ use crate::options::Counts;
 use crate::own_time::{OwnPart, Queued};
 use crate::policy::{CAP, Next, Open, Pace, Planned};
 use crate::probe_type::ProbeType;
-use crate::strata::Strata;
+use crate::strata::{Strata, Systematic};
 use crate::{counting, displaced, fire, own_time, thread};
 
 /// Delay, in nanoseconds of own time, from the service thread's start of a window to its opening:
@@ -445,7 +445,7 @@ impl Schedule {
         let measured = &mut self.functions[index as usize];
         let strata = &mut measured.observed_mut().strata;
         strata.opened_apart(number, length / count.own, length);
-        strata.closed(count.calls, 0.0, count.uncertain);
+        strata.closed(count.calls, 0.0, Systematic::of_both(count.uncertain));
         measured.stage = Stage::Counted(CountedStratum { start: planned.start, count, own_time });
         self.due.push(Reverse((planned.end.max(self.now()) as u64, index)));
     }
@@ -531,7 +531,12 @@ impl Schedule {
             (OVERHEAD_ERROR, 0.0)
         };
         let overhead = governor::nanoseconds(counted.overhead.max(counted.entries * MIN_OVERHEAD));
-        let uncertain = error * overhead / open.length + of_part;
+        // The window is longer by the time of its probes, since they delay the program; but a
+        // program that waits for a point in time is not delayed, and has made more calls in it.
+        let systematic = Systematic {
+            below: (error * overhead / open.length).max(overhead / (open.length + overhead)) + of_part,
+            above: error * overhead / open.length + of_part,
+        };
         // Relative to elapsed time, not to the program's own time.
         let rate = |calls_per_ns: f64| calls_per_ns * open.running;
         match counted.exceeded {
@@ -539,13 +544,13 @@ impl Schedule {
                 let calls_per_ns = exceeded.rate * governor::ticks_per_ns();
                 let seen = counted.entries as f64 / calls_per_ns;
                 let cut_off = (calls_per_ns * (length - seen)).max(0.0);
-                Closed { entries: counted.entries, rate: rate(calls_per_ns), cut_off, uncertain }
+                Closed { entries: counted.entries, rate: rate(calls_per_ns), cut_off, systematic }
             }
             None => Closed {
                 entries: counted.entries,
                 rate: rate(counted.entries as f64 / length),
                 cut_off: 0.0,
-                uncertain,
+                systematic,
             },
         }
     }
@@ -770,14 +775,13 @@ struct Closed {
     /// The rate in calls per nanosecond.
     rate: f64,
     cut_off: f64,
-    /// The uncertainty of the window's length, relative to it, due to what is not known of the
-    /// probes.
-    uncertain: f64,
+    /// The error due to what is not known of the probes' time.
+    systematic: Systematic,
 }
 
 impl Closed {
     fn fill(&self, strata: &mut Strata) {
-        strata.closed(self.entries, self.cut_off, self.uncertain);
+        strata.closed(self.entries, self.cut_off, self.systematic);
     }
 }
 

@@ -6,7 +6,7 @@ use rand::{Rng, RngExt, SeedableRng};
 
 use crate::policy::{Allowance, CAP, Intensity, Next, Pace, RARE};
 use crate::report::Estimate;
-use crate::strata::Strata;
+use crate::strata::{Strata, Systematic};
 
 /// Mean time between two ticks of the service thread.
 const TICK: f64 = 1e6;
@@ -75,10 +75,10 @@ fn run(times: &[f64], duration: f64, random: &mut impl Rng) -> Strata {
                     if to - from > cap {
                         let cut = times[from + cap - 1];
                         let rate = cap as f64 / (cut - opens).max(1.0);
-                        strata.closed(entries as u64, rate * (closes - cut), 0.0);
+                        strata.closed(entries as u64, rate * (closes - cut), Systematic::NONE);
                         pace.exceeded(rate);
                     } else {
-                        strata.closed(entries as u64, 0.0, 0.0);
+                        strata.closed(entries as u64, 0.0, Systematic::NONE);
                         pace.observed(entries as f64 / length);
                     }
                     observation += 1;

@@ -37,11 +37,13 @@
 //! give, with the variance of a uniform distribution from zero to all of them.
 
 mod late;
+mod systematic;
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 
 use self::late::Late;
+pub(crate) use self::systematic::Systematic;
 use crate::interval::{least_for, most_for, student};
 use crate::report::Estimate;
 
@@ -93,7 +95,7 @@ struct Window {
     cold_ticks: f64,
     /// The calls in the part of the window that was cut off, estimated at the rate of the rest.
     cut_off: f64,
-    uncertain: f64,
+    systematic: Systematic,
     counting: Counting,
 }
 
@@ -207,10 +209,8 @@ struct Sums {
     /// The contribution of truncated windows and late calls to the variances.
     calls_variance: f64,
     ticks_variance: f64,
-    /// Half-widths for systematic errors, which do not average out: the uncertainty of the cost of
-    /// probes.
-    calls_systematic: f64,
-    ticks_systematic: f64,
+    calls_systematic: Systematic,
+    ticks_systematic: Systematic,
     late: Late,
 }
 
@@ -237,8 +237,8 @@ impl Sums {
         squared_ticks: 0.0,
         calls_variance: 0.0,
         ticks_variance: 0.0,
-        calls_systematic: 0.0,
-        ticks_systematic: 0.0,
+        calls_systematic: Systematic::NONE,
+        ticks_systematic: Systematic::NONE,
         late: Late::NONE,
     };
 }
@@ -383,7 +383,7 @@ impl Strata {
             timed: 0.0,
             ticks: 0.0,
             cut_off: 0.0,
-            uncertain: 0.0,
+            systematic: Systematic::NONE,
             counting,
             cold: 0.0,
             cold_ticks: 0.0,
@@ -392,10 +392,10 @@ impl Strata {
     }
 
     /// Sets the counts of the last window: its entries, the calls that it may have missed at its
-    /// end, and the relative uncertainty of its length.
-    pub(crate) fn closed(&mut self, entries: u64, cut_off: f64, uncertain: f64) {
+    /// end, and their systematic error.
+    pub(crate) fn closed(&mut self, entries: u64, cut_off: f64, systematic: Systematic) {
         if let Some(window) = self.sampled.pending.back_mut() {
-            window.uncertain = uncertain;
+            window.systematic = systematic;
             window.entries = entries as f64;
             window.cut_off = cut_off;
         }
@@ -450,8 +450,8 @@ impl Strata {
         if window.cut_off > 0.0 {
             self.sampled.calls_variance += (weight * window.cut_off).powi(2) / 12.0 + calls * calls;
         }
-        self.sampled.calls_systematic += window.uncertain * calls;
-        self.sampled.ticks_systematic += window.uncertain * ticks;
+        self.sampled.calls_systematic.add(window.systematic, calls);
+        self.sampled.ticks_systematic.add(window.systematic, ticks);
         self.sampled.last = Some(Last { rates, square: length * length, difference });
         self.sampled.windows += 1.0;
         self.sampled.calls += calls;
@@ -562,11 +562,10 @@ impl Strata {
             + self.sampled.calls_variance;
         let degrees = Self::degrees(self.sampled.differences.calls, self.sampled.differences.calls_fourth);
         let error = (student(degrees).powi(2) * between + (1.96 * self.gap_deviation).powi(2)).sqrt();
-        let error = error + self.sampled.calls_systematic;
+        let systematic = self.sampled.calls_systematic;
         let sampled = lower_part(self.sampled.calls, self.sampled.squared_calls, between, student(degrees));
-        let low = self.exact_calls
-            + (sampled * self.sampled.calls - self.sampled.calls_systematic).max(self.sampled.seen);
-        let mut high = value + error + self.missed_calls();
+        let low = self.exact_calls + (sampled * self.sampled.calls - systematic.below).max(self.sampled.seen);
+        let mut high = value + error + systematic.above + self.missed_calls();
         if self.sampled.windows > 0.0 && self.sampled.seen < 30.0 {
             high = high.max(
                 self.exact_calls
@@ -575,7 +574,7 @@ impl Strata {
             );
         }
         let high = if self.is_hardly_observed() { f64::INFINITY } else { high };
-        limited(value, value - error, high, low)
+        limited(value, value - error - systematic.below, high, low)
     }
 
     /// Whether the observations are too few for an upper limit, so that estimates have only a lower
@@ -588,7 +587,7 @@ impl Strata {
             return false;
         }
         // Most of the time between two calls is that of probes.
-        let is_too_fast = self.sampled.calls_systematic > TOO_FAST * self.sampled.calls;
+        let is_too_fast = self.sampled.calls_systematic.above > TOO_FAST * self.sampled.calls;
         let has_long_gaps = self.unobserved > MAX_GAPS * (self.sampled.strata_time + self.unobserved)
             && self.unobserved > SHORT_GAP;
         is_too_fast
@@ -622,8 +621,9 @@ impl Strata {
         let of_total = self.variance(ticks, self.sampled.ticks) + self.sampled.ticks_variance;
         let value = known + unknown * mean;
         let error = (factor * of_total + 1.96_f64.powi(2) * mean * mean * unknown_variance).sqrt();
-        let systematic = self.between_half + late.error;
-        let error = error + self.sampled.ticks_systematic + systematic;
+        let of_missed_exits = self.between_half + late.error;
+        let error = error + of_missed_exits;
+        let systematic = self.sampled.ticks_systematic;
         // Those that may have been missed are not in `unknown`.
         let unknown = match self.missed_calls() {
             _ if self.is_hardly_observed() => f64::INFINITY,
@@ -633,13 +633,14 @@ impl Strata {
         let sampled = lower_part(self.sampled.ticks, self.sampled.squared_ticks, of_total, factor.sqrt());
         let low = self.exact_ticks
             + self.between_least
-            + (sampled * self.sampled.ticks - self.sampled.ticks_systematic).max(0.0);
-        let total = limited(value, value - error, value + error + unknown, low);
+            + (sampled * self.sampled.ticks - systematic.below).max(0.0);
+        let high = value + error + systematic.above + unknown;
+        let total = limited(value, value - error - systematic.below, high, low);
 
         let residual = (ticks - 2.0 * mean * products + mean * mean * calls).max(0.0);
         let of_mean = self.variance(residual, self.sampled.ticks) + self.sampled.ticks_variance;
         let of_unknown = mean * mean * unknown_variance;
-        let error = ((factor * of_mean + 1.96_f64.powi(2) * of_unknown).sqrt() + systematic) / timed;
+        let error = ((factor * of_mean + 1.96_f64.powi(2) * of_unknown).sqrt() + of_missed_exits) / timed;
         // Windows that are too few for a number of calls are too few for a mean.
         let error = if self.is_hardly_observed() { f64::INFINITY } else { error };
         Some(Times { total, mean: limited(mean, mean - error, mean + error, 0.0) })
@@ -718,7 +719,7 @@ mod tests {
         let mut strata = Strata::default();
         for number in 0..100 {
             strata.opened(number, 100.0, 1e7);
-            strata.closed(if number == 50 { 100 } else { 0 }, 0.0, 0.0);
+            strata.closed(if number == 50 { 100 } else { 0 }, 0.0, Systematic::NONE);
         }
         let calls = strata.finished().calls();
         assert_eq!((calls.value, calls.low, calls.high), (10_000.0, 100.0, None));
@@ -729,12 +730,12 @@ mod tests {
         let with = |before: u64, calls: u64| {
             let mut strata = Strata::default();
             strata.opened(0, 100.0, 10e6);
-            strata.closed(before, 0.0, 0.0);
+            strata.closed(before, 0.0, Systematic::NONE);
             strata.opened(1, 1500.0, 400e6);
-            strata.closed(calls, 0.0, 0.0);
+            strata.closed(calls, 0.0, Systematic::NONE);
             for number in 2..20 {
                 strata.opened(number, 60.0, 10e6);
-                strata.closed(40 + u64::from(number % 5), 0.0, 0.0);
+                strata.closed(40 + u64::from(number % 5), 0.0, Systematic::NONE);
             }
             strata.finished().calls()
         };
@@ -752,7 +753,7 @@ mod tests {
         strata.gap(1e5, 1e-4);
         for number in 0..10 {
             strata.opened(number, 1000.0, 1e6);
-            strata.closed(1, 0.0, 0.0);
+            strata.closed(1, 0.0, Systematic::NONE);
             strata.timed_in_window(number, 1000.0, if number == 0 { 1e9 } else { 10.0 }, true);
         }
         let total = strata.finished().ticks(0.0).unwrap().total;
@@ -766,7 +767,7 @@ mod tests {
             let mut strata = Strata::default();
             for number in 0..windows {
                 strata.opened(number, 1000.0, 1e7);
-                strata.closed(40, 0.0, 0.0);
+                strata.closed(40, 0.0, Systematic::NONE);
                 (0..40).for_each(|_| strata.timed_in_window(number, 1000.0, 10.0, true));
             }
             strata.finished().ticks(0.0).unwrap().mean
@@ -782,7 +783,7 @@ mod tests {
             let mut strata = Strata::default();
             for number in 0..16 {
                 strata.opened(number, 1000.0, 1e7);
-                strata.closed(if number % (16 / hits) == 0 { 40 } else { 0 }, 0.0, 0.0);
+                strata.closed(if number % (16 / hits) == 0 { 40 } else { 0 }, 0.0, Systematic::NONE);
             }
             let calls = strata.finished().calls();
             assert_eq!((calls.value, calls.high.is_some()), (40_000.0 * f64::from(hits), hits > 4), "{hits}");
@@ -798,7 +799,7 @@ mod tests {
         let mut strata = Strata::default();
         for number in 0..10 {
             strata.opened_apart(number, 1000.0, 1e7);
-            strata.closed(500, 0.0, 0.0);
+            strata.closed(500, 0.0, Systematic::NONE);
             strata.timed_in_window(number, 2.0, 10.0, true);
             strata.timed_in_window(number, 2.0, 30.0, true);
             strata.timed_in_window(number, 2.0, 9000.0, false);
@@ -809,13 +810,13 @@ mod tests {
         // One in which only rewritten code was timed.
         let mut strata = finished.clone();
         strata.opened_apart(10, 1000.0, 1e7);
-        strata.closed(500, 0.0, 0.0);
+        strata.closed(500, 0.0, Systematic::NONE);
         strata.timed_in_window(10, 2.0, 9000.0, false);
         assert_eq!(strata.finished().ticks(0.0).unwrap().total.value, 1e8 + 4.5e9);
         // One in which none was timed: as many calls, with the mean of the others.
         let mut strata = finished;
         strata.opened_apart(10, 1000.0, 1e7);
-        strata.closed(500, 0.0, 0.0);
+        strata.closed(500, 0.0, Systematic::NONE);
         let times = strata.finished().ticks(0.0).unwrap();
         assert_eq!((times.total.value, times.mean.value), (1.1e8, 20.0));
     }
@@ -825,7 +826,7 @@ mod tests {
         let mut strata = Strata::default();
         for number in 0..10 {
             strata.opened(number, 2.0, 1e7);
-            strata.closed(1, 0.0, 0.0);
+            strata.closed(1, 0.0, Systematic::NONE);
         }
         strata.timed_in_window(0, 2.0, 500.0, true);
         strata.timed_in_window(9, 2.0, 500.0, true);
@@ -867,7 +868,7 @@ mod tests {
             strata.gap(5e6, 1e-3);
             for observation in 0..3 {
                 strata.opened(observation, 100.0, 10e6);
-                strata.closed(100, 0.0, 0.0);
+                strata.closed(100, 0.0, Systematic::NONE);
             }
             strata.finished().calls()
         };
