@@ -124,6 +124,7 @@ static ALLOWANCE: AtomicU64 = AtomicU64::new(0);
 static EARNED: AtomicU64 = AtomicU64::new(0);
 static IS_EXACT: AtomicBool = AtomicBool::new(false);
 static PART: AtomicU64 = AtomicU64::new(1.0_f64.to_bits());
+static LOAD: AtomicU64 = AtomicU64::new(1.0_f64.to_bits());
 static TICKS_PER_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the service thread is woken for a function that has used up its allowance: one of the
@@ -148,6 +149,12 @@ pub(crate) fn intensity() -> Intensity {
 /// Everything that has a share of the budget is limited to this part of it.
 pub(crate) fn part() -> f64 {
     f64::from_bits(PART.load(Relaxed))
+}
+
+/// The processor time that the program has recently taken per nanosecond of elapsed time, at least
+/// [`MIN_RUNNING`].
+pub(crate) fn load() -> f64 {
+    f64::from_bits(LOAD.load(Relaxed))
 }
 
 fn set(intensity: Intensity) {
@@ -360,8 +367,6 @@ pub(crate) struct Governor {
     unwinding: f64,
     unwinding_now: f64,
     discovery_before: Duration,
-    /// The processor time that the program takes per nanosecond of elapsed time.
-    load: f64,
     /// The mean cost of a timed call's probes, in nanoseconds.
     cost_of_call: f64,
     last_change: Instant,
@@ -391,10 +396,10 @@ impl Governor {
             unwinding: 0.0,
             unwinding_now: 0.0,
             discovery_before: fastinst::service::discovery_time(),
-            load: 1.0,
             cost_of_call: *COST_OF_CALL.start(),
             last_change: Instant::now(),
         };
+        LOAD.store(1.0_f64.to_bits(), Relaxed);
         governor.publish_for(exact);
         governor
     }
@@ -502,7 +507,7 @@ impl Governor {
         let waking = self.waking(now - self.discovery()) / self.wakes;
         let tick = self
             .budget
-            .map_or(*TICKS.start(), |budget| (waking + idle) / (part() * FOR_TICKS * budget * self.load));
+            .map_or(*TICKS.start(), |budget| (waking + idle) / (part() * FOR_TICKS * budget * load()));
         let longest = (STRATUM_OF_TICKS * FULL.stratum / self.scale).min(*TICKS.end());
         let tick = tick.min(longest).max(*TICKS.start());
         if is_busy && can_hurry { (tick * BUSY).max(*TICKS.start()) } else { tick }
@@ -526,13 +531,18 @@ impl Governor {
         let now = self.spent();
         let total = self.total(&now, demand);
         let since = total.since(&self.last);
+        let elapsed = self.last_change.elapsed().as_nanos() as f64;
+        let load = (since.own / elapsed.max(1.0)).max(MIN_RUNNING);
         if since.own < PERIOD {
+            // It is at most as large as if the program had just taken the rest.
+            if PERIOD / elapsed.max(1.0) < self::load() {
+                LOAD.store(load.max(PERIOD / elapsed).to_bits(), Relaxed);
+            }
             return;
         }
         self.last = total;
-        let elapsed = self.last_change.elapsed().as_nanos() as f64;
         self.last_change = Instant::now();
-        self.load = (since.own / elapsed.max(1.0)).max(MIN_RUNNING);
+        LOAD.store(load.to_bits(), Relaxed);
         self.cost_of_call =
             (now.probes / demand.timed.max(1) as f64).clamp(*COST_OF_CALL.start(), *COST_OF_CALL.end());
         self.adapt_to(budget, &now, &since, demand.importance);

@@ -38,17 +38,33 @@ use rand::{RngExt, SeedableRng};
 
 use super::events::{RawSample, STACK};
 use super::waiting::ran_and_queued;
+use crate::governor;
 
 /// The assumed cost of a snapshot, and of each thread in it, unwinding included, in nanoseconds. It
-/// determines how often snapshots are taken.
+/// determines how often snapshots are taken, with a factor that is measured ([`Costs`]).
 const COST_OF_SNAPSHOT: f64 = 20_000.0;
 const COST_OF_THREAD: f64 = 15_000.0;
+
+/// The part of the cost of a thread that is not the companion's, but the service thread's: that of
+/// unwinding.
+const COST_OF_UNWINDING: f64 = 10_000.0;
+
+/// The weight of the last snapshot in the measured costs.
+const NEWEST: f64 = 0.2;
 
 /// The part of the budget for snapshots.
 const SHARE: f64 = 0.15;
 
 /// Nanoseconds between two snapshots, on average.
-const PERIODS: (f64, f64) = (5e6, 5e7);
+const PERIODS: (f64, f64) = (5e6, 1e9);
+
+/// At the start, snapshots are taken as often as if the program ran all the time and they cost what
+/// is assumed, but at least every `PERIOD_AT_START` nanoseconds: short runs are measured, too.
+/// `START` nanoseconds later, the time between two snapshots may begin to increase: for each second
+/// by this part of a second.
+const PERIOD_AT_START: f64 = 5e7;
+const START: f64 = 2e9;
+const INCREASE: f64 = 0.1;
 
 /// The distance between two snapshots, relative to the average distance, so that a program that
 /// waits in step with the snapshots does not stay in step.
@@ -164,9 +180,17 @@ fn run(shared: &Shared, budget: f64, begun: Begun) -> io::Result<()> {
     let mut threads = Threads::open()?;
     begun.now();
     let mut random = SmallRng::from_rng(&mut rand::rng());
-    let mut last = Instant::now();
+    let start = Instant::now();
+    let mut last = start;
+    let mut costs = Costs::default();
     loop {
-        let (period, most) = plan(threads.watched.len(), budget);
+        // The budget is a part of the time for which the program runs.
+        let allowed = budget * governor::part() * governor::load();
+        let elapsed = start.elapsed().as_nanos() as f64;
+        let number = threads.watched.len();
+        let at_start = plan(number, budget, PERIOD_AT_START).0;
+        let longest = at_start + INCREASE * (elapsed - START).max(0.0);
+        let (period, most) = plan(number, (allowed / costs.factor).max(budget * at_start / longest), longest);
         let pause = Duration::from_nanos((period * random.random_range(JITTER)) as u64);
         let until = Instant::now() + pause;
         while shared.stop.load(Ordering::Acquire) == 0 && Instant::now() < until {
@@ -177,6 +201,7 @@ fn run(shared: &Shared, budget: f64, begun: Begun) -> io::Result<()> {
         }
         threads.follow();
         let mut snapshot = threads.look(most, &mut last, &mut random);
+        costs.add(governor::of_thread(), snapshot.stacks.len());
         let mut snapshots = shared.snapshots.lock().unwrap_or_else(|e| e.into_inner());
         let room = MAX_STACKS.saturating_sub(snapshots.iter().map(|snapshot| snapshot.stacks.len()).sum());
         for dropped in snapshot.stacks.drain(room.min(snapshot.stacks.len())..) {
@@ -186,12 +211,41 @@ fn run(shared: &Shared, budget: f64, begun: Begun) -> io::Result<()> {
     }
 }
 
+/// The cost of snapshots. Being woken is a large part of it: most of it on a machine that is
+/// otherwise idle, whose processors have to be woken, too.
+#[derive(Debug)]
+struct Costs {
+    /// Relative to what is assumed.
+    factor: f64,
+    /// The companion's processor time after the last snapshot, in nanoseconds.
+    until_now: Option<f64>,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self { factor: 1.0, until_now: None }
+    }
+}
+
+impl Costs {
+    /// Adds a snapshot with this number of stacks, after which the companion has taken this
+    /// processor time in all.
+    fn add(&mut self, until_now: f64, stacks: usize) {
+        if let Some(before) = self.until_now.replace(until_now) {
+            let stacks = stacks as f64;
+            let cost = until_now - before + stacks * COST_OF_UNWINDING;
+            let factor = cost / (COST_OF_SNAPSHOT + stacks * COST_OF_THREAD);
+            self.factor += NEWEST * (factor.clamp(0.5, 10.0) - self.factor);
+        }
+    }
+}
+
 /// The nanoseconds between two snapshots for this number of threads, and the number of threads in
-/// each snapshot.
-fn plan(threads: usize, budget: f64) -> (f64, usize) {
+/// each snapshot. Snapshots are at most `longest` nanoseconds apart.
+fn plan(threads: usize, budget: f64, longest: f64) -> (f64, usize) {
     let threads = threads.max(1);
     let all = (COST_OF_SNAPSHOT + threads as f64 * COST_OF_THREAD) / (SHARE * budget);
-    let period = all.clamp(PERIODS.0, PERIODS.1);
+    let period = all.clamp(PERIODS.0, longest.min(PERIODS.1));
     let most = (period * SHARE * budget - COST_OF_SNAPSHOT) / COST_OF_THREAD;
     (period, (most as usize).clamp(1, threads))
 }
@@ -456,12 +510,27 @@ mod tests {
 
     #[test]
     fn few_threads_are_looked_at_often_and_a_part_of_many_seldom() {
+        let plan = |threads, budget| super::plan(threads, budget, 5e7);
         let (period, most) = plan(2, 0.02);
         assert!((1.6e7..1.7e7).contains(&period) && most == 2, "{period} {most}");
         assert_eq!(plan(0, 0.02), plan(1, 0.02));
         assert_eq!(plan(1, 0.1), (PERIODS.0, 1));
-        assert_eq!(plan(100, 0.05), (PERIODS.1, 23));
-        assert_eq!(plan(100, 0.0001), (PERIODS.1, 1));
+        assert_eq!(plan(100, 0.05), (5e7, 23));
+        assert_eq!(plan(100, 0.0001), (5e7, 1));
+        assert_eq!(super::plan(1, 1e-9, 1e10), (PERIODS.1, 1));
+    }
+
+    #[test]
+    fn snapshots_that_cost_more_are_taken_less_often() {
+        let mut costs = Costs::default();
+        // The first one includes the start.
+        costs.add(5e6, 1);
+        assert_eq!(costs.factor, 1.0);
+        for number in 1..100 {
+            costs.add(5e6 + f64::from(number) * 95_000.0, 1);
+        }
+        assert!((costs.factor - 3.0).abs() < 1e-6, "{costs:?}");
+        assert!(plan(1, 0.01 / costs.factor, 1e9).0 > 2.9 * plan(1, 0.01, 1e9).0);
     }
 
     /// A thread that reads from a pipe.
