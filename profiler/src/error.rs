@@ -107,6 +107,10 @@ pub enum Error {
     #[error("merge=1 needs a report that can be read again: name it with output=FILE.json")]
     MergeWithoutData,
 
+    /// A report that was merged cannot be replaced by a newer one of the same process.
+    #[error("snapshot= and merge=1 exclude each other: each process needs a report of its own")]
+    MergeOfSnapshots,
+
     /// An invalid value of a key.
     #[error("{key}={value}: expected {allowed}")]
     BadValue {

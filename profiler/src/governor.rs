@@ -366,6 +366,9 @@ pub(crate) struct Governor {
     stacks: f64,
     unwinding: f64,
     unwinding_now: f64,
+    /// The service thread's processor time for reports of the running program. The user decides on
+    /// them, so they do not change how much is observed.
+    reports: f64,
     discovery_before: Duration,
     /// The mean cost of a timed call's probes, in nanoseconds.
     cost_of_call: f64,
@@ -395,6 +398,7 @@ impl Governor {
             stacks: 0.0,
             unwinding: 0.0,
             unwinding_now: 0.0,
+            reports: 0.0,
             discovery_before: fastinst::service::discovery_time(),
             cost_of_call: *COST_OF_CALL.start(),
             last_change: Instant::now(),
@@ -519,6 +523,13 @@ impl Governor {
         self.in_ticks += of_thread() - begin;
     }
 
+    /// Records that a report was written, since the service thread had this processor time.
+    pub(crate) fn reported(&mut self, begin: f64) {
+        let took = of_thread() - begin;
+        self.in_ticks += took;
+        self.reports += took;
+    }
+
     /// The part of the service thread's processor time, without discovery, that was spent on being
     /// woken.
     fn waking(&self, service: f64) -> f64 {
@@ -551,7 +562,7 @@ impl Governor {
 
     fn total(&self, now: &Spent, demand: Demand) -> Costs {
         let fixed = self.waking(now.service) + self.idle.total + self.unwinding + now.stacks;
-        let rest = now.running() - fixed;
+        let rest = now.running() - fixed - self.reports;
         Costs { own: now.own(), fixed, rest, windows: demand.windows as f64 }
     }
 
@@ -559,7 +570,7 @@ impl Governor {
     /// over some time.
     fn cost(&self, now: &Spent) -> f64 {
         let paid = (now.own() / HORIZON_OF_START).min(1.0);
-        now.running() - self.learning + paid * (now.start + self.learning)
+        now.running() - self.reports - self.learning + paid * (now.start + self.learning)
     }
 
     /// The amount that could be spent until now, if this is the budget since it was last changed.
@@ -570,7 +581,7 @@ impl Governor {
     fn adapt_to(&mut self, budget: f64, now: &Spent, since: &Costs, importance: f64) {
         self.recent.add(since);
         if now.own() < LEARNING {
-            self.learning = (now.running() - self.entitled(budget, now)).max(0.0);
+            self.learning = (now.running() - self.reports - self.entitled(budget, now)).max(0.0);
         }
         let left = (self.entitled(budget, now) - self.cost(now)) / HORIZON;
         let wanted = (budget + left).clamp(MIN_BUDGET * budget, 2.0 * budget);

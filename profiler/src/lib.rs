@@ -97,6 +97,7 @@ pub mod session;
 pub mod settings;
 #[cfg(test)]
 mod simulation_in_tests;
+mod snapshot;
 mod stack;
 mod stacks;
 mod stderr;

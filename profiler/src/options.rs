@@ -15,14 +15,16 @@ use crate::filter::Patterns;
 use crate::output;
 pub use crate::report::Format;
 use crate::settings::Settings;
+pub use crate::snapshot::Snapshot;
 
 /// The name of the environment variable that holds the options.
 pub const VARIABLE: &str = "FASTINST_OPTIONS";
 
 /// Every key, in the order of the help text.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "output",
     "merge",
+    "snapshot",
     "budget",
     "counts",
     "stacks",
@@ -43,6 +45,8 @@ pub struct Options {
     pub output: Output,
     /// Whether all processes of a run share one report. Default: each has its own.
     pub merge: bool,
+    /// When reports are written while the program runs. Default: never.
+    pub snapshot: Option<Snapshot>,
     /// What is measured, and what it may cost; can be changed later.
     pub settings: Settings,
     /// Whether the kernel samples stacks, which gives the times of functions that are called often.
@@ -158,6 +162,8 @@ examples:
       one report per process, for fastinst report; more windows, so narrower intervals
   FASTINST_OPTIONS="only=Tree\:\:*,object\:libz.so*:skip=*::size" LD_PRELOAD=/path/to/libfastinst.so ./app
       the methods of Tree and all of libz, except functions named size
+  FASTINST_OPTIONS="output=server.json:snapshot=USR1" LD_PRELOAD=/path/to/libfastinst.so ./server
+      kill -USR1 PID writes the report of the running server
   FASTINST_OPTIONS="output=C\:/app.txt" LD_PRELOAD=/path/to/libfastinst.so ./app
       a colon in a file name is written \: and a backslash \\
 
@@ -168,6 +174,9 @@ keys:
                        gets its process id before the extension.
   merge=0|1            1 makes one report for all processes of a run, in FILE.json: each adds its own when it ends
                        (default 0: a report for each).
+  snapshot=SIGNAL|TIME Also writes the report while the program runs: when the process gets the signal (USR1, USR2,
+                       HUP or QUIT), or at an interval such as 30s, 5m or 1h. Each report covers the time since the
+                       start, and replaces the one before.
   budget=N%|none       What profiling may cost, in percent of the program's own processor time: more than 0, at most
                        100 (default 1%). A larger budget narrows the intervals. With none there is no limit, and every
                        call is counted and timed (counts=exact).
@@ -207,6 +216,7 @@ impl Default for Options {
         Options {
             output: Output::Stderr,
             merge: false,
+            snapshot: None,
             settings: Settings::default(),
             stacks: true,
             tool: Tool::Profiler,
@@ -264,6 +274,7 @@ impl Options {
         if self.merge {
             items.push("merge=1".to_owned());
         }
+        items.extend(self.snapshot.map(|snapshot| format!("snapshot={snapshot}")));
         items.extend(self.settings.to_items());
         if !self.stacks {
             items.push("stacks=0".to_owned());
@@ -292,9 +303,11 @@ impl Options {
     /// Checks combinations of options.
     ///
     /// # Errors
-    /// [`Error::MergeWithoutData`] if reports that are not JSON files are to be merged.
+    /// [`Error::MergeWithoutData`] if reports that are not JSON files are to be merged;
+    /// [`Error::MergeOfSnapshots`] if reports of programs that still run are.
     pub fn check(&self) -> Result<(), Error> {
         match self.output {
+            _ if self.merge && self.snapshot.is_some() => Err(Error::MergeOfSnapshots),
             Output::File { format: Format::Json, .. } => Ok(()),
             _ if self.merge => Err(Error::MergeWithoutData),
             _ => Ok(()),
@@ -305,6 +318,7 @@ impl Options {
         match key {
             "output" => self.output = value.parse()?,
             "merge" => self.merge = choice("merge", value, &[("0", false), ("1", true)])?,
+            "snapshot" => self.snapshot = Some(value.parse()?),
             "budget" => self.settings.budget = value.parse()?,
             "counts" => self.settings.counts = value.parse()?,
             "stacks" => self.stacks = choice("stacks", value, &[("0", false), ("1", true)])?,

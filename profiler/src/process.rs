@@ -9,6 +9,7 @@
 //! service thread |
 //! | vfork, posix_spawn | nothing: the child runs in the parent's memory until it calls exec |
 //! | a fatal signal with its default action | report, then the default |
+//! | the signal of [`Snapshot::Signal`](crate::options::Snapshot) | report; the program goes on |
 //! | SIGKILL | nothing can be done |
 
 use std::cell::UnsafeCell;
@@ -19,7 +20,7 @@ use fastinst::service::{ForkGuard, before_fork};
 use fastinst_sigsafe::signal::{is_fault, send_again};
 
 use crate::session::{self, Leaving};
-use crate::{children, own_process};
+use crate::{children, own_process, snapshot};
 
 /// Whether [`follow`] was called: fatal signals cause a report.
 pub fn is_followed() -> bool {
@@ -135,14 +136,22 @@ fn action(function: libc::sighandler_t) -> libc::sigaction {
     action
 }
 
-/// The action that writes the report and then has the default effect; it replaces a default action.
-pub fn default_with_report() -> libc::sigaction {
+/// The action that replaces the default action of a signal: it writes the report, and then has the
+/// default effect unless the signal is the one that only requests a report.
+pub fn default_with_report(signal: libc::c_int) -> libc::sigaction {
+    if snapshot::is_requested_by(signal) {
+        let mut action = action(report as *const () as libc::sighandler_t);
+        action.sa_flags |= libc::SA_RESTART;
+        return action;
+    }
     action(report_and_die as *const () as libc::sighandler_t)
 }
 
-/// Whether `current` is our handler, which is reported to programs as the default.
+/// Whether `current` is one of our handlers, which are reported to programs as the default.
 pub fn is_ours(current: &libc::sigaction) -> bool {
-    current.sa_sigaction == report_and_die as *const () as libc::sighandler_t
+    [report as *const (), report_and_die as *const ()]
+        .map(|handler| handler as libc::sighandler_t)
+        .contains(&current.sa_sigaction)
 }
 
 /// Installs our handler for a signal whose action is the default.
@@ -153,8 +162,9 @@ fn watch_signal(signal: libc::c_int) {
         __sigaction(signal, std::ptr::null(), current.as_mut_ptr());
         current.assume_init()
     };
-    if current.sa_sigaction == libc::SIG_DFL {
-        let ours = default_with_report();
+    // What the user has asked for counts more than what a parent like nohup has.
+    if current.sa_sigaction == libc::SIG_DFL || snapshot::is_requested_by(signal) {
+        let ours = default_with_report(signal);
         // SAFETY: the handler has the signature of SA_SIGINFO and is async-signal-safe.
         unsafe { __sigaction(signal, &ours, std::ptr::null_mut()) };
     }
@@ -162,6 +172,13 @@ fn watch_signal(signal: libc::c_int) {
 
 /// Whether a thread is already ending the process in the handler.
 static DYING: AtomicBool = AtomicBool::new(false);
+
+/// Signal handler: requests a report from the service thread.
+extern "C" fn report(_signal: libc::c_int, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    if own_process::is_this() {
+        snapshot::request();
+    }
+}
 
 /// Signal handler: requests the report from the service thread, waits, and then lets the default
 /// action happen.

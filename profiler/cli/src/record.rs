@@ -26,7 +26,7 @@ use nix::unistd::{AccessFlags, access};
 use profiler::elf_check::{Kind, Program, inspect, needed_sanitizer};
 use profiler::error::Error;
 use profiler::filter::Patterns;
-use profiler::options::{Budget, Counts, Options, Output, RunId, TextAccess, Tool, VARIABLE};
+use profiler::options::{Budget, Counts, Options, Output, RunId, Snapshot, TextAccess, Tool, VARIABLE};
 
 use crate::Failure;
 
@@ -46,6 +46,8 @@ Examples:
       a report per process, with narrower intervals
   fastinst record -o server.json --merge --only 'http_*,object:libz.so*' -- ./server
       one report for the server and its children, of some functions
+  fastinst record -o server.json --snapshot USR1 -- ./server
+      kill -USR1 PID writes the report of the running server; so does its end
   FASTINST_OPTIONS=budget=5% LD_PRELOAD=/path/to/libfastinst.so ./app
       the same without this command; FASTINST_OPTIONS=help=1 lists the keys";
 
@@ -77,6 +79,12 @@ pub(crate) struct Record {
     /// Writes one report for all processes of the run to FILE.json, instead of one for each
     #[arg(long, requires = "output")]
     merge: bool,
+
+    /// Also writes the report while the program runs: when the process gets this signal (USR1, USR2,
+    /// HUP or QUIT), or at an interval such as 30s, 5m or 1h. Each covers the time since the start,
+    /// and replaces the one before
+    #[arg(long, value_name = "SIGNAL|TIME", conflicts_with = "merge")]
+    snapshot: Option<Snapshot>,
 
     /// The maximum cost of profiling, in percent of the program's own processor time, or none
     /// (default: 1%). A larger budget narrows the confidence intervals; with none there is no
@@ -163,6 +171,7 @@ fn merged_options(arguments: &Record, environment: Option<&OsStr>) -> Result<Opt
         options.output = output.clone();
     }
     options.merge |= arguments.merge;
+    options.snapshot = arguments.snapshot.or(options.snapshot);
     options.stacks &= !arguments.no_stacks;
     let settings = &mut options.settings;
     settings.budget = arguments.budget.unwrap_or(settings.budget);
@@ -322,6 +331,7 @@ mod tests {
         Record {
             output: None,
             merge: false,
+            snapshot: None,
             budget: None,
             counts: None,
             no_stacks: false,
@@ -351,6 +361,9 @@ mod tests {
         check(Record { only, ..arguments() }, "only=z:skip=y", r"only=a,b*,file\:c:skip=y");
         check(Record { skip, ..arguments() }, "only=z:skip=y", "only=z:skip=d");
         check(Record { merge: true, ..arguments() }, "output=/tmp/a.json", "output=/tmp/a.json:merge=1");
+        let snapshot = |text: &str| Record { snapshot: Some(text.parse().unwrap()), ..arguments() };
+        check(snapshot("SIGUSR1"), "snapshot=5m", "snapshot=USR1");
+        check(arguments(), "snapshot=5m", "snapshot=300s");
         check(Record { no_stacks: true, ..arguments() }, "stacks=1", "stacks=0");
         check(Record { text: Some(TextAccess::Mprotect), ..arguments() }, "text=private", "text=mprotect");
         check(Record { output: Some(Output::Stderr), ..arguments() }, "output=/tmp/a.txt", "");
@@ -370,7 +383,7 @@ mod tests {
         }
         check(
             b"bugdet=3%",
-            "FASTINST_OPTIONS: unknown option `bugdet`; the options are output, merge, budget, counts, stacks, only, skip, tool, \
+            "FASTINST_OPTIONS: unknown option `bugdet`; the options are output, merge, snapshot, budget, counts, stacks, only, skip, tool, \
              discovery, text, run, begun, help",
         );
         check(b"tool=\xff", "FASTINST_OPTIONS: the value is not UTF-8; set key=value:key=value or unset it");

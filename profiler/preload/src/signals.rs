@@ -16,7 +16,7 @@ unsafe extern "C" fn sigaction(
     let replacement;
     let new = match wanted {
         Some(wanted) if wanted.sa_sigaction == libc::SIG_DFL && FATAL.contains(&signal) && is_followed() => {
-            replacement = default_with_report();
+            replacement = default_with_report(signal);
             &raw const replacement
         }
         _ => new,

@@ -25,6 +25,7 @@ pub use reconfigure::{reconfigure, settings};
 pub use write::{is_printing, print, say, speak_for_the_run};
 
 use reconfigure::Change;
+use write::Occasion;
 
 use crate::callers::Bodies;
 use crate::clock::Clock;
@@ -38,6 +39,7 @@ use crate::reclaiming::Reclaiming;
 use crate::retry::Retries;
 use crate::schedule::Schedule;
 use crate::settings::Settings;
+use crate::snapshot::Snapshots;
 use crate::stacks::Stacks;
 use crate::stderr::stderr;
 use crate::{fire, governor, preemption, thread};
@@ -82,6 +84,9 @@ struct Session {
     retries: Retries,
     toggles_before: u64,
     written: Option<PathBuf>,
+    snapshots: Snapshots,
+    /// Whether the notes of a report that went to a file were written to standard error.
+    has_said_notes: bool,
     /// The reason why code cannot be found or patched in this process, if so.
     refusal: Option<String>,
 }
@@ -189,6 +194,8 @@ impl Session {
             toggles_before: 0,
             written: None,
             refusal: write::refusal(),
+            snapshots: Snapshots::begin(options.snapshot),
+            has_said_notes: false,
         }
     }
 
@@ -247,7 +254,8 @@ fn tick(wake: Wake) -> Duration {
         unshare_text();
     }
     let requested = finish::requested();
-    if requested.is_some() || wake == Wake::Last {
+    let is_snapshot_due = has_probes() && with_session(|session| session.snapshots.take_due()) == Some(true);
+    if requested.is_some() || is_snapshot_due || wake == Wake::Last {
         // Code that was executed shortly before has no probes yet; once it has, its functions get
         // rows for the calls that were counted. An error means that there are no more probes.
         let _ = provider::begin(Extent::Executed);
@@ -255,14 +263,16 @@ fn tick(wake: Wake) -> Duration {
     // This happens in a forked child (most of them call exec before their first tick), and if
     // instrumented code was loaded after the start.
     sample_stacks();
-    let may_be_part = requested.is_none() && wake == Wake::Work;
+    let may_be_part = requested.is_none() && !is_snapshot_due && wake == Wake::Work;
     let next = with_session(|session| {
         if may_be_part && let Some(next) = session.part_of_tick() {
-            return next;
+            return session.snapshots.until_next(next);
         }
         let next = session.tick();
         if requested.is_some() || wake == Wake::Last && !OVER.swap(true, Ordering::Relaxed) {
-            session.write();
+            session.write(Occasion::End);
+        } else if is_snapshot_due {
+            session.write(Occasion::Snapshot);
         }
         if OVER.load(Ordering::Relaxed) {
             session.schedule.end();
@@ -270,7 +280,7 @@ fn tick(wake: Wake) -> Duration {
         if wake == Wake::Last {
             session.stacks.end_companion();
         }
-        next
+        session.snapshots.until_next(next)
     });
     requested.into_iter().for_each(finish::done);
     next.unwrap_or(FIRST_TICK)
@@ -314,6 +324,8 @@ pub(crate) fn restart_in_child() {
         session.reclaiming = Reclaiming::new();
         session.toggles_before = fastinst::toggle_count();
         session.written = None;
+        session.snapshots.restart();
+        session.has_said_notes = false;
         session.early_calls.clear();
         session.unassigned_calls = 0;
         session.calls_of_unloaded = 0;

@@ -20,7 +20,16 @@ use crate::report::{Cost, Report, View, text};
 use crate::settings::Settings;
 use crate::stacks::waiting::Preempted;
 use crate::stderr::stderr;
-use crate::{clock, fire, function, own_time, stacks, summary, thread};
+use crate::{clock, fire, function, governor, own_time, stacks, summary, thread};
+
+/// The reason why a report is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Occasion {
+    /// The program ends, or is replaced.
+    End,
+    /// The user wants to know about a program that goes on.
+    Snapshot,
+}
 
 /// Set in the process that the user started: only this process reports that there is nothing to
 /// report.
@@ -115,12 +124,21 @@ impl Session {
 
     /// Writes the report in the format and at the destination of the options. If that fails, it is
     /// written to another file.
-    pub(super) fn write(&mut self) {
+    pub(super) fn write(&mut self, occasion: Occasion) {
+        let begin = governor::of_thread();
+        self.write_for(occasion);
+        self.governor.reported(begin);
+    }
+
+    fn write_for(&mut self, occasion: Occasion) {
         if fastinst::probe_count() == 0 {
             self.write_why_there_is_none();
             return;
         }
-        let report = self.report();
+        let mut report = self.report();
+        if occasion == Occasion::Snapshot {
+            report.notes.push("written while the program was running".to_owned());
+        }
         let written = match &self.output {
             Output::Stderr => {
                 if stderr().write(&text::render(&report, &on_stderr(&self.settings))) {
@@ -138,7 +156,7 @@ impl Session {
                 })
             }
         };
-        if self.written.is_none() {
+        if occasion == Occasion::End && !std::mem::replace(&mut self.has_said_notes, true) {
             report.notes.iter().for_each(|note| _ = stderr().write(&format!("fastinst: {note}\n")));
         }
         match written {
