@@ -80,9 +80,9 @@ pub(crate) struct Record {
     #[arg(long, requires = "output")]
     merge: bool,
 
-    /// Also writes the report while the program runs: when the process gets this signal (USR1, USR2,
-    /// HUP or QUIT), or at an interval such as 30s, 5m or 1h. Each covers the time since the start,
-    /// and replaces the one before
+    /// Also writes the report while the program runs: when the process gets this signal (USR1,
+    /// USR2, HUP or QUIT), or at an interval such as 30s, 5m or 1h. Each covers the time since the
+    /// start, and replaces the one before
     #[arg(long, value_name = "SIGNAL|TIME", conflicts_with = "merge")]
     snapshot: Option<Snapshot>,
 
