@@ -63,6 +63,10 @@ const MEMORY: f64 = 0.3e9;
 const COST_OF_WINDOW: f64 = 15e3;
 const FEW_WINDOWS: f64 = 20.0;
 
+/// What a window may cost at most, for the first strata of functions: while none is open, the cost
+/// of everything else counts as that of windows.
+const MOST_OF_WINDOW: f64 = 2.0 * COST_OF_WINDOW;
+
 /// The minimum part of the available amount that is spent on windows, however often the service
 /// thread is woken.
 const FOR_WINDOWS: f64 = 0.25;
@@ -74,8 +78,8 @@ const MIN_BUDGET: f64 = 0.25;
 /// The minimum processor time of the program between two changes of the scale, in nanoseconds.
 const PERIOD: f64 = 3e6;
 
-/// The range of the scale: strata of 10 s to strata of 2.5 ms.
-const SCALE: RangeInclusive<f64> = 0.001..=4.0;
+/// The range of the scale: strata of 1000 s to strata of 2.5 ms.
+const SCALE: RangeInclusive<f64> = 0.00001..=4.0;
 
 /// The scale until something is known.
 const FIRST_SCALE: f64 = 0.1;
@@ -118,12 +122,14 @@ const BUSY: f64 = 0.25;
 /// The smallest and the largest allowance.
 const ALLOWANCES: RangeInclusive<f64> = 40.0..=2000.0;
 
-/// The current intensity, as the bits of f64s. Read by probes.
+/// The current intensity, as the bits of f64s. Read by probes. `DENSITY` is the number of windows
+/// per nanosecond that the budget permits.
 static STRATUM: AtomicU64 = AtomicU64::new(0);
 static ALLOWANCE: AtomicU64 = AtomicU64::new(0);
 static EARNED: AtomicU64 = AtomicU64::new(0);
 static IS_EXACT: AtomicBool = AtomicBool::new(false);
 static PART: AtomicU64 = AtomicU64::new(1.0_f64.to_bits());
+static DENSITY: AtomicU64 = AtomicU64::new(f64::INFINITY.to_bits());
 static LOAD: AtomicU64 = AtomicU64::new(1.0_f64.to_bits());
 static TICKS_PER_NS: AtomicU64 = AtomicU64::new(0);
 
@@ -155,6 +161,14 @@ pub(crate) fn part() -> f64 {
 /// [`MIN_RUNNING`].
 pub(crate) fn load() -> f64 {
     f64::from_bits(LOAD.load(Relaxed))
+}
+
+/// The mean length of a stratum, in nanoseconds, at which sampling functions with this sum of
+/// importance costs what the budget permits. The governor chooses longer strata soon after more
+/// functions are sampled, but the first strata of functions that begin to be sampled at the same
+/// time are planned at once.
+pub(crate) fn stratum_for(importance: f64) -> f64 {
+    importance / f64::from_bits(DENSITY.load(Relaxed))
 }
 
 fn set(intensity: Intensity) {
@@ -460,6 +474,9 @@ impl Governor {
 
     fn publish(&self) {
         let allowance = (FULL.allowance * self.scale).clamp(*ALLOWANCES.start(), *ALLOWANCES.end());
+        let windows = self.recent.cost_of_window().clamp(COST_OF_WINDOW, MOST_OF_WINDOW);
+        let density = self.budget.map_or(f64::INFINITY, |budget| budget * load() / windows);
+        DENSITY.store(density.to_bits(), Relaxed);
         let earned = part() * self.budget.unwrap_or(1.0) * FOR_LONG_CALLS / self.cost_of_call;
         set(Intensity { stratum: FULL.stratum / self.scale, allowance, earned, ..FULL });
     }
@@ -668,6 +685,17 @@ mod tests {
             let share = (now.sum() - then.sum()) / (now.own() - then.own());
             assert!((0.85..1.05).contains(&(share / after)), "{before} to {after}: {share}");
         }
+    }
+
+    /// Thousands of functions may begin to be sampled before the governor knows of any.
+    #[test]
+    fn first_strata_of_many_functions_are_as_long_as_the_budget_requires() {
+        let governor = Governor::new(Some(0.01), false, 1.0);
+        let windows = 5000.0 / stratum_for(5000.0);
+        assert!((0.005..=0.01).contains(&(windows * COST_OF_WINDOW)), "{governor:?}");
+        assert!(stratum_for(10.0) < FULL.stratum / FIRST_SCALE, "those of a few are not longer");
+        Governor::new(None, false, 1.0);
+        assert_eq!(stratum_for(5000.0), 0.0);
     }
 
     #[test]

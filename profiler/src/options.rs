@@ -650,8 +650,12 @@ mod tests {
         }
         check(
             "bugdet=3%",
-            "unknown option `bugdet`; the options are output, merge, budget, counts, stacks, only, skip, tool, discovery, text, \
-             run, begun, help",
+            "unknown option `bugdet`; the options are output, merge, snapshot, budget, counts, stacks, only, skip, tool, discovery, \
+             text, run, begun, help",
+        );
+        check(
+            "output=a.json:merge=1:snapshot=5m",
+            "snapshot= and merge=1 exclude each other: each process needs a report of its own",
         );
         check("budget", "option `budget` has no value; write key=value, and a colon in a value as `\\:`");
         const BUDGET: &str = "expected a percentage above 0% and up to 100%, such as 1%, or none";

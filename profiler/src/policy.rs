@@ -73,7 +73,8 @@ pub(crate) const CAP: u32 = 20;
 const MIN_WINDOW: f64 = 1_000.0;
 
 /// The first stratum of a function is this part of the others, but not shorter than the following
-/// number of nanoseconds. Each later one is longer by [`GROWTH`].
+/// number of nanoseconds. Each later one is longer by [`GROWTH`]. ([`crate::schedule`] plans longer
+/// ones if many functions begin to be sampled at the same time.)
 const FIRST_STRATUM: f64 = 0.1;
 const MIN_STRATUM: f64 = 1e6;
 const GROWTH: f64 = 1.5;
@@ -254,6 +255,11 @@ impl Pace {
     /// Whether calls are counted and timed in separate windows ([`crate::counting`]).
     pub(crate) fn is_frequent(&self) -> bool {
         self.rate > FREQUENT
+    }
+
+    /// Whether a window of the function has ended.
+    pub(crate) fn has_windows(&self) -> bool {
+        self.has_windows
     }
 
     /// The rate in calls per nanosecond.

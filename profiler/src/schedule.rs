@@ -92,6 +92,8 @@ pub(crate) struct Schedule {
     ticks: u32,
     own: OwnPart,
     demand: Demand,
+    /// The number of functions that begin to be sampled in the rest of this tick.
+    beginning: f64,
     /// The mean [`Observed::value`] of the sampled functions.
     mean_value: f64,
     /// Windows that open at the end of this tick, or of a later one if the program does not run.
@@ -121,6 +123,7 @@ impl Schedule {
             ticks: 0,
             own: OwnPart::default(),
             demand: Demand::default(),
+            beginning: 0.0,
             mean_value: 0.0,
             opening: Vec::new(),
             postponed: 0,
@@ -213,7 +216,11 @@ impl Schedule {
         self.ticks = self.ticks.wrapping_add(1).max(1);
         self.turn_waiting_on();
         let exhausted = take_exhausted();
-        exhausted.iter().for_each(|index| self.exhausted(*index));
+        self.beginning = exhausted.len() as f64;
+        for index in &exhausted {
+            self.exhausted(*index);
+            self.beginning -= 1.0;
+        }
         if self.ticks.is_multiple_of(WEIGH_EVERY) || !exhausted.is_empty() {
             self.weigh();
         }
@@ -317,7 +324,12 @@ impl Schedule {
         let importance = importance(observed.value, self.mean_value);
         let before = observed.pace.matters(importance);
         self.demand.importance += importance - before;
-        match observed.pace.next(start, mean, &governor::intensity(), &mut self.random) {
+        let mut intensity = governor::intensity();
+        if !observed.pace.has_windows() {
+            let least = governor::stratum_for(self.demand.importance + self.beginning);
+            intensity.stratum = intensity.stratum.max(least);
+        }
+        match observed.pace.next(start, mean, &intensity, &mut self.random) {
             Next::On => {
                 let unobserved = Unobserved { since: start, rate: observed.pace.rate() };
                 self.turn_on(index, Some(unobserved));
