@@ -20,7 +20,8 @@ use crate::value::Value;
 const REPLAY: &str = include_str!("replay.mjs");
 
 /// A recorded run with a JavaScript host: three files of one directory. `node replay.mjs` repeats
-/// the run.
+/// the run; its exit code is 1 if the run differs or a file cannot be read, and 2 if the trace ends
+/// before the recorded run did, as [`INCOMPLETE`](super::INCOMPLETE) says in a module.
 #[derive(Clone, Debug)]
 pub struct JavaScript {
     /// `replay.mjs`: the host.
