@@ -6,8 +6,8 @@
 //!    trace the calls in both directions, including nested ones, their arguments and results, the
 //!    exceptions with which they end, and what the host has changed in memories, tables and globals
 //!    before the program continues. A trace of an instance that ran before begins with its state
-//!    (`state.rs`). A [`CallRecorder`] does the same for some calls to one function, even within a
-//!    call that is already running (`calls.rs`).
+//!    (`state.rs`). A [`CallRecorder`] does the same for some calls to one function, or for all
+//!    calls from a moment on, even within a call that is already running (`calls.rs`).
 //! 2. A trace is a sequence of [`Event`]s (`event.rs`) in a compressed file (`trace/`): if its
 //!    writer was killed, it is readable up to the last call or return in either direction. All
 //!    values are stored as bits.
@@ -86,9 +86,9 @@
 //!
 //! # In the middle of a run
 //! A recording that begins or ends in the middle of a run does not affect the program before and
-//! after: during the recording, the store has an observer, and the function of a [`CallRecorder`]
-//! has two probes. The snapshot contains the nonzero bytes of memories, the non-null elements of
-//! tables, all mutable globals, and which segments were dropped. A replay starts with empty
+//! after: during the recording, the store has an observer, and the functions of a [`CallRecorder`]
+//! have two probes each. The snapshot contains the nonzero bytes of memories, the non-null elements
+//! of tables, all mutable globals, and which segments were dropped. A replay starts with empty
 //! memories and tables instead of the module's segments, restores this state when it is
 //! instantiated, and does not call the start function.
 //!

@@ -482,6 +482,84 @@ fn a_host_function_starts_and_stops_the_recording() {
     running.lock().unwrap().take();
 }
 
+/// `main` and `phase` run when the recording begins, in the host function that `ask` calls.
+const PHASES: &str = r#"(module
+    (import "h" "f" (func $f (param i32) (result i32)))
+    (memory (export "memory") 1 9)
+    (global $n (mut i32) (i32.const 0))
+    (func $ask (param i32) (result i32)
+        (i32.store (i32.const 8) (i32.add (i32.load (i32.const 8)) (local.get 0)))
+        (i32.add (global.get $n) (call $f (i32.load (i32.const 8)))))
+    (func $twice (param i32) (result i32)
+        (i32.store (i32.const 16) (i32.const 3))
+        (i32.add (call $ask (local.get 0)) (call $ask (i32.load (i32.const 16)))))
+    (func $tail (param i32) (result i32) (return_call $ask (local.get 0)))
+    (func $phase (param i32)
+        (i32.store (i32.const 24) (call $ask (i32.const 1)))
+        (i32.store (i32.const 32) (call $twice (i32.load (i32.const 24))))
+        (drop (memory.grow (i32.const 1)))
+        (i32.store (i32.const 40) (call $tail (i32.load (i32.const 32)))))
+    (func (export "main") (param $rounds i32)
+        (loop $again
+            (global.set $n (i32.add (global.get $n) (i32.const 1)))
+            (call $phase (local.get $rounds))
+            (br_if $again (local.tee $rounds (i32.sub (local.get $rounds) (i32.const 1)))))))"#;
+
+/// Functions that are running when the recording of all calls begins are a part of the host.
+#[test]
+fn all_calls_that_begin_from_now_on_are_recorded() {
+    let [ask, twice, phase] = [1, 2, 4];
+    for (number, entered) in [
+        // The rest of the first phase, then two phases, which contain what they call; the host
+        // stops it within the second one.
+        (u64::MAX, &[twice, ask, phase, phase][..]),
+        (3, &[twice, ask, phase]),
+        (1, &[twice]),
+    ] {
+        let number = NonZeroU64::new(number).unwrap();
+        let trace = Trace::default();
+        let recorder: Arc<Mutex<Option<CallRecorder>>> = Arc::default();
+        let running: Arc<Mutex<Option<Module>>> = Arc::default();
+        let (out, control, module) = (trace.clone(), recorder.clone(), running.clone());
+        let act = move |caller: &mut Caller<'_, u32>| {
+            match *caller.data() {
+                1 => {
+                    let module = module.lock().unwrap().clone().unwrap();
+                    let started = CallRecorder::start_all::<u32>(&module, number, out.clone());
+                    *control.lock().unwrap() = Some(started.map_err(EngineError::host)?);
+                }
+                10 => _ = control.lock().unwrap().as_ref().unwrap().stop().map_err(EngineError::host)?,
+                _ => {}
+            }
+            Ok(())
+        };
+        let (module, mut store, instance) = instance_with(PHASES, Arc::new(act));
+        *running.lock().unwrap() = Some(module.clone());
+        let before = code(&module);
+        call(&mut store, instance, "main", 4).unwrap();
+        assert_eq!(code(&module), before);
+        assert!(!store.as_context_mut().is_observed());
+        let found = events(&trace.bytes());
+        let functions = found.iter().filter_map(|event| match event {
+            Event::Enter { function, .. } => Some(*function),
+            _ => None,
+        });
+        assert_eq!(functions.collect::<Vec<_>>(), entered, "{found:?}");
+        // What `main` and the first phase did between the calls is there.
+        let has_grown = found.contains(&Event::Grow { memory: 0, pages: 1 });
+        assert_eq!(has_grown, number.get() > 1);
+        check(&module, &trace.bytes(), if number.get() > 3 { FAILED } else { COMPLETE });
+        running.lock().unwrap().take();
+    }
+    let (module, ..) = instance(PHASES);
+    let all = NonZeroU64::MAX;
+    let unused = CallRecorder::start_all::<u32>(&module, all, Trace::default()).unwrap();
+    assert!(matches!(unused.stop(), Err(Error::NothingCalled)));
+    let (imports, ..) = instance(r#"(module (import "h" "f" (func (param i32) (result i32))))"#);
+    let error = CallRecorder::start_all::<u32>(&imports, all, Trace::default()).unwrap_err();
+    assert_eq!(error.to_string(), "cannot be recorded: a module without a function that returns");
+}
+
 /// The host keeps the address of a memory, and writes to a page that it has added.
 #[test]
 fn writes_through_an_address_reach_new_pages() {
