@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use wasm_jit_replay::{Event, Reader, Reason, Writer};
 
 /// Asks for random bytes, of which it uses eight, and exits with a code.
 const PROGRAM: &str = r#"(module
@@ -185,11 +186,12 @@ fn a_difference_is_named() {
         let text = text(&run.stderr);
         assert!(text.contains("differs from the recorded run at event 8 of the trace\n"), "{text}");
     }
-    // What is recorded, and replayed in this engine only.
+    // What JavaScript does not have.
     let wide = "(module (table i64 1 funcref) (func (export \"_start\")))";
     fs::write(place.path("wide.wat"), wide).unwrap();
     place.print(&["record", "-o", "wide.trace", "wide.wat"]);
-    let line = place.fail(&["replay-gen", "wide.trace", "wide.wat", "-o", "wide.wasm"]);
+    place.print(&["replay-gen", "wide.trace", "wide.wat", "-o", "wide.wasm"]);
+    let line = place.fail(&["replay-gen", "--javascript", "wide.trace", "wide.wat", "-o", "wide"]);
     assert!(line.contains("wide.wat: cannot be replayed as a module: a table of 64 bits"), "{line}");
 }
 
@@ -565,7 +567,26 @@ fn a_replay_traps_where_the_recorded_run_did() {
     fs::write(place.path("app.wat"), host("lib", "f")).unwrap();
     let recorded = place.run(&["record", "-o", "app.trace", "--preload", "lib=lib.wat", "app.wat"]);
     let replayed = place.run(&["run", "--replay", "app.trace", "app.wat"]);
-    for output in [recorded, replayed] {
+    let dump = place.print(&["trace", "dump", "app.trace"]);
+    assert!(dump.ends_with(" fail exit 9\n"), "{dump}");
+    // Up to version 5 of the format, a trace had the message.
+    let file = fs::File::open(place.path("app.trace")).unwrap();
+    let mut writer = Writer::new(fs::File::create(place.path("old.trace")).unwrap()).unwrap();
+    for event in Reader::new(file) {
+        let event = match event.unwrap() {
+            Event::Fail { reason: Some(Reason::Exit(code)) } => {
+                Event::Fail { reason: Some(Reason::Host(format!("the program ended with exit code {code}"))) }
+            }
+            event => event,
+        };
+        writer.write(&event).unwrap();
+    }
+    writer.close().unwrap();
+    let mut old = fs::read(place.path("old.trace")).unwrap();
+    assert_eq!(std::mem::replace(&mut old[8], 5), 6, "the version");
+    fs::write(place.path("old.trace"), old).unwrap();
+    let replayed_old = place.run(&["run", "--replay", "old.trace", "app.wat"]);
+    for output in [recorded, replayed, replayed_old] {
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(9), String::new()));
     }
 }

@@ -114,6 +114,14 @@
 //! example in a table that it shares with others, the function has a number in the trace and an
 //! [`Event::Function`] with its type (`functions.rs`). In a replay it is a host function.
 //!
+//! # Host values
+//! A reference to a host value (`externref`) is a number in the trace ([`Value::Extern`]): equal
+//! numbers stand for the same value, of which the program can see no more. The recording keeps each
+//! value until its end. In a replay, other values take their place: in a generated module,
+//! references to integers (`i31ref`), and in a JavaScript host, objects. [`generate`] and
+//! [`separate()`] refuse programs that use `any.convert_extern` and get such references, since they
+//! could see the difference.
+//!
 //! # Not supported
 //! [`Error::Unsupported`] names the feature. Refused before the program runs:
 //!
@@ -125,7 +133,7 @@
 //!
 //! Refused when they occur:
 //!
-//! * references to host values and to objects;
+//! * references to objects, also as `externref`;
 //! * references to functions of other instances whose types mention types other than numbers,
 //!   vectors, `funcref` and `externref`, or are declared as subtypes or in a group with others.
 //!

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use crate::machine_code::code;
 use crate::support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
 use wasm_jit::{
-    AsContextMut, Caller, Engine, Error as EngineError, Extern, Func, Global, GlobalType, Instance, Linker,
-    Module, Mutability, Store, Val, ValType,
+    AnyRef, AsContextMut, Caller, Engine, Error as EngineError, Extern, Func, Global, GlobalType, I31,
+    Instance, Linker, Module, Mutability, Store, Val, ValType,
 };
 use wasm_jit_replay::{CallRecorder, Calls, Error, Event, Recorder, Value, generate, reduce, slice};
 
@@ -339,7 +339,7 @@ fn what_cannot_be_recorded_from_the_middle_is_refused() {
         ("g", "the reference in global 0"),
     ] {
         let instance = Instance::new(&mut store, &module, &[]).unwrap();
-        let value = wasm_jit::ExternRef::new(5_u32);
+        let value = AnyRef::from(I31::wrapping(5)).to_extern();
         match instance.get_export(&store, item).unwrap() {
             Extern::Table(table) if item == "t" => {
                 table.set(&mut store, 1, Val::FuncRef(Some(foreign))).unwrap();
@@ -355,11 +355,17 @@ fn what_cannot_be_recorded_from_the_middle_is_refused() {
 
 /// Traces of the first version of the format have no snapshots, those of the second one no
 /// exceptions, those of the third one no functions of other modules, those of the fourth one no
-/// blocks; all can be read.
+/// blocks, those of the fifth one no host values and no exit codes; all can be read.
 #[test]
 fn versions_of_the_format() {
     let (module, trace) = recorded(&[("look", 2)]);
-    assert_eq!(trace[8..12], [5, 0, 0, 0]);
+    assert_eq!(trace[8..12], [6, 0, 0, 0]);
+    let mut fifth = trace.clone();
+    fifth[8] = 5;
+    assert_eq!(
+        generate(module.bytes(), &fifth[..], true).unwrap(),
+        generate(module.bytes(), &trace[..], true).unwrap()
+    );
     // The head was shorter.
     let mut trace = [&trace[..12], &trace[24..]].concat();
     for (version, refused) in [
@@ -368,7 +374,7 @@ fn versions_of_the_format() {
         (2, None),
         (3, None),
         (4, None),
-        (6, Some("the trace has version 6 of the format, and the versions up to 5 can be read: use the ")),
+        (7, Some("the trace has version 7 of the format, and the versions up to 6 can be read: use the ")),
     ] {
         trace[8] = version;
         match (generate(module.bytes(), &trace[..], true), refused) {

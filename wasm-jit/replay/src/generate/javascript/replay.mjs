@@ -83,7 +83,7 @@ class Events {
         return this.bytes[this.at++] ? this.integer() : undefined;
     }
 
-    /** A value: `{ value }`, or of a function `{ func }`, its index. */
+    /** A value: `{ value }`, of a function `{ func }`, its index, or of the host `{ host }`, its number. */
     value() {
         switch (this.bytes[this.at++]) {
             case 0: {
@@ -106,6 +106,8 @@ class Events {
             }
             case 6:
                 return { value: null };
+            case 7:
+                return { host: this.integer() };
             default:
                 throw new Error('events.bin: an unknown type of value');
         }
@@ -194,6 +196,7 @@ class Replay {
         this.otherTags = new Map(OTHER_TAGS.map(([tag, parameters]) => [tag, new WebAssembly.Tag({ parameters })]));
         this.exports = undefined;
         this.others = {};
+        this.hosts = new Map();
         this.isComplete = true;
     }
 
@@ -240,14 +243,25 @@ class Replay {
         return this.otherTags.get(index) ?? this.exports[`replay.tag.${index}`];
     }
 
-    value({ value, func }) {
+    value({ value, func, host }) {
+        if (host !== undefined) return this.host(host);
         return func === undefined ? value : this.function(func);
+    }
+
+    /** The value of the host with this number, which the program can only pass along. */
+    host(number) {
+        if (!this.hosts.has(number)) this.hosts.set(number, { number });
+        return this.hosts.get(number);
     }
 
     compare(number, found, expected) {
         const differs = (value, at) => !Object.is(found[at], this.value(value));
         if (this.check && (found.length !== expected.length || expected.some(differs))) {
-            const list = (values) => values.map((value) => (typeof value === 'function' ? 'a function' : value)).join(' ');
+            const show = (value) => {
+                if (typeof value === 'function') return 'a function';
+                return value !== null && typeof value === 'object' ? `host value ${value.number}` : value;
+            };
+            const list = (values) => values.map(show).join(' ');
             const recorded = expected.map((value) => this.value(value));
             throw new Difference(number, `found (${list(found)}) instead of (${list(recorded)})`);
         }
