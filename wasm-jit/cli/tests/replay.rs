@@ -819,15 +819,32 @@ fn a_trace_that_cannot_be_written_ends_the_program() {
         (memory (export "memory") 1)
         (func (export "_start") (loop (drop (call $random (i32.const 0) (i32.const 65536))) (br 0))))"#;
     fs::write(place.path("app.wat"), program).unwrap();
-    let command = "ulimit -f 16384; exec \"$0\" record -o full.trace app.wat";
-    let shell = Command::new("sh")
-        .args(["-c", command, env!("CARGO_BIN_EXE_wasm-jit")])
-        .current_dir(place.0.path())
-        .output()
-        .unwrap();
-    let text = text(&shell.stderr);
-    assert_eq!(shell.status.code(), Some(1), "{text}");
-    assert_eq!(text.matches("File too large").count(), 1, "{text}");
-    let lines = place.print(&["trace", "dump", "full.trace"]);
-    assert!(lines.matches(" return ").count() > 50, "{} bytes", lines.len());
+    // In units of 512 bytes. Below 4 MiB, the trace is written as a stream.
+    for (limit, returns) in [(16384, 50), (4096, 20), (1024, 5), (1, 0)] {
+        let command = format!("ulimit -f {limit}; exec \"$0\" record -o full.trace app.wat");
+        let shell = Command::new("sh")
+            .args(["-c", &command, env!("CARGO_BIN_EXE_wasm-jit")])
+            .current_dir(place.0.path())
+            .output()
+            .unwrap();
+        let error = text(&shell.stderr);
+        assert_eq!(shell.status.code(), Some(1), "{error}");
+        assert_eq!(error.matches("File too large").count(), 1, "{error}");
+        assert!(size(&place.path("full.trace")) <= limit * 512);
+        let lines = place.print(&["trace", "dump", "full.trace"]);
+        let found = lines.matches(" return ").count();
+        assert!(found >= returns, "{found} of {limit}");
+        let last = lines.lines().last().unwrap();
+        assert!(last.contains(" call import=0 ") || last.contains(" return "), "{limit}: {last:.80}");
+        let line = place.fail(&["run", "--replay", "full.trace", "app.wat"]);
+        assert!(line.contains("full.trace: the recording ends here, before the program does"), "{line}");
+    }
+    // Not even the beginning can be written.
+    let command = "ulimit -f 0; exec \"$0\" record -o none.trace app.wat";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command, env!("CARGO_BIN_EXE_wasm-jit")]).current_dir(place.0.path());
+    let shell = shell.output().unwrap();
+    let error = text(&shell.stderr);
+    assert_eq!(shell.status.code(), Some(1), "{error}");
+    assert!(error.contains("File too large") && error.lines().count() == 1, "{error}");
 }

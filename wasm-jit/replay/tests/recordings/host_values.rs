@@ -76,7 +76,7 @@ fn swap(
         caller.data_mut().values.push(ExternRef::new("new"));
         return Ok((caller.data().values.last().cloned(), 40));
     }
-    Ok((if n % 2 == 0 { second } else { first }, found[0] * 10 + found[1]))
+    Ok((if n.is_multiple_of(2) { second } else { first }, found[0] * 10 + found[1]))
 }
 
 fn instance(
