@@ -516,9 +516,7 @@ impl Reading<'_> {
 
     /// Checks that the values have these types.
     fn check(&mut self, values: &[Value], types: &[wp::ValType]) -> Result<(), &'static str> {
-        if values.len() != types.len()
-            || values.iter().zip(types).any(|(value, ty)| parsed_type(value.ty()) != *ty)
-        {
+        if values.len() != types.len() || values.iter().zip(types).any(|(value, ty)| !fits(*value, *ty)) {
             return Err("values of other types");
         }
         for value in values {
@@ -538,6 +536,15 @@ impl Reading<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a value has this type, which may exclude null.
+fn fits(value: Value, ty: wp::ValType) -> bool {
+    let ty = match ty {
+        wp::ValType::Ref(reference) if !value.is_null() => wp::ValType::Ref(reference.nullable()),
+        ty => ty,
+    };
+    parsed_type(value.ty()) == ty
 }
 
 pub(super) fn parsed_type(ty: Type) -> wp::ValType {

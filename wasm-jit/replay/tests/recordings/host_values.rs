@@ -6,8 +6,8 @@ use std::io::Cursor;
 use crate::support::{Replayed, Trace, events, replay, replay_separately, trace_of};
 use wasm_jit::{
     AnyRef, AsContextMut, Caller, Engine, Error as EngineError, ExnRef, Extern, ExternRef, FuncType, Global,
-    GlobalType, I31, Instance, Linker, Module, Mutability, RefType, Store, Table, TableType, Tag, TagType,
-    Val, ValType,
+    GlobalType, HeapType, I31, Instance, Linker, Module, Mutability, RefType, Store, Table, TableType, Tag,
+    TagType, Val, ValType,
 };
 use wasm_jit_replay::{
     CallRecorder, Calls, Error, Event, Exception, Recorder, Value, generate, javascript, reduce, separate,
@@ -140,6 +140,13 @@ fn recorded(is_new: bool) -> (Module, Vec<u8>) {
 
 #[track_caller]
 fn check(module: &Module, trace: &[u8]) {
+    check_modules(module, trace);
+    crate::javascript::check(module.bytes(), trace);
+}
+
+/// Without a JavaScript host.
+#[track_caller]
+fn check_modules(module: &Module, trace: &[u8]) {
     let small = Trace::default();
     reduce(module, Cursor::new(trace.to_vec()), small.clone()).unwrap();
     for trace in [trace, &small.bytes()] {
@@ -150,7 +157,6 @@ fn check(module: &Module, trace: &[u8]) {
         }
         let separate = separate(module.bytes(), trace, true).unwrap();
         assert_eq!(replay_separately(&separate), COMPLETE);
-        crate::javascript::check(module.bytes(), trace);
     }
 }
 
@@ -268,6 +274,52 @@ fn parts_of_a_run_have_host_values() {
     twice(&mut store, running);
     assert_eq!(recorder.stop().unwrap(), 2);
     check(&module, &trace.bytes());
+}
+
+/// Types that exclude null.
+#[test]
+fn host_values_that_are_never_null_are_replayed() {
+    let engine = Engine::default();
+    let text = r#"(module (import "h" "make" (func $make (result (ref extern))))
+        (import "h" "use" (func $use (param (ref extern))))
+        (global $kept (export "kept") (mut externref) (ref.null extern))
+        (func (export "run") (param $x (ref extern)) (result (ref extern))
+            (call $use (local.get $x))
+            (global.set $kept (call $make))
+            (call $use (ref.as_non_null (global.get $kept)))
+            (call $make)))"#;
+    let module = Module::new(&engine, text).unwrap();
+    let trace = Trace::default();
+    let recorder = Recorder::new(&module, trace.clone()).unwrap();
+    let mut linker: Linker<()> = Linker::new(&engine);
+    let non_null = ValType::Ref(RefType::new(false, HeapType::Extern));
+    let make = |_: Caller<'_, ()>, _: &[Val], results: &mut [Val]| {
+        results[0] = Val::ExternRef(Some(ExternRef::new(1)));
+        Ok(())
+    };
+    linker.func_new("h", "make", FuncType::new([], [non_null]), make).unwrap();
+    linker.func_new("h", "use", FuncType::new([non_null], []), |_, _, _| Ok(())).unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = recorder.instantiate(&mut store, &linker).unwrap();
+    let run = instance.get_func(&store, "run").unwrap();
+    let mut results = [Val::ExternRef(None)];
+    run.call(&mut store, &[Val::ExternRef(Some(ExternRef::new(2)))], &mut results).unwrap();
+    recorder.stop(&mut store).unwrap();
+    // Node.js 20 does not have these types.
+    check_modules(&module, &trace.bytes());
+    let null = Event::Return { results: vec![Value::Extern(None)] };
+    let changed: Vec<Event> = events(&trace.bytes())
+        .into_iter()
+        .map(|event| {
+            if matches!(&event, Event::Return { results } if !results.is_empty()) {
+                null.clone()
+            } else {
+                event
+            }
+        })
+        .collect();
+    let error = generate(module.bytes(), &trace_of(&changed)[..], true).unwrap_err().to_string();
+    assert!(error.contains("values of other types"), "{error}");
 }
 
 /// A reference to an integer has another type than a host value.
