@@ -200,7 +200,7 @@ class Replay {
         this.isComplete = true;
     }
 
-    /** The recording ends during a call. */
+    /** The recording ends during a call by the host, perhaps within calls that it contains. */
     incomplete() {
         this.isComplete = false;
         return new HostFailed(INCOMPLETE);
@@ -270,14 +270,13 @@ class Replay {
     /** The program calls an imported function. */
     called(index, values) {
         const { events } = this;
-        if (events.isAtEnd) throw this.incomplete();
+        if (events.isAtEnd) throw new HostFailed();
         const event = events.next();
         if (event.kind !== 'call' || event.index !== index) {
             throw new Difference(events.number, `a call of function ${index}, of the host, instead of: ${event.kind}`);
         }
         this.compare(events.number, values, event.values);
         const { kind, index: tag, values: results } = this.act();
-        if (kind === 'end') throw this.incomplete();
         if (kind !== 'return' && kind !== 'throw') throw new HostFailed();
         const all = results.map((result) => this.value(result));
         if (kind === 'throw') throw new WebAssembly.Exception(this.tag(tag), all);
