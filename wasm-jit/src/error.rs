@@ -24,6 +24,12 @@ pub struct Mismatch<T> {
     pub found: T,
 }
 
+/// The error with which a host function ends the program, as `proc_exit` of WASI does; the number
+/// is its exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the program ended with exit code {0}")]
+pub struct Exit(pub i32);
+
 /// Any failure of this library, or of a program that it runs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

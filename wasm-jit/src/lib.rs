@@ -135,7 +135,7 @@ pub use cache::{Cache, CacheStatistics};
 pub use code::gdb::GdbRegistration;
 pub use code::sections::printable;
 pub use engine::{BoundsChecks, Config, Engine, ProbeSites};
-pub use error::{Error, Mismatch, PrecompiledError};
+pub use error::{Error, Exit, Mismatch, PrecompiledError};
 pub use exn_ref::ExnRef;
 pub use module::{FunctionBody, FunctionInfo, Instruction, Instructions, Module};
 pub use runtime::{

@@ -25,6 +25,7 @@ Examples:
   wasm-jit attach $! report hotness
   wasm-jit attach $! disable hotness         from here on, it costs nothing
   wasm-jit attach $! enable ./count.mm       a script, even for a program with threads
+  wasm-jit attach $! record -o app.trace     from now on, until record --stop
   wasm-jit attach $! record --from parse --calls 20 -o app.trace";
 
 const EXIT_CODES: &str = "\
@@ -74,19 +75,26 @@ enum Request {
         #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = format)]
         format: String,
     },
-    /// Records calls to a function, as wasm-jit record --from does, without a restart
+    /// Records the program from now on, or calls to a function, as wasm-jit record --from does,
+    /// without a restart
+    ///
+    /// Without --from, the recording begins with the next call of a function, and has all calls
+    /// that begin from then on: a replay cannot begin within a call. Functions that are running
+    /// now are treated as the host: what they change between two calls that they make becomes
+    /// changes by the host. When they have returned, the calls of their callers are recorded.
     ///
     /// The recording ends after these calls, with --stop, or with the program; afterwards it costs
     /// nothing.
     Record {
-        /// The function (name or index), and the number of the first recorded call, counted from
-        /// now [default: 1]
-        #[arg(long, value_name = "FUNCTION[:CALL]", required_unless_present = "stop")]
+        /// Records only calls to this function (name or index), from its CALLth call on, counted
+        /// from now [default: 1]
+        #[arg(long, value_name = "FUNCTION[:CALL]")]
         from: Option<String>,
 
-        /// Number of calls that are recorded
-        #[arg(long, value_name = "N", default_value = "1")]
-        calls: NonZeroU64,
+        /// Number of calls that are recorded; calls within them do not count [default: 1 with
+        /// --from, otherwise until --stop]
+        #[arg(long, value_name = "N")]
+        calls: Option<NonZeroU64>,
 
         /// The trace; overwritten if it exists
         #[arg(short, long, value_name = "TRACE", required_unless_present = "stop")]
@@ -122,9 +130,11 @@ impl Request {
             Self::Report { monitor, format } => {
                 format!("report {format} {}", monitor.as_deref().map(name).unwrap_or_default())
             }
-            Self::Record { from: Some(from), calls, output: Some(output), .. } => {
+            Self::Record { from, calls, output: Some(output), .. } => {
                 // The other process has another current directory.
                 let output = path::absolute(output).unwrap_or_else(|_| output.clone());
+                let all = if from.is_some() { NonZeroU64::MIN } else { NonZeroU64::MAX };
+                let (calls, from) = (calls.unwrap_or(all), from.as_deref().unwrap_or_default());
                 format!("record {calls}\t{from}\t{}", output.display())
             }
             Self::Record { .. } => "record".to_owned(),

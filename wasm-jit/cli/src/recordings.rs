@@ -134,11 +134,18 @@ impl CallsToFile {
         Ok(Self { recorder: recorder.map_err(Failure::new)?, trace: trace.to_owned() })
     }
 
+    /// Records calls of all functions.
+    fn start_all(module: &Module, calls: NonZeroU64, trace: &Path) -> Result<Self, Failure> {
+        Recorder::check(module).map_err(Failure::new)?;
+        let recorder = CallRecorder::start_all_to_file::<Host>(module, calls, create(trace)?);
+        Ok(Self { recorder: recorder.map_err(Failure::new)?, trace: trace.to_owned() })
+    }
+
     /// Ends the recording. Returns the number of calls; if there is none, removes the file, which
     /// cannot be replayed.
     fn stop(&self) -> Result<u64, Error> {
         let stopped = self.recorder.stop();
-        if let Err(Error::NotCalled { .. } | Error::FewerCalls { .. }) = stopped
+        if let Err(Error::NotCalled { .. } | Error::FewerCalls { .. } | Error::NothingCalled) = stopped
             && !is_special(&self.trace)
         {
             let _ = fs::remove_file(&self.trace);
@@ -238,8 +245,9 @@ impl AttachedRecording {
         Self { module: module.clone(), current: Mutex::default() }
     }
 
-    /// Answers `CALLS FUNCTION[:CALL] TRACE`, separated by tabs, which starts a recording, or
-    /// nothing, which ends it and returns the number of calls.
+    /// Answers `CALLS FUNCTION[:CALL] TRACE`, separated by tabs, which starts a recording (of all
+    /// functions, if the function is empty), or nothing, which ends it and returns the number of
+    /// calls.
     pub(super) fn answer(&self, request: &str) -> Result<String, String> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let fields: Vec<&str> = request.splitn(3, '\t').collect();
@@ -257,8 +265,11 @@ impl AttachedRecording {
                     return Err(format!("{trace} is a FIFO, for whose reader the program would wait"));
                 }
                 let calls: NonZeroU64 = calls.parse().map_err(|error| format!("{calls}: {error}"))?;
-                let started = wanted(&self.module, from, calls)
-                    .and_then(|calls| CallsToFile::start(&self.module, calls, trace.as_ref()));
+                let started = match from {
+                    "" => CallsToFile::start_all(&self.module, calls, trace.as_ref()),
+                    from => wanted(&self.module, from, calls)
+                        .and_then(|calls| CallsToFile::start(&self.module, calls, trace.as_ref())),
+                };
                 *current = Some(started.map_err(|failure| failure.message)?);
                 Ok(String::new())
             }

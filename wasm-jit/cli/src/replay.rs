@@ -148,7 +148,8 @@ pub(super) struct ReplayGen {
 
     /// Makes a host in JavaScript: the files replay.mjs, program.wasm, which is the program with
     /// more exports, and events.bin. Started with --check, it compares arguments and results with
-    /// the recorded ones
+    /// the recorded ones. Its exit codes: 0 the run was repeated, 1 it differs, 2 the recording
+    /// ends before the program
     #[arg(long, conflicts_with_all = ["check", "separate"])]
     javascript: bool,
 

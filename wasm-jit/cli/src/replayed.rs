@@ -99,6 +99,7 @@ fn failed(arguments: &Run, error: Error) -> Stop {
     match error.downcast_ref::<HostFailed>() {
         // Other modules, and functions of WASI that get an address outside of the memory.
         Some(HostFailed { reason: Some(Reason::Trap(_)), .. }) => Stop::Failure(trapped(arguments, &error)),
+        Some(HostFailed { reason: Some(Reason::Exit(code)), .. }) => Stop::Error(Error::host(Exit(*code))),
         Some(HostFailed { name, arguments, .. }) if name == "proc_exit" => match arguments[..] {
             [Value::I32(code)] => Stop::Error(Error::host(Exit(code))),
             _ => Stop::Error(error),
@@ -111,8 +112,8 @@ fn failed(arguments: &Run, error: Error) -> Stop {
     }
 }
 
-/// The exit whose message this is: another module has ended the program. A trace has only the
-/// message.
+/// The exit whose message this is: another module has ended the program. A trace up to version 5 of
+/// the format has only the message.
 fn exit_of(text: &str) -> Option<Exit> {
     let exit = Exit(text.rsplit(' ').next()?.parse().ok()?);
     (exit.to_string() == text).then_some(exit)

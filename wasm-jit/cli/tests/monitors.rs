@@ -278,8 +278,13 @@ fn other_processes_record_a_program() {
     let (mut child, _out) = start(&directory, &["run", "--control", "app.wat"]);
     let process = child.id().to_string();
     let attach = |arguments: &[&str]| run(&directory, &[&["attach", &process], arguments].concat());
-    for (from, trace) in [("work", "first.trace"), ("work:1000", "second.trace")] {
-        let started = attach(&["record", "--from", from, "--calls", "3", "-o", trace]);
+    for (from, trace) in [
+        (&["--from", "work"][..], "first.trace"),
+        (&["--from", "work:1000"], "second.trace"),
+        // All calls from now on: `spin` runs already.
+        (&[], "third.trace"),
+    ] {
+        let started = attach(&[&["record", "--calls", "3", "-o", trace], from].concat());
         assert!(started.status.success(), "{}", text(&started.stderr));
         let dump = || run(&directory, &["trace", "dump", trace]);
         while text(&dump().stdout).matches(" leave ").count() < 3 {}
@@ -290,6 +295,14 @@ fn other_processes_record_a_program() {
         let replayed = run(&directory, &["run", "check.wasm"]);
         assert!(replayed.status.success(), "{}", text(&replayed.stderr));
     }
+    // Until it is stopped.
+    assert!(attach(&["record", "-o", "all.trace"]).status.success());
+    let dump = || text(&run(&directory, &["trace", "dump", "all.trace"]).stdout).to_owned();
+    while dump().matches(" leave ").count() < 10 {}
+    let stopped = attach(&["record", "--stop"]);
+    let recorded = text(&stopped.stdout).strip_prefix("calls: ").map(|calls| calls.trim_end().to_owned());
+    let entered = dump().matches(" enter func=1 ").count();
+    assert_eq!(recorded, Some(entered.to_string()), "{}", text(&stopped.stderr));
     let refused = |arguments: &[&str], expected: &str| {
         let ran = attach(arguments);
         assert_eq!(ran.status.code(), Some(1));

@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use wasm_jit_replay::{Event, Reader, Reason, Writer};
 
 /// Asks for random bytes, of which it uses eight, and exits with a code.
 const PROGRAM: &str = r#"(module
@@ -185,11 +186,12 @@ fn a_difference_is_named() {
         let text = text(&run.stderr);
         assert!(text.contains("differs from the recorded run at event 8 of the trace\n"), "{text}");
     }
-    // What is recorded, and replayed in this engine only.
+    // What JavaScript does not have.
     let wide = "(module (table i64 1 funcref) (func (export \"_start\")))";
     fs::write(place.path("wide.wat"), wide).unwrap();
     place.print(&["record", "-o", "wide.trace", "wide.wat"]);
-    let line = place.fail(&["replay-gen", "wide.trace", "wide.wat", "-o", "wide.wasm"]);
+    place.print(&["replay-gen", "wide.trace", "wide.wat", "-o", "wide.wasm"]);
+    let line = place.fail(&["replay-gen", "--javascript", "wide.trace", "wide.wat", "-o", "wide"]);
     assert!(line.contains("wide.wat: cannot be replayed as a module: a table of 64 bits"), "{line}");
 }
 
@@ -565,7 +567,26 @@ fn a_replay_traps_where_the_recorded_run_did() {
     fs::write(place.path("app.wat"), host("lib", "f")).unwrap();
     let recorded = place.run(&["record", "-o", "app.trace", "--preload", "lib=lib.wat", "app.wat"]);
     let replayed = place.run(&["run", "--replay", "app.trace", "app.wat"]);
-    for output in [recorded, replayed] {
+    let dump = place.print(&["trace", "dump", "app.trace"]);
+    assert!(dump.ends_with(" fail exit 9\n"), "{dump}");
+    // Up to version 5 of the format, a trace had the message.
+    let file = fs::File::open(place.path("app.trace")).unwrap();
+    let mut writer = Writer::new(fs::File::create(place.path("old.trace")).unwrap()).unwrap();
+    for event in Reader::new(file) {
+        let event = match event.unwrap() {
+            Event::Fail { reason: Some(Reason::Exit(code)) } => {
+                Event::Fail { reason: Some(Reason::Host(format!("the program ended with exit code {code}"))) }
+            }
+            event => event,
+        };
+        writer.write(&event).unwrap();
+    }
+    writer.close().unwrap();
+    let mut old = fs::read(place.path("old.trace")).unwrap();
+    assert_eq!(std::mem::replace(&mut old[8], 5), 6, "the version");
+    fs::write(place.path("old.trace"), old).unwrap();
+    let replayed_old = place.run(&["run", "--replay", "old.trace", "app.wat"]);
+    for output in [recorded, replayed, replayed_old] {
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(9), String::new()));
     }
 }
@@ -798,15 +819,32 @@ fn a_trace_that_cannot_be_written_ends_the_program() {
         (memory (export "memory") 1)
         (func (export "_start") (loop (drop (call $random (i32.const 0) (i32.const 65536))) (br 0))))"#;
     fs::write(place.path("app.wat"), program).unwrap();
-    let command = "ulimit -f 16384; exec \"$0\" record -o full.trace app.wat";
-    let shell = Command::new("sh")
-        .args(["-c", command, env!("CARGO_BIN_EXE_wasm-jit")])
-        .current_dir(place.0.path())
-        .output()
-        .unwrap();
-    let text = text(&shell.stderr);
-    assert_eq!(shell.status.code(), Some(1), "{text}");
-    assert_eq!(text.matches("File too large").count(), 1, "{text}");
-    let lines = place.print(&["trace", "dump", "full.trace"]);
-    assert!(lines.matches(" return ").count() > 50, "{} bytes", lines.len());
+    // In units of 512 bytes. Below 4 MiB, the trace is written as a stream.
+    for (limit, returns) in [(16384, 50), (4096, 20), (1024, 5), (1, 0)] {
+        let command = format!("ulimit -f {limit}; exec \"$0\" record -o full.trace app.wat");
+        let shell = Command::new("sh")
+            .args(["-c", &command, env!("CARGO_BIN_EXE_wasm-jit")])
+            .current_dir(place.0.path())
+            .output()
+            .unwrap();
+        let error = text(&shell.stderr);
+        assert_eq!(shell.status.code(), Some(1), "{error}");
+        assert_eq!(error.matches("File too large").count(), 1, "{error}");
+        assert!(size(&place.path("full.trace")) <= limit * 512);
+        let lines = place.print(&["trace", "dump", "full.trace"]);
+        let found = lines.matches(" return ").count();
+        assert!(found >= returns, "{found} of {limit}");
+        let last = lines.lines().last().unwrap();
+        assert!(last.contains(" call import=0 ") || last.contains(" return "), "{limit}: {last:.80}");
+        let line = place.fail(&["run", "--replay", "full.trace", "app.wat"]);
+        assert!(line.contains("full.trace: the recording ends here, before the program does"), "{line}");
+    }
+    // Not even the beginning can be written.
+    let command = "ulimit -f 0; exec \"$0\" record -o none.trace app.wat";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command, env!("CARGO_BIN_EXE_wasm-jit")]).current_dir(place.0.path());
+    let shell = shell.output().unwrap();
+    let error = text(&shell.stderr);
+    assert_eq!(shell.status.code(), Some(1), "{error}");
+    assert!(error.contains("File too large") && error.lines().count() == 1, "{error}");
 }

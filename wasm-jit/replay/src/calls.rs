@@ -1,14 +1,15 @@
-//! [`CallRecorder`]: records calls to one function of a running program.
+//! [`CallRecorder`]: records calls to one function of a running program, or to all functions.
 //!
-//! 1. Probes at the function's entry and exit are activated, at any time and from any thread. A
-//!    call that is already running is not seen; recursive calls that it makes are.
+//! 1. Probes at the entry and exit of the function, or of all functions, are activated, at any time
+//!    and from any thread. A call that is already running is not seen; calls that it makes are.
 //! 2. When the first wanted call enters, the state of the instance is written (`state.rs`), and the
 //!    call as a call by the host. From here on, the store's calls are observed (`recording.rs`).
 //! 3. When this frame returns, the call in the trace also returns, and the store is no longer
-//!    observed. Recursive calls, and calls by the host in between, are part of the call.
+//!    observed. Recursive calls, and calls by the host in between, are part of the call; if all
+//!    functions are recorded, so is everything that is called within it.
 //! 4. Everything between two calls is attributed to the host: the state after the first call is
 //!    kept, and at the next entry, the differences become events.
-//! 5. After the last call, the probes are removed, and the function returns to its original code.
+//! 5. After the last call, the probes are removed, and the functions return to their original code.
 //!
 //! A call that fails, or is left by an exception, ends the recording. The probe that detects this
 //! cannot access the store, so the store's observer stays: it ignores calls, and removes itself at
@@ -54,8 +55,31 @@ pub struct Calls {
     pub number: NonZeroU64,
 }
 
-/// Records calls to a function until the chosen number of them has ended, or until it is stopped or
-/// dropped. Only one instance is recorded: the first one that makes a call that is to be recorded.
+/// The calls to record: those of a function, or of all functions.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    /// The function's index.
+    function: Option<u32>,
+    skipped: u64,
+    number: NonZeroU64,
+}
+
+impl Wanted {
+    /// Whether calls to this function are recorded.
+    fn has(self, function: u32) -> bool {
+        self.function.is_none_or(|wanted| wanted == function)
+    }
+}
+
+impl From<Calls> for Wanted {
+    fn from(Calls { function, skipped, number }: Calls) -> Self {
+        Self { function: Some(function), skipped, number }
+    }
+}
+
+/// Records calls to a function, or to all functions, until the chosen number of them has ended, or
+/// until it is stopped or dropped. Only one instance is recorded: the first one that makes a call
+/// that is to be recorded.
 #[derive(Debug)]
 pub struct CallRecorder(Shared);
 
@@ -82,7 +106,7 @@ impl CallRecorder {
         calls: Calls,
         out: impl Write + Send + 'static,
     ) -> Result<Self, Error> {
-        Self::start_with::<T>(module, calls, || Writer::new(out))
+        Self::start_with::<T>(module, calls.into(), &[checked(module, calls)?], || Writer::new(out))
     }
 
     /// As [`CallRecorder::start`], to a file: see [`Writer::to_file`].
@@ -90,26 +114,72 @@ impl CallRecorder {
     /// # Errors
     /// As [`CallRecorder::start`].
     pub fn start_to_file<T: 'static>(module: &Module, calls: Calls, file: File) -> Result<Self, Error> {
-        Self::start_with::<T>(module, calls, || Writer::to_file(file))
+        Self::start_with::<T>(module, calls.into(), &[checked(module, calls)?], || Writer::to_file(file))
+    }
+
+    /// Starts to record all calls that begin from now on. Functions that are running now are
+    /// treated as the host: what they change between two calls that they make becomes changes by
+    /// the host, and when they return, the calls of their callers are recorded. So are functions
+    /// that end in tail calls, whenever they are called. A call by a recorded function is part of
+    /// that call.
+    ///
+    /// During the recording, each function runs with two probes, and between two calls of the trace
+    /// the memories are compared with a copy of them. Otherwise as [`CallRecorder::start`].
+    ///
+    /// # Errors
+    /// As [`CallRecorder::start`].
+    pub fn start_all<T: 'static>(
+        module: &Module,
+        number: NonZeroU64,
+        out: impl Write + Send + 'static,
+    ) -> Result<Self, Error> {
+        Self::start_all_with::<T>(module, number, || Writer::new(out))
+    }
+
+    /// As [`CallRecorder::start_all`], to a file: see [`Writer::to_file`].
+    ///
+    /// # Errors
+    /// As [`CallRecorder::start`].
+    pub fn start_all_to_file<T: 'static>(
+        module: &Module,
+        number: NonZeroU64,
+        file: File,
+    ) -> Result<Self, Error> {
+        Self::start_all_with::<T>(module, number, || Writer::to_file(file))
+    }
+
+    fn start_all_with<T: 'static>(
+        module: &Module,
+        number: NonZeroU64,
+        writer: impl FnOnce() -> Result<Writer, Error>,
+    ) -> Result<Self, Error> {
+        check(module)?;
+        let indices = 0..module.functions().len() as u32;
+        let functions: Vec<_> = indices.filter_map(|index| accesses::delimited(module, index).ok()).collect();
+        if functions.is_empty() {
+            return Err(unsupported("a module without a function that returns"));
+        }
+        Self::start_with::<T>(module, Wanted { function: None, skipped: 0, number }, &functions, writer)
     }
 
     fn start_with<T: 'static>(
         module: &Module,
-        calls: Calls,
+        calls: Wanted,
+        functions: &[FunctionInfo<'_>],
         writer: impl FnOnce() -> Result<Writer, Error>,
     ) -> Result<Self, Error> {
-        let function = checked(module, calls)?;
         let shared = Shared(Arc::new(Mutex::new(Recorded::new(calls, Recording::new(module, writer()?)?))));
         let left = shared.clone();
         let watch = module.watch_unwound(move |frame| {
-            if frame.function == calls.function {
+            if calls.has(frame.function) {
                 left.lock().unwound(FrameOfThread::new(frame.frame), frame);
             }
         });
         let recorder = Self(shared.clone());
-        // A call waits at its entry until both probes are active.
+        // A call waits at its entry until all probes are active.
         let mut recorded = shared.lock();
-        let probes = accesses::make(module, &boundary::<T>(&function, &shared)).map_err(accesses::refused)?;
+        let specs: Vec<_> = functions.iter().flat_map(|function| boundary::<T>(function, &shared)).collect();
+        let probes = accesses::make(module, &specs).map_err(accesses::refused)?;
         recorded.attached = Some((probes, watch));
         drop(recorded);
         Ok(recorder)
@@ -126,19 +196,18 @@ impl CallRecorder {
     /// # Errors
     /// [`Error::Unsupported`] or [`Error::Io`] if such an error has ended the recording before;
     /// reported once. [`Error::NotCalled`] if there was no call, [`Error::FewerCalls`] if all calls
-    /// were skipped: then the trace has no run.
+    /// were skipped: then the trace has no run. [`Error::NothingCalled`] if all functions were to
+    /// be recorded, and none was called.
     pub fn stop(&self) -> Result<u64, Error> {
         let mut recorded = self.0.lock();
         recorded.finish();
         match recorded.failed.take() {
             Some(error) => Err(error),
-            None if recorded.entered == 0 => {
-                let (function, calls) = (recorded.calls.function, recorded.skipped);
-                Err(match calls {
-                    0 => Error::NotCalled { function },
-                    calls => Error::FewerCalls { function, calls },
-                })
-            }
+            None if recorded.entered == 0 => Err(match (recorded.calls.function, recorded.skipped) {
+                (None, _) => Error::NothingCalled,
+                (Some(function), 0) => Error::NotCalled { function },
+                (Some(function), calls) => Error::FewerCalls { function, calls },
+            }),
             None => Ok(recorded.entered),
         }
     }
@@ -167,7 +236,7 @@ impl FrameOfThread {
 }
 
 struct Recorded {
-    calls: Calls,
+    calls: Wanted,
     /// `None` after the end of the recording.
     recording: Option<Recording>,
     /// The instance of the first recorded call.
@@ -178,7 +247,7 @@ struct Recorded {
     skipped: u64,
     /// The number of calls that were recorded so far or have begun.
     entered: u64,
-    /// The function's outermost frame, while it is recorded.
+    /// The outermost frame of the call that is recorded.
     inside: Option<FrameOfThread>,
     /// The observer of the store, while a call is recorded.
     observer: Option<ObserverId>,
@@ -188,7 +257,7 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn new(calls: Calls, recording: Recording) -> Self {
+    fn new(calls: Wanted, recording: Recording) -> Self {
         Self {
             calls,
             recording: Some(recording),
@@ -233,11 +302,12 @@ impl Recorded {
         is_wanted
     }
 
-    /// The function is entered from outside of itself.
+    /// A function is entered, outside of recorded calls.
     fn enter(
         &mut self,
         store: &mut dyn AnyStore,
         instance: Instance,
+        function: u32,
         arguments: &[Val],
     ) -> Result<(), Error> {
         let Some(recording) = &mut self.recording else { return Ok(()) };
@@ -250,7 +320,7 @@ impl Recorded {
                 known.write_changes(store, instance, &functions, &mut |event| out.write(&event))?;
             }
         }
-        recording.out.write(&Event::Enter { function: self.calls.function, arguments })?;
+        recording.out.write(&Event::Enter { function, arguments })?;
         self.instance = Some(instance);
         self.entered += 1;
         recording.begin(store, instance)?;
@@ -312,10 +382,10 @@ impl Shared {
     }
 
     /// A probe at the entry fires.
-    fn entered<T: 'static>(&self, frame: &mut Frame<'_>, parameters: u32) {
+    fn entered<T: 'static>(&self, frame: &mut Frame<'_>, function: u32, parameters: u32) {
         let mut recorded = self.lock();
         if recorded.is_wanted(frame.instance()) {
-            let begun = self.begin::<T>(&mut recorded, frame, parameters);
+            let begun = self.begin::<T>(&mut recorded, frame, function, parameters);
             recorded.end_if_failed(begun);
         }
     }
@@ -324,6 +394,7 @@ impl Shared {
         &self,
         recorded: &mut Recorded,
         frame: &mut Frame<'_>,
+        function: u32,
         parameters: u32,
     ) -> Result<(), Error> {
         let (instance, number) = (frame.instance(), frame.number());
@@ -334,7 +405,7 @@ impl Shared {
         // functions.
         recorded.observer = Some(store.observe_calls(Arc::new(self.clone()))?);
         recorded.inside = Some(FrameOfThread::new(number));
-        let entered = recorded.enter(&mut store, instance, &arguments);
+        let entered = recorded.enter(&mut store, instance, function, &arguments);
         if entered.is_err() {
             recorded.end_observation(&mut store);
         }
@@ -441,9 +512,9 @@ fn end<T: 'static>(recorded: &mut Recorded, frame: &mut Frame<'_>, results: u32)
 /// Probes that pass the arguments and the results of the function.
 fn boundary<T: 'static>(function: &FunctionInfo<'_>, shared: &Shared) -> Vec<ProbeSpec> {
     let (parameters, results) = (function.ty().params().len() as u32, function.ty().results().len() as u32);
-    let (entered, left) = (shared.clone(), shared.clone());
+    let (index, entered, left) = (function.index(), shared.clone(), shared.clone());
     let at_entry = GenericFn::new(move |frame| {
-        entered.entered::<T>(frame, parameters);
+        entered.entered::<T>(frame, index, parameters);
         Ok(())
     });
     let at_exit = GenericFn::new(move |frame| {
@@ -452,7 +523,7 @@ fn boundary<T: 'static>(function: &FunctionInfo<'_>, shared: &Shared) -> Vec<Pro
     });
     [(Place::Entry, at_entry), (Place::Exit, at_exit)]
         .map(|(place, closure)| ProbeSpec {
-            location: Location { function: function.index(), place },
+            location: Location { function: index, place },
             kind: Kind::Generic(closure),
         })
         .into()

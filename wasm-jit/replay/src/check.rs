@@ -18,7 +18,6 @@ pub(crate) fn check(module: &Module) -> Result<(), Error> {
             ExternType::Func(_) | ExternType::Global(_) | ExternType::Tag(_) => continue,
             ExternType::Memory(ty) if !ty.is_shared() => continue,
             ExternType::Memory(_) => "a shared memory".to_owned(),
-            ExternType::Table(ty) if ty.is_64() => "a table of 64 bits".to_owned(),
             ExternType::Table(ty) if has_recorded_form(ty.element()) => continue,
             ExternType::Table(ty) => format!("a table of {}", ty.element()),
         };

@@ -83,6 +83,9 @@ pub enum Error {
         /// The number of calls.
         calls: u64,
     },
+    /// The run has no calls.
+    #[error("nothing was recorded: no function was called")]
+    NothingCalled,
     /// The module is not valid.
     #[error("{0}")]
     Module(#[from] wasm_jit::wasmparser::BinaryReaderError),

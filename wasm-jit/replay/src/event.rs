@@ -6,6 +6,7 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
+use wasm_jit::Exit;
 
 use super::value::{Type, Value};
 
@@ -168,6 +169,9 @@ pub enum Reason {
     Interrupted,
     /// An error of the host: the first line of its message.
     Host(String),
+    /// The host has ended the program, with this exit code ([`Exit`](wasm_jit::Exit)). In traces up
+    /// to version 5 of the format, this is a [`Reason::Host`].
+    Exit(i32),
 }
 
 /// Maximum length of a message, in bytes.
@@ -177,6 +181,9 @@ impl Reason {
     /// The reason for a call that ended with this error, in a recording that began with this amount
     /// of fuel.
     pub(crate) fn of(error: &wasm_jit::Error, fuel: Option<u64>) -> Self {
+        if let Some(Exit(code)) = error.downcast_ref() {
+            return Self::Exit(*code);
+        }
         match error.trap() {
             Some(trap) => Self::of_trap(trap, fuel),
             None => {
@@ -210,6 +217,7 @@ impl fmt::Display for Reason {
             Self::Fuel(amount) => write!(f, "all fuel consumed, {amount} units"),
             Self::Interrupted => f.write_str("interrupted"),
             Self::Host(text) => write!(f, "host: {text}"),
+            Self::Exit(code) => write!(f, "exit {code}"),
         }
     }
 }
@@ -473,6 +481,10 @@ fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
+fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
 fn put_maximum(out: &mut Vec<u8>, maximum: Option<u64>) {
     out.push(maximum.is_some().into());
     maximum.iter().for_each(|maximum| put(out, *maximum));
@@ -490,7 +502,6 @@ fn put_types(out: &mut Vec<u8>, types: &[Type]) {
 }
 
 fn put_value(out: &mut Vec<u8>, value: &Value) {
-    let zigzag = |value: i64| ((value << 1) ^ (value >> 63)) as u64;
     match *value {
         Value::I32(value) => {
             out.push(0);
@@ -516,7 +527,11 @@ fn put_value(out: &mut Vec<u8>, value: &Value) {
             out.push(5);
             put(out, index.map_or(0, |index| u64::from(index) + 1));
         }
-        Value::NullExtern => out.push(6),
+        Value::Extern(None) => out.push(6),
+        Value::Extern(Some(number)) => {
+            out.push(7);
+            put(out, number.into());
+        }
     }
 }
 
@@ -530,6 +545,10 @@ fn put_reason(out: &mut Vec<u8>, reason: &Reason) {
         }
         Reason::Interrupted => out.push(2),
         Reason::Host(text) => put_text(out, 3, text),
+        Reason::Exit(code) => {
+            out.push(4);
+            put(out, zigzag((*code).into()));
+        }
     }
 }
 
@@ -588,15 +607,20 @@ impl<'a> Encoded<'a, '_> {
         self.u64().map(|value| (value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
+    fn i32(&mut self) -> Result<i32, &'static str> {
+        i32::try_from(self.i64()?).map_err(|_| "a number that is too large")
+    }
+
     fn value(&mut self) -> Result<Value, &'static str> {
         Ok(match self.byte()? {
-            0 => Value::I32(i32::try_from(self.i64()?).map_err(|_| "a number that is too large")?),
+            0 => Value::I32(self.i32()?),
             1 => Value::I64(self.i64()?),
             2 => Value::F32(u32::from_le_bytes(self.array()?)),
             3 => Value::F64(u64::from_le_bytes(self.array()?)),
             4 => Value::V128(u128::from_le_bytes(self.array()?)),
             5 => Value::Func(self.u32()?.checked_sub(1)),
-            6 => Value::NullExtern,
+            6 => Value::Extern(None),
+            7 => Value::Extern(Some(self.u32()?)),
             _ => return Err("an unknown type of value"),
         })
     }
@@ -607,6 +631,7 @@ impl<'a> Encoded<'a, '_> {
             1 => Reason::Fuel(self.u64()?),
             2 => Reason::Interrupted,
             3 => Reason::Host(self.text()?),
+            4 => Reason::Exit(self.i32()?),
             _ => return Err("an unknown reason of a failure"),
         })
     }

@@ -19,7 +19,7 @@ pub(crate) fn unwound(left: UnwoundFrame<'_>, fuel: Option<u64>) -> Option<Event
     let Some(exception) = left.exception() else {
         return Some(Event::Fail { reason: left.trap().map(|trap| Reason::of_trap(trap, fuel)) });
     };
-    let value = |field: Option<_>| Value::of(&field?, |_| None);
+    let value = |field: Option<_>| Value::of(&field?, |_| None, |_| None);
     let values = exception.fields.into_iter().map(value).collect::<Option<_>>()?;
     Some(Event::Throw(Exception { tag: exception.tag?, values }))
 }

@@ -1,15 +1,20 @@
-//! [`Functions`]: functions that the recorded module does not have, as represented in a trace.
+//! [`Functions`]: functions that the recorded module does not have, and host values, as represented
+//! in a trace.
 //!
 //! References to functions reach an instance as arguments and results, in tables and in globals. A
 //! reference to a function that its module neither defines nor imports, such as a function of
 //! another instance, has a number beyond the indices of the module's functions. An
 //! [`Event::Function`] declares its type before its first use. The program calls it as it calls an
 //! import. In a replay, it is a host function.
+//!
+//! A host value (`externref`) has a number from its first use on; the program can only pass it
+//! along. It is kept until the end of the recording, so that no other value gets its identity. In a
+//! replay, another host value takes its place.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wasm_jit::{Func, FuncId, FuncType, Global, Instance, Module, Val};
+use wasm_jit::{AnyRef, ExternRef, Func, FuncId, FuncType, Global, Instance, Module, Val};
 
 use super::any_store::AnyStore;
 use super::error::{Error, unsupported};
@@ -21,19 +26,22 @@ use super::value::{Type, Value};
 #[derive(Clone, Debug)]
 pub(crate) struct Functions(Arc<Mutex<Others>>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Others {
     /// The number of functions of the module, including imported ones.
     own: u32,
     numbers: HashMap<FuncId, u32>,
     /// Events for functions that have no event yet.
     undeclared: Vec<Event>,
+    hosts: HashMap<ExternRef, u32>,
+    /// The host values that a replay has made.
+    made: HashMap<u32, ExternRef>,
 }
 
 impl Functions {
     pub(crate) fn new(module: &Module) -> Self {
         let own = module.functions().len() as u32;
-        Self(Arc::new(Mutex::new(Others { own, numbers: HashMap::new(), undeclared: Vec::new() })))
+        Self(Arc::new(Mutex::new(Others { own, ..Others::default() })))
     }
 
     /// The number of functions of the module.
@@ -69,6 +77,25 @@ impl Functions {
         self.lock().numbers.insert(store.func_id(func), number);
     }
 
+    /// The number of a host value; a new one gets the next number. `None` for an object of a
+    /// program, which is no host value.
+    fn number_of_host(&self, value: &ExternRef) -> Option<u32> {
+        if value.data().is::<AnyRef>() {
+            return None;
+        }
+        let hosts = &mut self.lock().hosts;
+        let next = u32::try_from(hosts.len()).ok()?;
+        Some(*hosts.entry(value.clone()).or_insert(next))
+    }
+
+    /// The host value with this number in a replay.
+    pub(crate) fn host(&self, number: u32) -> ExternRef {
+        let Others { hosts, made, .. } = &mut *self.lock();
+        let value = made.entry(number).or_insert_with(|| ExternRef::new(()));
+        hosts.insert(value.clone(), number);
+        value.clone()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Others> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,7 +113,7 @@ pub(crate) fn in_instance(
     functions: &Functions,
     store: &dyn AnyStore,
 ) -> Option<Value> {
-    Value::of(value, |func| functions.number(func, instance, store))
+    Value::of(value, |func| functions.number(func, instance, store), |value| functions.number_of_host(value))
 }
 
 /// The value of a global, if it can be recorded.
@@ -133,6 +160,7 @@ pub(crate) fn recorded(
 ) -> Result<Value, Error> {
     in_instance(value, instance, functions, store).ok_or_else(|| match value {
         Val::FuncRef(_) => unsupported("a reference to a function of another module, of a type of its own"),
+        Val::ExternRef(_) => unsupported("a reference (externref) to an object of the program"),
         _ => unsupported(format!("a reference ({}) to what is not the module's", value.ty())),
     })
 }

@@ -6,8 +6,8 @@
 //!    trace the calls in both directions, including nested ones, their arguments and results, the
 //!    exceptions with which they end, and what the host has changed in memories, tables and globals
 //!    before the program continues. A trace of an instance that ran before begins with its state
-//!    (`state.rs`). A [`CallRecorder`] does the same for some calls to one function, even within a
-//!    call that is already running (`calls.rs`).
+//!    (`state.rs`). A [`CallRecorder`] does the same for some calls to one function, or for all
+//!    calls from a moment on, even within a call that is already running (`calls.rs`).
 //! 2. A trace is a sequence of [`Event`]s (`event.rs`) in a compressed file (`trace/`): if its
 //!    writer was killed, it is readable up to the last call or return in either direction. All
 //!    values are stored as bits.
@@ -86,9 +86,9 @@
 //!
 //! # In the middle of a run
 //! A recording that begins or ends in the middle of a run does not affect the program before and
-//! after: during the recording, the store has an observer, and the function of a [`CallRecorder`]
-//! has two probes. The snapshot contains the nonzero bytes of memories, the non-null elements of
-//! tables, all mutable globals, and which segments were dropped. A replay starts with empty
+//! after: during the recording, the store has an observer, and the functions of a [`CallRecorder`]
+//! have two probes each. The snapshot contains the nonzero bytes of memories, the non-null elements
+//! of tables, all mutable globals, and which segments were dropped. A replay starts with empty
 //! memories and tables instead of the module's segments, restores this state when it is
 //! instantiated, and does not call the start function.
 //!
@@ -114,6 +114,14 @@
 //! example in a table that it shares with others, the function has a number in the trace and an
 //! [`Event::Function`] with its type (`functions.rs`). In a replay it is a host function.
 //!
+//! # Host values
+//! A reference to a host value (`externref`) is a number in the trace ([`Value::Extern`]): equal
+//! numbers stand for the same value, of which the program can see no more. The recording keeps each
+//! value until its end. In a replay, other values take their place: in a generated module,
+//! references to integers (`i31ref`), and in a JavaScript host, objects. [`generate`] and
+//! [`separate()`] refuse programs that use `any.convert_extern` and get such references, since they
+//! could see the difference.
+//!
 //! # Not supported
 //! [`Error::Unsupported`] names the feature. Refused before the program runs:
 //!
@@ -125,7 +133,7 @@
 //!
 //! Refused when they occur:
 //!
-//! * references to host values and to objects;
+//! * references to objects, also as `externref`;
 //! * references to functions of other instances whose types mention types other than numbers,
 //!   vectors, `funcref` and `externref`, or are declared as subtypes or in a group with others.
 //!

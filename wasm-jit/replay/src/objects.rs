@@ -5,7 +5,7 @@
 //! objects in a replay would have the contents that initializers gave them.
 
 use wasm_jit::wasmparser::{ConstExpr, ElementItems, Operator, Parser, Payload, TableInit};
-use wasm_jit::{Instance, Mutability, Val};
+use wasm_jit::{AnyRef, Instance, Mutability, Val};
 
 use super::any_store::AnyStore;
 use super::error::{Error, unsupported};
@@ -48,7 +48,7 @@ pub(crate) fn refuse(store: &mut dyn AnyStore, instance: Instance) -> Result<(),
 fn is_object(value: &Val) -> bool {
     match value {
         Val::AnyRef(Some(value)) => value.as_i31().is_none(),
-        Val::ExternRef(value) => value.is_some(),
+        Val::ExternRef(Some(value)) => value.data().is::<AnyRef>(),
         _ => false,
     }
 }

@@ -299,8 +299,11 @@ fn table<R: Read, O: Observer>(store: &mut Store<Run<R, O>>, ty: &TableType) -> 
     let Some(Event::ImportTable { elements, maximum, .. }) = store.data_mut().next()? else {
         return Err(store.data().mismatch("the program imports a table"));
     };
-    let made = small(elements, maximum);
-    let made = made.map(|(elements, maximum)| TableType::new(ty.element(), elements, maximum));
+    let made = match ty.is_64() {
+        true => Some(TableType::new64(ty.element(), elements, maximum)),
+        false => small(elements, maximum)
+            .map(|(elements, maximum)| TableType::new(ty.element(), elements, maximum)),
+    };
     let made = made.ok_or_else(|| store.data().mismatch("a size that no such table has"))?;
     let null = Val::default_for_ty(ValType::Ref(ty.element()));
     Ok(Table::new(&mut *store, made, null)?)
@@ -624,7 +627,7 @@ fn val<R: Read + 'static, O: Observer>(
             let func = instance.and_then(|instance| instance.func(store.as_context(), index));
             Val::FuncRef(Some(func.ok_or_else(|| store.data().mismatch("there is no such function"))?))
         }
-        Value::NullExtern => Val::ExternRef(None),
+        Value::Extern(number) => Val::ExternRef(number.map(|number| store.data().functions.host(number))),
     })
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::any_store::AnyStore;
 use serde::{Serialize, Serializer};
-use wasm_jit::{Global, Instance, Mutability, Val, ValType};
+use wasm_jit::{ExternRef, Func, Global, Instance, Mutability, Val, ValType};
 
 /// The type of a value in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -54,7 +54,8 @@ impl fmt::Display for Type {
     }
 }
 
-/// A value: the bits of a number or vector, or the index of a function in the module.
+/// A value: the bits of a number or vector, the index of a function in the module, or the number of
+/// a host value.
 ///
 /// Serialized as a map with its type: `{"i32": -1}`. JSON readers round large numbers, so 64-bit
 /// integers and vectors are text, as in `{"i64": "-1"}`; floats and vectors are in hexadecimal
@@ -78,14 +79,14 @@ pub enum Value {
     /// A function, or null. Numbers beyond the indices of the module's functions stand for
     /// [functions](crate::Event::Function) that it does not have.
     Func(Option<u32>),
-    /// The null reference to a host value.
-    NullExtern,
+    /// A host value, or null. Equal numbers stand for the same value.
+    Extern(Option<u32>),
 }
 
 impl Value {
     /// Whether it is a null reference.
     pub(crate) fn is_null(self) -> bool {
-        matches!(self, Self::Func(None) | Self::NullExtern)
+        matches!(self, Self::Func(None) | Self::Extern(None))
     }
 
     /// The most general type of such values.
@@ -97,17 +98,22 @@ impl Value {
             Self::F64(_) => Type::F64,
             Self::V128(_) => Type::V128,
             Self::Func(_) => Type::Func,
-            Self::NullExtern => Type::Extern,
+            Self::Extern(_) => Type::Extern,
         }
     }
 
-    /// The recorded value; `None` for a reference to a host value, to an exception, or to a
-    /// function without a number.
-    pub(crate) fn of(value: &Val, index: impl FnOnce(&wasm_jit::Func) -> Option<u32>) -> Option<Self> {
+    /// The recorded value; `None` for a reference to an object or an exception, or to a function or
+    /// host value without a number.
+    pub(crate) fn of(
+        value: &Val,
+        index: impl FnOnce(&Func) -> Option<u32>,
+        host: impl FnOnce(&ExternRef) -> Option<u32>,
+    ) -> Option<Self> {
         match value {
             Val::FuncRef(None) => Some(Self::Func(None)),
             Val::FuncRef(Some(func)) => Some(Self::Func(Some(index(func)?))),
-            Val::ExternRef(None) => Some(Self::NullExtern),
+            Val::ExternRef(None) => Some(Self::Extern(None)),
+            Val::ExternRef(Some(value)) => Some(Self::Extern(Some(host(value)?))),
             value => Self::of_number(value),
         }
     }
@@ -147,7 +153,8 @@ impl fmt::Display for Value {
             Self::V128(bits) => write!(f, "v128:{bits:#034x}"),
             Self::Func(Some(index)) => write!(f, "func:{index}"),
             Self::Func(None) => f.write_str("func:null"),
-            Self::NullExtern => f.write_str("extern:null"),
+            Self::Extern(Some(number)) => write!(f, "extern:{number}"),
+            Self::Extern(None) => f.write_str("extern:null"),
         }
     }
 }

@@ -8,12 +8,13 @@
 use std::any::Any;
 use std::collections::HashSet;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use wasm_jit_codegen::objects::{HOST_BIT, NO_OBJECT};
 
 /// A host value, which WebAssembly can hold and pass along, but not inspect. A clone refers to the
-/// same value.
+/// same value; references to the same value are equal.
 #[derive(Clone)]
 pub struct ExternRef(Arc<HostValue<dyn Any + Send + Sync>>);
 
@@ -52,6 +53,20 @@ impl ExternRef {
     /// Whether both refer to the same host value.
     pub fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl PartialEq for ExternRef {
+    fn eq(&self, other: &Self) -> bool {
+        self.same(other)
+    }
+}
+
+impl Eq for ExternRef {}
+
+impl Hash for ExternRef {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).cast::<()>().hash(state);
     }
 }
 

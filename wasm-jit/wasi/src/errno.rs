@@ -13,13 +13,8 @@ pub(crate) enum Failure {
     /// The program passed an address that is not in its memory: it traps.
     OutOfBounds { address: u32, length: u64 },
     /// The program ends itself.
-    Exit(Exit),
+    Exit(wasm_jit::Exit),
 }
-
-/// The program ended itself with `proc_exit`; the number is its exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the program ended with exit code {0}")]
-pub struct Exit(pub i32);
 
 impl From<Errno> for Failure {
     fn from(errno: Errno) -> Self {

@@ -55,6 +55,6 @@ mod types;
 
 pub use builder::WasiCtxBuilder;
 pub use context::WasiCtx;
-pub use errno::Exit;
 pub use linker::add_to_linker;
 pub use stream::OutputPipe;
+pub use wasm_jit::Exit;

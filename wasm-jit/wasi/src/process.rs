@@ -1,7 +1,9 @@
 //! `proc_exit`, `proc_raise`, `sched_yield`.
 
 use super::context::WasiCtx;
-use super::errno::{Errno, Exit, Failure, Outcome};
+use wasm_jit::Exit;
+
+use super::errno::{Errno, Failure, Outcome};
 use super::memory::GuestMemory;
 
 impl WasiCtx {

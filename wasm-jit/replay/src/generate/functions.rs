@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 
 use wasm_encoder::{
-    BlockType, CodeSection, Function, FunctionSection, HeapType, Ieee32, Ieee64, InstructionSink, ValType,
+    AbstractHeapType, BlockType, CodeSection, Function, FunctionSection, HeapType, Ieee32, Ieee64,
+    InstructionSink, ValType,
 };
 use wasm_jit::wasmparser as wp;
 
@@ -366,10 +367,11 @@ impl<'a> Functions<'a> {
                 }
                 Action::GrowTable { table, elements, null } => {
                     self.constant(code, *null);
-                    code.i32_const(*elements as i32).table_grow(*table).drop();
+                    self.index(code, *table, *elements);
+                    code.table_grow(*table).drop();
                 }
                 Action::SetElement { table, element, value } => {
-                    code.i32_const(*element as i32);
+                    self.index(code, *table, *element);
                     self.constant(code, *value);
                     code.table_set(*table);
                 }
@@ -434,6 +436,14 @@ impl<'a> Functions<'a> {
         };
     }
 
+    /// A table index or number of elements.
+    fn index(&self, code: &mut InstructionSink<'_>, table: u32, value: u64) {
+        match self.program.tables[table as usize].table64 {
+            true => code.i64_const(value as i64),
+            false => code.i32_const(value as u32 as i32),
+        };
+    }
+
     /// Compares the top operand with a recorded value, bit by bit; for functions, compares only
     /// whether they are null.
     fn compare(&self, code: &mut InstructionSink<'_>, value: &Value, event: u64) {
@@ -444,7 +454,13 @@ impl<'a> Functions<'a> {
             Value::F64(bits) => code.i64_reinterpret_f64().i64_const(bits as i64).i64_ne(),
             Value::V128(bits) => code.v128_const(bits as i128).i8x16_ne().v128_any_true(),
             Value::Func(Some(_)) => code.ref_is_null(),
-            Value::Func(None) | Value::NullExtern => code.ref_is_null().i32_eqz(),
+            Value::Func(None) | Value::Extern(None) => code.ref_is_null().i32_eqz(),
+            // In a replay, there are only references that can be compared.
+            Value::Extern(Some(number)) => {
+                let equals = HeapType::Abstract { shared: false, ty: AbstractHeapType::Eq };
+                code.any_convert_extern().ref_cast_nullable(equals);
+                code.i32_const(number as i32).ref_i31().ref_eq().i32_eqz()
+            }
         };
         code.if_(BlockType::Empty);
         self.differs(code, event as i32);
@@ -511,6 +527,8 @@ pub(super) fn constant(code: &mut InstructionSink<'_>, value: Value) {
         Value::V128(bits) => code.v128_const(bits as i128),
         Value::Func(Some(index)) => code.ref_func(index),
         Value::Func(None) => code.ref_null(HeapType::FUNC),
-        Value::NullExtern => code.ref_null(HeapType::EXTERN),
+        // A host value that any engine with garbage collection has.
+        Value::Extern(Some(number)) => code.i32_const(number as i32).ref_i31().extern_convert_any(),
+        Value::Extern(None) => code.ref_null(HeapType::EXTERN),
     };
 }

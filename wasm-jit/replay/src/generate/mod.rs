@@ -66,15 +66,18 @@ const REPORT: [&str; 4] = [DIFFERENCE, POSITION, LAST, INCOMPLETE];
 /// Where a host function failed (for example by ending the process), the replay traps. Where it
 /// threw an exception, so does the replay, and `_start` catches what the host got. Takes memory in
 /// proportion to the trace. Replays of exceptions between program and host need an engine with
-/// `try_table`, and so do replays with checks of programs that use it themselves.
+/// `try_table`, and so do replays with checks of programs that use it themselves. References to
+/// host values become references to small integers (`i31ref`), so these replays need an engine with
+/// garbage collection.
 ///
 /// # Errors
 /// [`Error::Damaged`], [`Error::OtherModule`], [`Error::Mismatch`], [`Error::Module`],
-/// [`Error::NotGenerated`] for a program that only this engine can replay, such as one with a
-/// 64-bit table.
+/// [`Error::NotGenerated`] for a program that only this engine can replay, such as one that uses
+/// `any.convert_extern` and gets references to host values.
 pub fn generate(program: &[u8], trace: impl Read, check: bool) -> Result<Vec<u8>, Error> {
     let original = Program::parse(program)?;
     let script = Script::read(program, &original, trace, |_| Ok(()))?;
+    script.check_host_values(program)?;
     let indices = Indices::inside(&original, &script);
     module::assemble(&original, &script, Functions::of(&original, &script, check, indices))
 }

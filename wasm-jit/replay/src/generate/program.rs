@@ -68,8 +68,8 @@ pub(super) struct Program {
     /// Number of imported globals.
     pub(super) imported_globals: u32,
     pub(super) exports: Vec<(String, wp::ExternalKind, u32)>,
-    /// The element types of all tables. Here and below, imported ones come first.
-    pub(super) tables: Vec<wp::RefType>,
+    /// The types of all tables. Here and below, imported ones come first.
+    pub(super) tables: Vec<wp::TableType>,
     pub(super) memories: Vec<wp::MemoryType>,
     pub(super) globals: Vec<wp::GlobalType>,
     /// The types of all tags.
@@ -127,7 +127,7 @@ impl Program {
                             wp::ExternalKind::Global
                         }
                         wp::TypeRef::Table(ty) => {
-                            self.add_table(&ty)?;
+                            self.tables.push(ty);
                             self.imported_tables.push(ty);
                             wp::ExternalKind::Table
                         }
@@ -150,7 +150,7 @@ impl Program {
             }
             wp::Payload::TableSection(tables) => {
                 for table in tables {
-                    self.add_table(&table?.ty)?;
+                    self.tables.push(table?.ty);
                 }
             }
             wp::Payload::MemorySection(memories) => {
@@ -184,14 +184,6 @@ impl Program {
             }
             _ => {}
         }
-        Ok(())
-    }
-
-    fn add_table(&mut self, ty: &wp::TableType) -> Result<(), Error> {
-        if ty.table64 {
-            return Err(not_generated("a table of 64 bits"));
-        }
-        self.tables.push(ty.element_type);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::io::Read;
 use wasm_jit::wasmparser as wp;
 
 use super::program::{DATA, ELEMENTS, Program};
-use crate::error::Error;
+use crate::error::{Error, not_generated};
 use crate::event::{Event, Exception};
 use crate::stops::Events;
 use crate::value::{Type, Value};
@@ -22,9 +22,9 @@ pub(super) enum Action {
     /// Sets a global.
     SetGlobal { global: u32, value: Value },
     /// Adds null elements to a table.
-    GrowTable { table: u32, elements: u32, null: Value },
+    GrowTable { table: u32, elements: u64, null: Value },
     /// Sets an element of a table.
-    SetElement { table: u32, element: u32, value: Value },
+    SetElement { table: u32, element: u64, value: Value },
     /// Makes a data segment empty.
     DropData { segment: u32 },
     /// Makes an element segment empty.
@@ -111,6 +111,8 @@ pub(super) struct Script {
     pub(super) other_tags: BTreeMap<u32, Vec<Value>>,
     /// Functions that are referenced.
     pub(super) references: BTreeSet<u32>,
+    /// Whether there are references to host values.
+    pub(super) has_host_values: bool,
     /// The number of events.
     pub(super) events: u64,
     /// The number of the last event that a replay reaches.
@@ -190,6 +192,61 @@ impl Script {
         }
         Ok(events.script)
     }
+}
+
+impl Script {
+    /// Refuses references to host values in a program that may find out what they are: in a module,
+    /// they are references to integers.
+    pub(super) fn check_host_values(&self, binary: &[u8]) -> Result<(), Error> {
+        if self.has_host_values && converts_host_values(binary)? {
+            return Err(not_generated("a reference to a host value, which `any.convert_extern` converts,"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a module has an instruction that makes a value of type `any` from a host value.
+fn converts_host_values(binary: &[u8]) -> Result<bool, Error> {
+    let is_one = |operator: &wp::Operator<'_>| matches!(operator, wp::Operator::AnyConvertExtern);
+    let has_one = |initializer: wp::ConstExpr<'_>| {
+        let operators = initializer.get_operators_reader().into_iter();
+        operators.collect::<Result<Vec<_>, _>>().map(|operators| operators.iter().any(is_one))
+    };
+    for payload in wp::Parser::new(0).parse_all(binary) {
+        let converts = match payload? {
+            wp::Payload::CodeSectionEntry(body) => {
+                let operators = body.get_operators_reader()?.into_iter();
+                operators.collect::<Result<Vec<_>, _>>()?.iter().any(is_one)
+            }
+            wp::Payload::GlobalSection(globals) => {
+                let globals = globals.into_iter().map(|global| has_one(global?.init_expr));
+                globals.collect::<Result<Vec<_>, _>>()?.contains(&true)
+            }
+            wp::Payload::TableSection(tables) => {
+                let tables = tables.into_iter().map(|table| match table?.init {
+                    wp::TableInit::Expr(initializer) => has_one(initializer),
+                    wp::TableInit::RefNull => Ok(false),
+                });
+                tables.collect::<Result<Vec<_>, _>>()?.contains(&true)
+            }
+            wp::Payload::ElementSection(segments) => {
+                let mut converts = false;
+                for segment in segments {
+                    if let wp::ElementItems::Expressions(_, initializers) = segment?.items {
+                        for initializer in initializers {
+                            converts |= has_one(initializer?)?;
+                        }
+                    }
+                }
+                converts
+            }
+            _ => false,
+        };
+        if converts {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 impl Reading<'_> {
@@ -332,7 +389,8 @@ impl Reading<'_> {
         let is_next = table as usize == self.script.tables.len();
         let ty = self.program.imported_tables.get(table as usize).filter(|_| is_next);
         let ty = ty.ok_or("there is no such imported table")?;
-        self.script.tables.push(ImportedSize::new(ty.initial, elements, maximum, u32::MAX.into())?);
+        let limit = if ty.table64 { u64::MAX } else { u32::MAX.into() };
+        self.script.tables.push(ImportedSize::new(ty.initial, elements, maximum, limit)?);
         Ok(())
     }
 
@@ -400,18 +458,22 @@ impl Reading<'_> {
             }
             Event::GrowTable { table, elements } => {
                 let ty = *self.program.tables.get(table as usize).ok_or("there is no such table")?;
-                let elements = u32::try_from(elements).map_err(|_| "a table that cannot grow so much")?;
-                let null = match ty {
+                if !ty.table64 && elements > u32::MAX.into() {
+                    return Err("a table that cannot grow so much");
+                }
+                let null = match ty.element_type {
                     wp::RefType::FUNCREF => Value::Func(None),
-                    wp::RefType::EXTERNREF => Value::NullExtern,
+                    wp::RefType::EXTERNREF => Value::Extern(None),
                     _ => return Err("a table of another type"),
                 };
                 Ok(Action::GrowTable { table, elements, null })
             }
             Event::SetElement { table, element, value } => {
                 let ty = *self.program.tables.get(table as usize).ok_or("there is no such table")?;
-                let element = u32::try_from(element).map_err(|_| "an element that is not in the table")?;
-                self.check(&[value], &[wp::ValType::Ref(ty)])?;
+                if !ty.table64 && element > u32::MAX.into() {
+                    return Err("an element that is not in the table");
+                }
+                self.check(&[value], &[wp::ValType::Ref(ty.element_type)])?;
                 Ok(Action::SetElement { table, element, value })
             }
             Event::DropData { segment } => {
@@ -454,9 +516,7 @@ impl Reading<'_> {
 
     /// Checks that the values have these types.
     fn check(&mut self, values: &[Value], types: &[wp::ValType]) -> Result<(), &'static str> {
-        if values.len() != types.len()
-            || values.iter().zip(types).any(|(value, ty)| parsed_type(value.ty()) != *ty)
-        {
+        if values.len() != types.len() || values.iter().zip(types).any(|(value, ty)| !fits(*value, *ty)) {
             return Err("values of other types");
         }
         for value in values {
@@ -467,9 +527,24 @@ impl Reading<'_> {
                 }
                 self.script.references.insert(*function);
             }
+            if let Value::Extern(Some(number)) = value {
+                if *number > i32::MAX as u32 {
+                    return Err("more host values than can be numbered");
+                }
+                self.script.has_host_values = true;
+            }
         }
         Ok(())
     }
+}
+
+/// Whether a value has this type, which may exclude null.
+fn fits(value: Value, ty: wp::ValType) -> bool {
+    let ty = match ty {
+        wp::ValType::Ref(reference) if !value.is_null() => wp::ValType::Ref(reference.nullable()),
+        ty => ty,
+    };
+    parsed_type(value.ty()) == ty
 }
 
 pub(super) fn parsed_type(ty: Type) -> wp::ValType {

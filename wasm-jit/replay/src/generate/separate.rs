@@ -57,6 +57,7 @@ pub fn separate(program: &[u8], trace: impl Read, check: bool) -> Result<Separat
         used.add(event, &original);
         Ok(())
     })?;
+    script.check_host_values(program)?;
     Ok(Separate {
         imports: imports(&original, &script)?,
         program: exports::program(&original, &script, &used)?,
@@ -194,8 +195,8 @@ fn imports_of_host(program: &Program, used: &Used) -> Result<ImportSection, Erro
         imports.import(PROGRAM, &exports::name("memory", index), ty);
     }
     for (index, ty) in (0..).zip(&program.tables) {
-        let element_type = RefType::try_from(*ty).map_err(initializers::unknown)?;
-        let ty = TableType { element_type, table64: false, minimum: 0, maximum: None, shared: false };
+        let ty = TableType::try_from(*ty).map_err(initializers::unknown)?;
+        let ty = TableType { minimum: 0, maximum: None, ..ty };
         imports.import(PROGRAM, &exports::name("table", index), ty);
     }
     for (index, ty) in (0..).zip(&program.globals) {

@@ -31,8 +31,9 @@ const MAGIC: [u8; 8] = *b"\0wjtrace";
 
 /// The version of the format. Version 1 lacks [`Event::Snapshot`], [`Event::DropData`] and
 /// [`Event::DropElements`], version 2 lacks [`Event::Throw`], version 3 lacks [`Event::Function`],
-/// version 4 lacks blocks and reasons in [`Event::Fail`].
-const VERSION: u32 = 5;
+/// version 4 lacks blocks and reasons in [`Event::Fail`], version 5 lacks host values and
+/// [`Reason::Exit`](crate::Reason::Exit).
+const VERSION: u32 = 6;
 
 /// The length of the head in bytes, since version 5.
 const HEAD: u64 = 24;
@@ -60,7 +61,7 @@ fn head(kind: u32, end: u64) -> Vec<u8> {
 pub struct Writer(Form);
 
 enum Form {
-    Stream(StreamWriter),
+    Stream(Box<StreamWriter>),
     File(Box<FileWriter>),
     Closed,
 }
@@ -73,13 +74,14 @@ impl Writer {
     /// # Errors
     /// [`Error::Io`] with the errors of `out`.
     pub fn new(out: impl Write + Send + 'static) -> Result<Self, Error> {
-        Ok(Self(Form::Stream(StreamWriter::new(Box::new(out))?)))
+        Ok(Self(Form::Stream(Box::new(StreamWriter::new(Box::new(out))?))))
     }
 
     /// A writer of a new trace to a file, which is truncated. A flush makes no system call: what
     /// was written before is in the file even if the process is killed. Keeps at most four parts of
     /// 256 KiB in memory, which a thread compresses. If the file is not a regular one, or was not
-    /// opened for reading and writing, this is [`Writer::new`].
+    /// opened for reading and writing, or may not become larger than 4 MiB (`ulimit -f`), this is
+    /// [`Writer::new`]; if a regular file cannot be written, it then ends with the last flush.
     ///
     /// While there is a writer, nothing else may truncate the file: the process would be killed by
     /// SIGBUS.
@@ -95,7 +97,7 @@ impl Writer {
             Some(writer) => Ok(Self(Form::File(Box::new(writer)))),
             None => {
                 file.set_len(0)?;
-                Self::new(file)
+                Ok(Self(Form::Stream(Box::new(StreamWriter::to_file(file)?))))
             }
         }
     }
@@ -130,7 +132,7 @@ impl Writer {
     /// [`Error::Io`].
     pub fn close(&mut self) -> Result<(), Error> {
         match std::mem::replace(&mut self.0, Form::Closed) {
-            Form::Stream(mut stream) => stream.flush(),
+            Form::Stream(mut stream) => stream.close(),
             Form::File(mut file) => file.close(),
             Form::Closed => Ok(()),
         }

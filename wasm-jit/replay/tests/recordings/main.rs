@@ -2,6 +2,7 @@
 
 mod exceptions;
 mod files;
+mod host_values;
 mod import;
 mod imports;
 mod javascript;
@@ -19,3 +20,4 @@ mod slice;
 mod snapshots;
 mod stops;
 mod support;
+mod wide_tables;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use crate::machine_code::code;
 use crate::support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
 use wasm_jit::{
-    AsContextMut, Caller, Engine, Error as EngineError, Extern, Func, Global, GlobalType, Instance, Linker,
-    Module, Mutability, Store, Val, ValType,
+    AnyRef, AsContextMut, Caller, Engine, Error as EngineError, Extern, Func, Global, GlobalType, I31,
+    Instance, Linker, Module, Mutability, Store, Val, ValType,
 };
 use wasm_jit_replay::{CallRecorder, Calls, Error, Event, Recorder, Value, generate, reduce, slice};
 
@@ -339,7 +339,7 @@ fn what_cannot_be_recorded_from_the_middle_is_refused() {
         ("g", "the reference in global 0"),
     ] {
         let instance = Instance::new(&mut store, &module, &[]).unwrap();
-        let value = wasm_jit::ExternRef::new(5_u32);
+        let value = AnyRef::from(I31::wrapping(5)).to_extern();
         match instance.get_export(&store, item).unwrap() {
             Extern::Table(table) if item == "t" => {
                 table.set(&mut store, 1, Val::FuncRef(Some(foreign))).unwrap();
@@ -355,11 +355,17 @@ fn what_cannot_be_recorded_from_the_middle_is_refused() {
 
 /// Traces of the first version of the format have no snapshots, those of the second one no
 /// exceptions, those of the third one no functions of other modules, those of the fourth one no
-/// blocks; all can be read.
+/// blocks, those of the fifth one no host values and no exit codes; all can be read.
 #[test]
 fn versions_of_the_format() {
     let (module, trace) = recorded(&[("look", 2)]);
-    assert_eq!(trace[8..12], [5, 0, 0, 0]);
+    assert_eq!(trace[8..12], [6, 0, 0, 0]);
+    let mut fifth = trace.clone();
+    fifth[8] = 5;
+    assert_eq!(
+        generate(module.bytes(), &fifth[..], true).unwrap(),
+        generate(module.bytes(), &trace[..], true).unwrap()
+    );
     // The head was shorter.
     let mut trace = [&trace[..12], &trace[24..]].concat();
     for (version, refused) in [
@@ -368,7 +374,7 @@ fn versions_of_the_format() {
         (2, None),
         (3, None),
         (4, None),
-        (6, Some("the trace has version 6 of the format, and the versions up to 5 can be read: use the ")),
+        (7, Some("the trace has version 7 of the format, and the versions up to 6 can be read: use the ")),
     ] {
         trace[8] = version;
         match (generate(module.bytes(), &trace[..], true), refused) {
@@ -480,6 +486,84 @@ fn a_host_function_starts_and_stops_the_recording() {
     assert!(matches!(found.last(), Some(Event::Call { .. })), "{found:?}");
     check(&module, &trace.bytes(), FAILED);
     running.lock().unwrap().take();
+}
+
+/// `main` and `phase` run when the recording begins, in the host function that `ask` calls.
+const PHASES: &str = r#"(module
+    (import "h" "f" (func $f (param i32) (result i32)))
+    (memory (export "memory") 1 9)
+    (global $n (mut i32) (i32.const 0))
+    (func $ask (param i32) (result i32)
+        (i32.store (i32.const 8) (i32.add (i32.load (i32.const 8)) (local.get 0)))
+        (i32.add (global.get $n) (call $f (i32.load (i32.const 8)))))
+    (func $twice (param i32) (result i32)
+        (i32.store (i32.const 16) (i32.const 3))
+        (i32.add (call $ask (local.get 0)) (call $ask (i32.load (i32.const 16)))))
+    (func $tail (param i32) (result i32) (return_call $ask (local.get 0)))
+    (func $phase (param i32)
+        (i32.store (i32.const 24) (call $ask (i32.const 1)))
+        (i32.store (i32.const 32) (call $twice (i32.load (i32.const 24))))
+        (drop (memory.grow (i32.const 1)))
+        (i32.store (i32.const 40) (call $tail (i32.load (i32.const 32)))))
+    (func (export "main") (param $rounds i32)
+        (loop $again
+            (global.set $n (i32.add (global.get $n) (i32.const 1)))
+            (call $phase (local.get $rounds))
+            (br_if $again (local.tee $rounds (i32.sub (local.get $rounds) (i32.const 1)))))))"#;
+
+/// Functions that are running when the recording of all calls begins are a part of the host.
+#[test]
+fn all_calls_that_begin_from_now_on_are_recorded() {
+    let [ask, twice, phase] = [1, 2, 4];
+    for (number, entered) in [
+        // The rest of the first phase, then two phases, which contain what they call; the host
+        // stops it within the second one.
+        (u64::MAX, &[twice, ask, phase, phase][..]),
+        (3, &[twice, ask, phase]),
+        (1, &[twice]),
+    ] {
+        let number = NonZeroU64::new(number).unwrap();
+        let trace = Trace::default();
+        let recorder: Arc<Mutex<Option<CallRecorder>>> = Arc::default();
+        let running: Arc<Mutex<Option<Module>>> = Arc::default();
+        let (out, control, module) = (trace.clone(), recorder.clone(), running.clone());
+        let act = move |caller: &mut Caller<'_, u32>| {
+            match *caller.data() {
+                1 => {
+                    let module = module.lock().unwrap().clone().unwrap();
+                    let started = CallRecorder::start_all::<u32>(&module, number, out.clone());
+                    *control.lock().unwrap() = Some(started.map_err(EngineError::host)?);
+                }
+                10 => _ = control.lock().unwrap().as_ref().unwrap().stop().map_err(EngineError::host)?,
+                _ => {}
+            }
+            Ok(())
+        };
+        let (module, mut store, instance) = instance_with(PHASES, Arc::new(act));
+        *running.lock().unwrap() = Some(module.clone());
+        let before = code(&module);
+        call(&mut store, instance, "main", 4).unwrap();
+        assert_eq!(code(&module), before);
+        assert!(!store.as_context_mut().is_observed());
+        let found = events(&trace.bytes());
+        let functions = found.iter().filter_map(|event| match event {
+            Event::Enter { function, .. } => Some(*function),
+            _ => None,
+        });
+        assert_eq!(functions.collect::<Vec<_>>(), entered, "{found:?}");
+        // What `main` and the first phase did between the calls is there.
+        let has_grown = found.contains(&Event::Grow { memory: 0, pages: 1 });
+        assert_eq!(has_grown, number.get() > 1);
+        check(&module, &trace.bytes(), if number.get() > 3 { FAILED } else { COMPLETE });
+        running.lock().unwrap().take();
+    }
+    let (module, ..) = instance(PHASES);
+    let all = NonZeroU64::MAX;
+    let unused = CallRecorder::start_all::<u32>(&module, all, Trace::default()).unwrap();
+    assert!(matches!(unused.stop(), Err(Error::NothingCalled)));
+    let (imports, ..) = instance(r#"(module (import "h" "f" (func (param i32) (result i32))))"#);
+    let error = CallRecorder::start_all::<u32>(&imports, all, Trace::default()).unwrap_err();
+    assert_eq!(error.to_string(), "cannot be recorded: a module without a function that returns");
 }
 
 /// The host keeps the address of a memory, and writes to a page that it has added.

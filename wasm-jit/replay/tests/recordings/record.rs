@@ -417,7 +417,7 @@ fn changes_of_tables_are_replayed() {
 fn what_cannot_be_recorded_is_refused() {
     let engine = Engine::default();
     for (text, expected) in [
-        ("(module (import \"m\" \"t\" (table i64 1 funcref)))", "m.t"),
+        ("(module (import \"m\" \"t\" (table 1 (ref null i31))))", "m.t"),
         ("(module (import \"m\" \"f\" (func)) (start 0))", "a start function that is imported"),
         ("(module (memory (export \"m\") 1 1 shared))", "a shared memory"),
     ] {

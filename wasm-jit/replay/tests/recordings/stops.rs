@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::support::{Replayed, Trace, events, replay, trace_of};
-use wasm_jit::{Caller, Config, Engine, Error as EngineError, Linker, Module, Store, Trap};
+use wasm_jit::{Caller, Config, Engine, Error as EngineError, Exit, Linker, Module, Store, Trap};
 use wasm_jit_replay::{CallRecorder, Calls, Ended, Event, Reason, Recorder, Replay, generate, reduce};
 
 /// Executes a hundred thousand instructions, or the number in the argument, after a call to the
@@ -38,6 +38,7 @@ fn trace_of_run(is_call: bool, fuel: Option<u64>, argument: i32, is_interrupted:
     let mut linker: Linker<()> = Linker::new(&engine);
     let f = |_: Caller<'_, ()>, n: i32| match n {
         -1 => Err(EngineError::host("the disk\nis full")),
+        -2 => Err(EngineError::host(Exit(-4))),
         n => Ok(n),
     };
     linker.func_wrap("h", "f", f).unwrap();
@@ -88,7 +89,13 @@ fn failures_have_reasons() {
     assert_eq!(reason(&failed), Reason::Host("the disk".to_owned()));
     let Ended::Failed(error) = replayed(&failed, None) else { panic!("the host has failed") };
     assert_eq!(error.to_string(), "the host function h.f failed when it was recorded: host: the disk");
+    let ended = recorded(None, -2, false);
+    assert_eq!(reason(&ended), Reason::Exit(-4));
+    let Ended::Failed(error) = replayed(&ended, None) else { panic!("the host has ended it") };
+    assert!(error.to_string().ends_with(" failed when it was recorded: exit -4"), "{error}");
     let all = [
+        Some(Reason::Exit(i32::MIN)),
+        Some(Reason::Exit(i32::MAX)),
         Some(Reason::Trap(String::new())),
         Some(Reason::Fuel(u64::MAX)),
         Some(Reason::Interrupted),

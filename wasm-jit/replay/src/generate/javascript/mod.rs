@@ -20,7 +20,8 @@ use crate::value::Value;
 const REPLAY: &str = include_str!("replay.mjs");
 
 /// A recorded run with a JavaScript host: three files of one directory. `node replay.mjs` repeats
-/// the run.
+/// the run; its exit code is 1 if the run differs or a file cannot be read, and 2 if the trace ends
+/// before the recorded run did, as [`INCOMPLETE`](super::INCOMPLETE) says in a module.
 #[derive(Clone, Debug)]
 pub struct JavaScript {
     /// `replay.mjs`: the host.
@@ -46,9 +47,13 @@ impl JavaScript {
 ///
 /// # Errors
 /// As [`generate`](super::generate); [`Error::NotGenerated`] also if vectors are arguments, results
-/// or values of globals, which JavaScript does not support.
+/// or values of globals, which JavaScript does not support, and for tables of 64 bits, which only
+/// newer JavaScript engines have. Programs that use `any.convert_extern` are accepted.
 pub fn javascript(program: &[u8], trace: impl Read) -> Result<JavaScript, Error> {
     let original = Program::parse(program)?;
+    if original.tables.iter().any(|ty| ty.table64) {
+        return Err(not_generated("a table of 64 bits, which JavaScript engines do not have,"));
+    }
     let (mut used, mut events) = (Used::default(), Vec::new());
     let script = Script::read(program, &original, trace, |event| {
         used.add(event, &original);
@@ -126,7 +131,7 @@ fn imports(program: &Program) -> Result<Vec<Json>, Error> {
                 json!({ "kind": "memory", "type": address(ty.memory64) })
             }
             wp::ExternalKind::Table => {
-                let element = reference(*tables.next().ok_or_else(missing)?)?;
+                let element = reference(tables.next().ok_or_else(missing)?.element_type)?;
                 json!({ "kind": "table", "type": { "element": element } })
             }
             wp::ExternalKind::Global => {
@@ -164,7 +169,7 @@ fn type_of(value: Value) -> &'static str {
         Value::F64(_) => "f64",
         Value::V128(_) => "v128",
         Value::Func(_) => "anyfunc",
-        Value::NullExtern => "externref",
+        Value::Extern(_) => "externref",
     }
 }
 

@@ -9,7 +9,11 @@
 // In other JavaScript engines: import { replay } from './replay.mjs', and call
 // replay({ program, events, check }) with the bytes of the two files.
 //
-// Exit codes: 0 the run was repeated; 1 it differs, or a file cannot be read.
+// Exit codes:
+//   0   the run was repeated
+//   1   it differs, or a file cannot be read: the reason is on stderr
+//   2   it was repeated up to the end of the recording, which is before that of the program: the recording
+//       or its process was ended; a line on stderr says so
 
 /** What the program imports, in order. */
 const IMPORTS = [];
@@ -37,6 +41,9 @@ export class Difference extends Error {
 
 /** The recorded host failed here, as to exit, or the recording ends. */
 class HostFailed extends Error {}
+
+/** What is said of a recording that ends before the program. */
+const INCOMPLETE = 'the recording ends here, before the program does';
 
 /** Decodes events: src/event.rs has their encoding. */
 class Events {
@@ -76,7 +83,7 @@ class Events {
         return this.bytes[this.at++] ? this.integer() : undefined;
     }
 
-    /** A value: `{ value }`, or of a function `{ func }`, its index. */
+    /** A value: `{ value }`, of a function `{ func }`, its index, or of the host `{ host }`, its number. */
     value() {
         switch (this.bytes[this.at++]) {
             case 0: {
@@ -99,6 +106,8 @@ class Events {
             }
             case 6:
                 return { value: null };
+            case 7:
+                return { host: this.integer() };
             default:
                 throw new Error('events.bin: an unknown type of value');
         }
@@ -187,6 +196,14 @@ class Replay {
         this.otherTags = new Map(OTHER_TAGS.map(([tag, parameters]) => [tag, new WebAssembly.Tag({ parameters })]));
         this.exports = undefined;
         this.others = {};
+        this.hosts = new Map();
+        this.isComplete = true;
+    }
+
+    /** The recording ends during a call by the host, perhaps within calls that it contains. */
+    incomplete() {
+        this.isComplete = false;
+        return new HostFailed(INCOMPLETE);
     }
 
     /** Makes the functions that the program does not have. */
@@ -226,14 +243,25 @@ class Replay {
         return this.otherTags.get(index) ?? this.exports[`replay.tag.${index}`];
     }
 
-    value({ value, func }) {
+    value({ value, func, host }) {
+        if (host !== undefined) return this.host(host);
         return func === undefined ? value : this.function(func);
+    }
+
+    /** The value of the host with this number, which the program can only pass along. */
+    host(number) {
+        if (!this.hosts.has(number)) this.hosts.set(number, { number });
+        return this.hosts.get(number);
     }
 
     compare(number, found, expected) {
         const differs = (value, at) => !Object.is(found[at], this.value(value));
         if (this.check && (found.length !== expected.length || expected.some(differs))) {
-            const list = (values) => values.map((value) => (typeof value === 'function' ? 'a function' : value)).join(' ');
+            const show = (value) => {
+                if (typeof value === 'function') return 'a function';
+                return value !== null && typeof value === 'object' ? `host value ${value.number}` : value;
+            };
+            const list = (values) => values.map(show).join(' ');
             const recorded = expected.map((value) => this.value(value));
             throw new Difference(number, `found (${list(found)}) instead of (${list(recorded)})`);
         }
@@ -284,7 +312,7 @@ class Replay {
             results = this.function(index)(...values.map((value) => this.value(value)));
         } catch (error) {
             if (error instanceof Difference) throw error;
-            if (events.isAtEnd) throw new HostFailed();
+            if (events.isAtEnd) throw this.incomplete();
             const isException = error instanceof WebAssembly.Exception;
             if (isException && events.is('throw')) return this.caught(error, events.next());
             if (!isException && events.is('fail')) {
@@ -293,7 +321,7 @@ class Replay {
             }
             throw new Difference(events.number + 1, `the call of event ${begin} failed: ${error}`);
         }
-        if (events.isAtEnd) throw new HostFailed();
+        if (events.isAtEnd) throw this.incomplete();
         const event = events.next();
         if (event.kind !== 'leave') {
             throw new Difference(events.number, `the call of event ${begin} returned instead of: ${event.kind}`);
@@ -360,10 +388,13 @@ class Replay {
  * Repeats the run.
  *
  * @param {{ program: Uint8Array, events: Uint8Array, check?: boolean }} files
+ * @returns {Promise<{ isComplete: boolean }>} whether the recording has the end of the run
  * @throws {Difference} if the program does something else
  */
 export async function replay({ program, events, check = false }) {
-    await new Replay(events, check).run(program);
+    const replay = new Replay(events, check);
+    await replay.run(program);
+    return { isComplete: replay.isComplete };
 }
 
 if (typeof process !== 'undefined' && process.argv[1] !== undefined) {
@@ -374,7 +405,11 @@ if (typeof process !== 'undefined' && process.argv[1] !== undefined) {
         const read = (name) => readFile(new URL(name, import.meta.url));
         try {
             const [program, events] = await Promise.all([read('program.wasm'), read('events.bin')]);
-            await replay({ program, events, check: process.argv.includes('--check') });
+            const { isComplete } = await replay({ program, events, check: process.argv.includes('--check') });
+            if (!isComplete) {
+                console.error(`replay: ${INCOMPLETE}`);
+                process.exitCode = 2;
+            }
         } catch (error) {
             console.error(`replay: ${error instanceof Difference ? error.message : error.stack}`);
             process.exitCode = 1;
