@@ -48,7 +48,7 @@ impl Observer for Calls {
     }
 
     fn call(&mut self, wasm: u32, state: &State<'_>) {
-        self.calls.push((wasm, state.located()));
+        self.calls.push((wasm, state.located(self.calls.last().map(|(_, located)| located))));
     }
 }
 

@@ -196,6 +196,7 @@ pub(super) struct RareParts {
     lists: Vec<Option<List>>,
     /// Numbers of lists that were removed.
     free: Vec<u32>,
+    /// The numbers of lists from [`FEW_LISTS`] on.
     numbers: HashMap<Arc<[ProbeAction]>, u32>,
 }
 
@@ -328,10 +329,16 @@ impl RareParts {
             return *number;
         }
         let number = self.free.pop().unwrap_or_else(|| {
+            if self.lists.is_empty() {
+                // Most sites have one list for ever.
+                self.lists.reserve_exact(1);
+            }
             self.lists.push(None);
             self.lists.len() as u32 - 1
         });
-        self.numbers.insert(items.clone(), number);
+        if number as usize >= FEW_LISTS {
+            self.numbers.insert(items.clone(), number);
+        }
         self.lists[number as usize] =
             Some(List { items, stubs: [0; VERSIONS], is_pinned: false, is_idle: false });
         number
@@ -469,4 +476,32 @@ pub(super) fn make_stub(
     image.shown.version_made(&block.place_of_stub());
     site.more_mut().list_mut(list).stubs[version.number] = start;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A list is found again by what it does, whatever its number is.
+    #[test]
+    fn equal_lists_of_a_site_have_one_number() {
+        let native = |function| {
+            let call = Call { callee: Callee::Native(function), arguments: Box::default(), only: None };
+            ProbeAction::Call(Arc::new(call))
+        };
+        let actions: Vec<ProbeAction> = (0..3 * FEW_LISTS).map(native).collect();
+        let mut parts = RareParts::default();
+        let expected: Vec<u32> = (0..actions.len() as u32).collect();
+        for _ in 0..2 {
+            let numbers: Vec<u32> = actions.iter().map(|action| parts.number(&[action])).collect();
+            assert_eq!(numbers, expected);
+        }
+        for removed in [1, FEW_LISTS + 1] {
+            assert!(parts.take_list(removed as u32).is_some());
+            let other = native(1000 + removed);
+            assert_eq!(parts.number(&[&other]), removed as u32, "a number is used again");
+            assert_eq!(parts.number(&[&other]), removed as u32);
+            assert_eq!(parts.number(&[&actions[removed]]), parts.lists.len() as u32 - 1);
+        }
+    }
 }
