@@ -81,7 +81,7 @@
 //! | a stub that executes functions itself | about 200 to 400 for each |
 //! | a stub that calls closures | 200 to 450 for the first, about 90 for each further one |
 //! | a stub that only records | about 150 to 300 for each record |
-//! | a place with generic probes | 32 for each operand there, 16 for each 8 locals, and 270 for each 8 of them of which one has changed its location since the place before; kept until the module's code is freed |
+//! | a place with generic probes | 32 for each operand there, 16 for each 8 locals, and 270 for each 8 of them of which one has changed its location since the place before; kept as long as a stub |
 //!
 //! A process with probes at all 80,000 instructions of a function was measured to keep 380 bytes
 //! for each probe that counts, 1,240 to 1,260 for each that calls a native function or a closure

@@ -11,7 +11,7 @@ const CHUNK: usize = 8;
 
 /// Where parameters and locals are, by their index. Consecutive locals form chunks, which places
 /// share where they are equal.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocatedLocals {
     /// All are full, except perhaps the last one.
     chunks: Box<[Arc<[ValueAt]>]>,

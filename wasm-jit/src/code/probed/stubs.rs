@@ -188,8 +188,6 @@ pub(super) struct RareParts {
     pub next: Option<u32>,
     /// The first cell of the instruction's choices, if it needs some.
     pub choices: Option<u32>,
-    /// The values at the site; known once there is a generic probe.
-    pub located: Option<Arc<Located>>,
     /// The values at the site in plain versions; known if there is one, and a probe that calls a
     /// function.
     pub plain: Option<Arc<Located>>,
@@ -268,6 +266,15 @@ impl Site {
     pub(super) fn lists(&self) -> impl Iterator<Item = (u32, &List)> {
         let lists = self.more().map_or(&[][..], |more| &more.lists);
         (0..).zip(lists).filter_map(|(number, list)| Some((number, list.as_ref()?)))
+    }
+
+    /// The values at the site, if a stub of a version, with this address, has a generic probe.
+    pub(super) fn values_in_stub(&self, version: usize, stub: usize) -> Option<Arc<Located>> {
+        let (_, list) = self.lists().find(|(_, list)| list.stubs[version] == stub)?;
+        list.items.iter().find_map(|item| match item {
+            ProbeAction::Generic(generic) => Some(generic.located.clone()),
+            _ => None,
+        })
     }
 
     /// A list by its number, if there still is one.
@@ -503,5 +510,33 @@ mod tests {
             assert_eq!(parts.number(&[&other]), removed as u32);
             assert_eq!(parts.number(&[&actions[removed]]), parts.lists.len() as u32 - 1);
         }
+    }
+
+    /// The values at a place are found by the stub in which a frame waits, and freed with its list.
+    #[test]
+    fn values_at_a_site_are_those_of_the_stub() {
+        let located = |slot_bytes| {
+            let (locals, operands) = (codegen::LocatedLocals::default(), Box::default());
+            Arc::new(Located { locals, operands, zero_flag: None, slot_bytes })
+        };
+        let generic = |located: &Arc<Located>| {
+            let (fire, closure, function, position, results) = (0, Arc::new(()), 0, 1, 0);
+            let (only, fuel, located) = (None, None, located.clone());
+            let generic = Generic { fire, closure, function, position, only, fuel, located, results };
+            ProbeAction::Generic(Arc::new(generic))
+        };
+        let (first, second) = (located(8), located(16));
+        let mut site = Site::new(0);
+        for (located, stub) in [(&first, 0x100), (&second, 0x200)] {
+            let action = generic(located);
+            let number = site.more_mut().number(&[&ProbeAction::Count, &action]);
+            site.more_mut().list_mut(number).stubs[1] = stub;
+        }
+        assert_eq!(site.values_in_stub(1, 0x100).as_deref(), Some(&*first));
+        assert_eq!(site.values_in_stub(1, 0x200).as_deref(), Some(&*second));
+        assert_eq!(site.values_in_stub(2, 0x100), None, "a stub of another version");
+        drop(site.more_mut().take_list(0));
+        assert_eq!(site.values_in_stub(1, 0x100), None);
+        assert_eq!((Arc::strong_count(&first), Arc::strong_count(&second)), (1, 2));
     }
 }
