@@ -518,8 +518,8 @@ fn closures_call_into_the_running_instance() {
     assert_eq!(*depths.lock().unwrap(), [(1, 0), (0, 0)]);
 }
 
-/// A frame that waits for the WebAssembly function of a probe has no accessor, but the frames around
-/// it do. Once the function has returned, it has one, too.
+/// A frame that waits for the WebAssembly function of a probe has no accessor, but the frames
+/// around it do. Once the function has returned, it has one, too.
 #[test]
 fn a_frame_in_a_stub_has_no_accessor_yet() {
     let text = "(module
