@@ -7,6 +7,7 @@
 
 mod counters;
 mod firing;
+mod memory;
 #[path = "../../wasm-jit/tests/probes/rewrite.rs"]
 mod rewrite;
 
@@ -232,6 +233,8 @@ fn main() {
     report.push(firing::table(&options));
     options.progress("counters");
     report.push(counters::table(&options));
+    options.progress("memory");
+    report.push(memory::table(&options));
     options.print(&report);
 }
 

@@ -14,6 +14,7 @@ mod execution;
 mod folders;
 mod host;
 mod limits;
+mod listed_probes;
 mod loading;
 mod monitor_modules;
 mod monitors;

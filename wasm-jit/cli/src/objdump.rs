@@ -5,17 +5,20 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use wasm_jit::probes::{Kind, Location, Place, ProbeError, ProbeSpec};
+use wasm_jit::probes::{Location, Place};
 use wasm_jit::{Config, Engine, FunctionInfo, Instruction};
 
 use super::Failure;
+use super::listed_probes::{ListedProbes, ProbeKind};
 
 const EXAMPLES: &str = "\
 Examples:
   wasm-jit objdump math.wat                    every function
   wasm-jit objdump --function fib math.wat     the function with this name
   wasm-jit objdump --function 12 math.wat      the function with this index, imports included
-  wasm-jit objdump --sites all math.wat        the code that is run while there are probes";
+  wasm-jit objdump --sites all math.wat        the code that is run while there are probes
+  wasm-jit objdump --sites functions --probes native math.wat
+                                               with the stubs of active probes";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -35,6 +38,11 @@ pub(super) struct Objdump {
     /// followed by its stub
     #[arg(long, value_enum, value_name = "PLACES")]
     sites: Option<Sites>,
+
+    /// Switches probes of these kinds on at each site, so that their stubs are listed; several
+    /// kinds, separated by commas, share a stub
+    #[arg(long, value_enum, value_name = "KINDS", value_delimiter = ',', requires = "sites")]
+    probes: Vec<ProbeKind>,
 
     /// Accepts a precompiled module (wasm-jit compile -o), from somebody who may run programs as
     /// you
@@ -65,8 +73,8 @@ impl Sites {
         }
     }
 
-    /// A probe for each location in a function.
-    fn specs(self, function: &FunctionInfo<'_>) -> Vec<ProbeSpec> {
+    /// The locations in a function.
+    fn locations(self, function: &FunctionInfo<'_>) -> Vec<Location> {
         let Some(body) = function.body() else { return Vec::new() };
         let start = body.range().start;
         let chosen: Vec<Place> = body
@@ -75,8 +83,7 @@ impl Sites {
             .map(|instruction| Place::Instruction { offset: (instruction.offset() - start) as u32 })
             .collect();
         let places = [Place::Entry].into_iter().chain(chosen);
-        let location = |place| Location { function: function.index(), place };
-        places.map(|place| ProbeSpec { location: location(place), kind: Kind::Count }).collect()
+        places.map(|place| Location { function: function.index(), place }).collect()
     }
 }
 
@@ -100,12 +107,12 @@ pub(super) fn run(arguments: &Objdump) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     };
     let chosen = module.functions().filter(|function| wanted.contains(&function.index()));
-    let specs: Vec<ProbeSpec> = chosen.flat_map(|function| sites.specs(&function)).collect();
-    // An unreachable instruction has neither code nor a site.
-    let is_expected = |error: &ProbeError| matches!(error, ProbeError::Unreachable { .. });
-    let probes = module.probes(&specs);
-    if let Some(error) = probes.iter().filter_map(|probe| probe.as_ref().err()).find(|at| !is_expected(at)) {
-        return Err(Failure::of_file(&arguments.file, error));
+    let locations: Vec<Location> = chosen.flat_map(|function| sites.locations(&function)).collect();
+    let kinds = if arguments.probes.is_empty() { &[ProbeKind::Counter] } else { &arguments.probes[..] };
+    let of_file = |failure: Failure| failure.about(arguments.file.display());
+    let probes = ListedProbes::new(&engine, &module, kinds, &locations).map_err(of_file)?;
+    if !arguments.probes.is_empty() {
+        probes.activate().map_err(of_file)?;
     }
     super::print(|out| module.write_objdump_with_sites(is_wanted, out))?;
     Ok(ExitCode::SUCCESS)

@@ -791,6 +791,57 @@ fn objdump_shows_the_requested_functions() {
     }
 }
 
+/// What calls a function needs a settled site: a load that belongs to the next instruction is done
+/// before, and a comparison in the flags is saved.
+#[test]
+fn objdump_shows_the_stubs_of_active_probes_of_all_kinds() {
+    let place = Place::new();
+    let text = "(module (memory 1) (func $work (param i32) (result i32)
+        (i32.add (local.get 0) (i32.load (local.get 0)))
+        (if (i32.lt_s (local.get 0) (i32.const 3)) (then (nop)))))";
+    place.text("work.wat", text);
+    let listing = |kinds: &str| {
+        let listed = place.run(&["objdump", "--sites", "all", "--probes", kinds, "work.wat"]);
+        assert_eq!((listed.code, &*listed.stderr), (Some(0), ""), "{listed:?}");
+        listed.stdout
+    };
+    // The code of an instruction, up to the next one.
+    let code_of = |listing: &str, instruction: &str| -> Vec<String> {
+        let lines = listing.lines().skip_while(|line| line.trim() != instruction).skip(1);
+        lines.take_while(|line| line.contains(": ") || line.contains("stub")).map(str::to_owned).collect()
+    };
+    let position = |lines: &[String], code: &str| lines.iter().position(|line| line.ends_with(code));
+    let has = |lines: &[String], code: &str| position(lines, code).is_some();
+    let [list, load] = ["stub of active probes:", "mov r11d, [r15+rdi]"];
+    for kinds in ["empty", "counter"] {
+        let listed = listing(kinds);
+        let add = code_of(&listed, "i32.add");
+        assert!(!listed.contains(list) && has(&add, " ; site") && has(&add, " stub:"), "{listed}");
+        let order = [load, "add qword [r11+0x20], 1"].map(|code| position(&add, code));
+        assert!(order[0].is_some() && order[0] < order[1], "{listed}");
+    }
+    for kinds in ["record", "native", "wasm", "callback", "generic", "counter,native,generic"] {
+        let listed = listing(kinds);
+        assert_eq!(listed.matches(list).count(), listed.matches(" ; site\n").count(), "{listed}");
+        let add = code_of(&listed, "i32.add");
+        let order = [load, " ; site"].map(|code| position(&add, code));
+        assert!(order[0].is_some() && order[0] < order[1], "{listed}");
+        let branch = code_of(&listed, "if ;; label = @1");
+        let stub: Vec<String> = branch.into_iter().skip_while(|line| !line.ends_with(list)).collect();
+        assert!(has(&stub, "lahf") && has(&stub, "setl r11b") && has(&stub, "sahf"), "{kinds}: {stub:#?}");
+        let count = |code: &str| stub.iter().filter(|line| line.contains(code)).count();
+        let expected = match kinds {
+            "wasm" => [0, 1, 0],
+            "counter,native,generic" => [2, 0, 1],
+            _ => [1, 0, 0],
+        };
+        let counts = ["call rax", "call qword [r10]", " add qword "].map(count);
+        assert_eq!(counts, expected, "{kinds}: {stub:#?}");
+    }
+    let without_sites = place.run(&["objdump", "--probes", "native", "work.wat"]);
+    assert!(without_sites.check(2, "").stderr.contains("--sites <PLACES>"), "{without_sites:?}");
+}
+
 #[test]
 fn perf_gets_a_map_of_the_functions() {
     let place = Place::new();

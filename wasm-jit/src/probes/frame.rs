@@ -539,17 +539,15 @@ impl Values<'_> {
         if fp - (frame_size as usize) < limit {
             return Err(AccessError::StackOverflow);
         }
-        let all =
-            |located: &Located| located.locals.iter().chain(&located.operands).copied().collect::<Vec<_>>();
         // A slot may have held another value before.
-        let values: Vec<u128> = all(self.located).into_iter().map(|place| self.read(place)).collect();
+        let values: Vec<u128> = self.located.values().map(|place| self.read(*place)).collect();
         let return_slot: *mut usize = std::ptr::with_exposed_provenance_mut(self.waiting.return_slot);
         let mut waiting = *self.waiting;
         waiting.return_address = return_address;
         let (image, function, position) = (self.image.clone(), self.function, self.position);
         let plain = Found { waiting, image, function, position, located };
-        for (place, value) in all(&plain.located).into_iter().zip(values) {
-            plain.values().write(place, value)?;
+        for (place, value) in plain.located.values().zip(values) {
+            plain.values().write(*place, value)?;
         }
         // SAFETY: the frame waits, and has the values that the code needs there. In a stub, the
         // slot is the `SiteFrame`'s, where the stub finds the address.

@@ -9,6 +9,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wasm_jit::probes::{
     AccessError, Bound, Frame, FrameAccessor, GenericFn, Kind, Location, Place, Probe, ProbeError, ProbeSpec,
+    WasmFn,
 };
 use wasm_jit::wasmparser::{Operator, Parser, Payload};
 use wasm_jit::{Error, Extern, Func, Instance, Module, Store, Trap, Val};
@@ -515,6 +516,48 @@ fn closures_call_into_the_running_instance() {
     probes.iter().for_each(|probe| probe.activate().unwrap());
     assert_eq!(call(&mut store, &instance, 1).unwrap(), 6);
     assert_eq!(*depths.lock().unwrap(), [(1, 0), (0, 0)]);
+}
+
+/// A frame that waits for the WebAssembly function of a probe has no accessor, but the frames
+/// around it do. Once the function has returned, it has one, too.
+#[test]
+fn a_frame_in_a_stub_has_no_accessor_yet() {
+    let text = "(module
+        (func $run (export \"run\") (param i32) (result i32) (call $probed (local.get 0)))
+        (func $probed (param i32) (result i32) (i32.add (local.get 0) (i32.const 1))))";
+    let (module, mut store, instance) = program(text);
+    let monitor = Module::new(module.engine(), "(module (func (export \"observe\") (param i32)))").unwrap();
+    let of_monitor = Instance::new(&mut store, &monitor, &[]).unwrap();
+    let observe = of_monitor.get_func(&mut store, "observe").unwrap();
+    let answers: Arc<Mutex<Vec<i32>>> = Arc::default();
+    let seen = answers.clone();
+    let inner = generic(move |frame| {
+        assert!(matches!(frame.caller(), Err(AccessError::InStub)));
+        let outer = frame.outer(2)?.expect("the caller of the probed function");
+        assert_eq!(outer.location(frame)?.function, 0);
+        seen.lock().unwrap().push(outer.local(frame, 0)?.unwrap_i32());
+        assert_eq!(frame.depth(), 2);
+        Ok(())
+    });
+    let inner = monitor.probe(entry(0, inner)).unwrap();
+    inner.activate().unwrap();
+    let seen = answers.clone();
+    let after = generic(move |frame| {
+        let own = frame.accessor()?;
+        seen.lock().unwrap().push(own.local(frame, 0)?.unwrap_i32());
+        Ok(())
+    });
+    let function = WasmFn::new(&store, observe).unwrap();
+    let calls = Kind::Wasm { function, values: [Bound::Local(0)].into() };
+    let add = offset_of(&module, 1, |operator| matches!(operator, Operator::I32Add));
+    let specs = [at(1, add, calls), at(1, add, after)];
+    let probes: Vec<Probe> = module.probes(&specs).into_iter().map(Result::unwrap).collect();
+    // Alone, the stub's frame is not one of the runtime's.
+    probes[0].activate().unwrap();
+    assert_eq!(call(&mut store, &instance, 5).unwrap(), 6);
+    probes[1].activate().unwrap();
+    assert_eq!(call(&mut store, &instance, 7).unwrap(), 8);
+    assert_eq!(*answers.lock().unwrap(), [5, 7, 7]);
 }
 
 /// References have their types, and can be changed; a value of another type is refused.

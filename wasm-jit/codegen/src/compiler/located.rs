@@ -10,6 +10,7 @@
 use wasmparser::ValType;
 
 use super::abi::{ResultPlace, Ty, result_places};
+use super::located_locals::LocatedLocals;
 use super::observe::{Condition, LocalPlace, State};
 use super::state::{Flag, Local, Val};
 use crate::asm::{Reg, Width};
@@ -19,7 +20,7 @@ use crate::asm::{Reg, Width};
 pub struct Located {
     /// Parameters and locals, up to the last one that the function uses; the following ones are
     /// zero.
-    pub locals: Box<[ValueAt]>,
+    pub locals: LocatedLocals,
     /// Operands, the top one last.
     pub operands: Box<[ValueAt]>,
     /// The register whose value the zero flag reflects, and how many bits of it, if the code relies
@@ -40,7 +41,7 @@ pub struct ValueAt {
     pub writable: bool,
 }
 
-// A generic probe has one of these for each local and operand at its location.
+// A generic probe has one of these for each operand at its location, and for some locals.
 const _: () = assert!(size_of::<ValueAt>() <= 32);
 
 /// Where a value is. Slots are given by their offset from `rbp`.
@@ -72,18 +73,21 @@ impl Located {
     /// The values whose locations are the same in both.
     #[must_use]
     pub fn common(mut self, other: &Self) -> Self {
-        let all = |located: &Self| -> Vec<At> {
-            located.locals.iter().chain(&located.operands).map(|value| value.at).collect()
-        };
         let is_same_shape = self.operands.len() == other.operands.len();
-        let others = all(other);
-        let own = self.locals.iter_mut().chain(&mut self.operands);
-        for (index, value) in own.enumerate() {
-            if !is_same_shape || others.get(index) != Some(&value.at) {
-                value.at = At::Unknown;
-            }
+        let common = |value: ValueAt, other: Option<&ValueAt>| {
+            let is_same = is_same_shape && other.is_some_and(|other| other.at == value.at);
+            if is_same { value } else { ValueAt { at: At::Unknown, ..value } }
+        };
+        self.locals = self.locals.map(|index, value| common(value, other.locals.get(index)));
+        for (index, value) in self.operands.iter_mut().enumerate() {
+            *value = common(*value, other.operands.get(index));
         }
         self
+    }
+
+    /// All locals, and then all operands.
+    pub fn values(&self) -> impl Iterator<Item = &ValueAt> {
+        self.locals.iter().chain(&self.operands)
     }
 
     /// The values that are still known where an instruction has trapped, if these were the values
@@ -101,7 +105,7 @@ impl Located {
             ValueAt { at, writable: false, ..*value }
         };
         Self {
-            locals: self.locals.iter().map(known).collect(),
+            locals: self.locals.map(|_, value| known(&value)),
             operands: self.operands.iter().map(known).collect(),
             zero_flag: None,
             slot_bytes: self.slot_bytes,
@@ -110,15 +114,16 @@ impl Located {
 }
 
 impl State<'_> {
-    /// Where the values are: at a settled site, or while the current instruction calls.
+    /// Where the values are: at a settled site, or while the current instruction calls. They share
+    /// memory with those at another place of the function, if they are given.
     #[must_use]
-    pub fn located(&self) -> Located {
+    pub fn located(&self, other: Option<&Located>) -> Located {
+        let other = other.map(|other| &other.locals);
         if let Some(results) = self.results {
-            return self.located_at_exit(results);
+            return self.located_at_exit(results, other);
         }
         let uses = self.uses();
-        let locals = self.locals.iter().enumerate();
-        let locals = locals.map(|(index, local)| self.local_at(index, local, &uses)).collect();
+        let locals = self.locals_at(&uses, other);
         let operands = (0..self.stack.len()).filter(|height| !self.is_exception(*height));
         let operands = operands.map(|height| self.operand_at(height, &uses)).collect();
         Located { locals, operands, zero_flag: self.zero_flag, slot_bytes: self.frame.slot_bytes() }
@@ -126,9 +131,8 @@ impl State<'_> {
 
     /// The values at the exit: the operands are the results. The locals are in their slots, but no
     /// longer in use.
-    fn located_at_exit(&self, results: &[ValType]) -> Located {
-        let locals = self.locals.iter().enumerate();
-        let locals = locals.map(|(index, local)| self.local_at(index, local, &[0; 32])).collect();
+    fn located_at_exit(&self, results: &[ValType], other: Option<&LocatedLocals>) -> Located {
+        let locals = self.locals_at(&[0; 32], other);
         let operand = |(ty, place)| {
             let at = match place {
                 ResultPlace::Reg(reg) => At::Register(reg, None),
@@ -143,13 +147,14 @@ impl State<'_> {
     /// Where the values are before the current instruction, which may have no site.
     #[must_use]
     pub fn located_unsettled(&self) -> Located {
-        let mut located = self.located();
-        for (index, local) in self.locals.iter().enumerate() {
-            // Only a site stores the old value.
-            if matches!(self.local(index, local), LocalPlace::Overwritten) {
-                located.locals[index].at = At::Unknown;
-            }
-        }
+        let mut located = self.located(None);
+        // Only a site stores the old value.
+        let is_lost =
+            |index: usize| matches!(self.local(index, &self.locals[index]), LocalPlace::Overwritten);
+        located.locals = located.locals.map(|index, value| match is_lost(index) {
+            true => ValueAt { at: At::Unknown, ..value },
+            false => value,
+        });
         for operand in located.operands.iter_mut().filter(|operand| matches!(operand.at, At::Settled)) {
             operand.at = At::Unknown;
         }
@@ -170,6 +175,11 @@ impl State<'_> {
             }
         }
         uses
+    }
+
+    fn locals_at(&self, uses: &[u32; 32], other: Option<&LocatedLocals>) -> LocatedLocals {
+        let locals = self.locals.iter().enumerate();
+        LocatedLocals::new(locals.map(|(index, local)| self.local_at(index, local, uses)), other)
     }
 
     fn local_at(&self, index: usize, local: &Local, uses: &[u32; 32]) -> ValueAt {

@@ -85,6 +85,7 @@ mod interrupt_check;
 mod lazy_stub;
 mod locals;
 mod located;
+mod located_locals;
 mod memory;
 mod objects;
 mod observe;
@@ -127,6 +128,7 @@ pub use function::MAX_GROWTH;
 pub use inlined::{Inlined, InlinedInstance, InlinedMemory};
 pub use lazy_stub::{LAZY_ENTRY_SIZE, lazy_entries};
 pub use located::{At, Located, ValueAt};
+pub use located_locals::LocatedLocals;
 pub use observe::{
     Address, Condition, FrameMap, FrameMaps, LocalPlace, Observer, OperandPlace, Placed, Positions, State,
     move_last,

@@ -48,7 +48,7 @@ impl Observer for Calls {
     }
 
     fn call(&mut self, wasm: u32, state: &State<'_>) {
-        self.calls.push((wasm, state.located()));
+        self.calls.push((wasm, state.located(self.calls.last().map(|(_, located)| located))));
     }
 }
 
@@ -66,10 +66,11 @@ impl CodeImage {
         let (block, version) = self.sited_at(return_address - 1).ok_or_else(differs)?;
         let position = block.stub.ok_or_else(differs)?;
         let changes = self.changes();
-        let site = changes.functions.site(function, position);
-        let more = site.and_then(|site| site.more());
-        let located =
-            more.and_then(|more| if version.is_plain() { &more.plain } else { &more.located }.clone());
+        let site = changes.functions.site(function, position).ok_or_else(differs)?;
+        let located = match version.is_plain() {
+            true => site.more().and_then(|more| more.plain.clone()),
+            false => site.values_in_stub(version.number, block.start),
+        };
         Ok((position, located.ok_or_else(differs)?))
     }
 

@@ -102,9 +102,6 @@ impl CodeImage {
                     changes.stubs.add_place();
                 }
             }
-            if let Some(Some(located)) = seen.located.get(&position) {
-                changes.site(index, position).more_mut().located = Some(located.clone());
-            }
             let state = changes.state(index);
             state.counters += usize::from(what == ProbeAction::Count);
             if let Some(only) = only {

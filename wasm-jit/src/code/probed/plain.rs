@@ -66,7 +66,7 @@ impl Observer for Returns {
     }
 
     fn call(&mut self, wasm: u32, state: &State<'_>) {
-        self.calls.push((wasm, state.located()));
+        self.calls.push((wasm, state.located(self.calls.last().map(|(_, located)| located))));
     }
 }
 

@@ -188,14 +188,13 @@ pub(super) struct RareParts {
     pub next: Option<u32>,
     /// The first cell of the instruction's choices, if it needs some.
     pub choices: Option<u32>,
-    /// The values at the site; known once there is a generic probe.
-    pub located: Option<Arc<Located>>,
     /// The values at the site in plain versions; known if there is one, and a probe that calls a
     /// function.
     pub plain: Option<Arc<Located>>,
     lists: Vec<Option<List>>,
     /// Numbers of lists that were removed.
     free: Vec<u32>,
+    /// The numbers of lists from [`FEW_LISTS`] on.
     numbers: HashMap<Arc<[ProbeAction]>, u32>,
 }
 
@@ -269,6 +268,15 @@ impl Site {
         (0..).zip(lists).filter_map(|(number, list)| Some((number, list.as_ref()?)))
     }
 
+    /// The values at the site, if a stub of a version, with this address, has a generic probe.
+    pub(super) fn values_in_stub(&self, version: usize, stub: usize) -> Option<Arc<Located>> {
+        let (_, list) = self.lists().find(|(_, list)| list.stubs[version] == stub)?;
+        list.items.iter().find_map(|item| match item {
+            ProbeAction::Generic(generic) => Some(generic.located.clone()),
+            _ => None,
+        })
+    }
+
     /// A list by its number, if there still is one.
     pub(super) fn find_list_mut(&mut self, number: u32) -> Option<&mut List> {
         self.more.as_mut()?.lists.get_mut(number as usize)?.as_mut()
@@ -328,10 +336,16 @@ impl RareParts {
             return *number;
         }
         let number = self.free.pop().unwrap_or_else(|| {
+            if self.lists.is_empty() {
+                // Most sites have one list for ever.
+                self.lists.reserve_exact(1);
+            }
             self.lists.push(None);
             self.lists.len() as u32 - 1
         });
-        self.numbers.insert(items.clone(), number);
+        if number as usize >= FEW_LISTS {
+            self.numbers.insert(items.clone(), number);
+        }
         self.lists[number as usize] =
             Some(List { items, stubs: [0; VERSIONS], is_pinned: false, is_idle: false });
         number
@@ -469,4 +483,60 @@ pub(super) fn make_stub(
     image.shown.version_made(&block.place_of_stub());
     site.more_mut().list_mut(list).stubs[version.number] = start;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A list is found again by what it does, whatever its number is.
+    #[test]
+    fn equal_lists_of_a_site_have_one_number() {
+        let native = |function| {
+            let call = Call { callee: Callee::Native(function), arguments: Box::default(), only: None };
+            ProbeAction::Call(Arc::new(call))
+        };
+        let actions: Vec<ProbeAction> = (0..3 * FEW_LISTS).map(native).collect();
+        let mut parts = RareParts::default();
+        let expected: Vec<u32> = (0..actions.len() as u32).collect();
+        for _ in 0..2 {
+            let numbers: Vec<u32> = actions.iter().map(|action| parts.number(&[action])).collect();
+            assert_eq!(numbers, expected);
+        }
+        for removed in [1, FEW_LISTS + 1] {
+            assert!(parts.take_list(removed as u32).is_some());
+            let other = native(1000 + removed);
+            assert_eq!(parts.number(&[&other]), removed as u32, "a number is used again");
+            assert_eq!(parts.number(&[&other]), removed as u32);
+            assert_eq!(parts.number(&[&actions[removed]]), parts.lists.len() as u32 - 1);
+        }
+    }
+
+    /// The values at a place are found by the stub in which a frame waits, and freed with its list.
+    #[test]
+    fn values_at_a_site_are_those_of_the_stub() {
+        let located = |slot_bytes| {
+            let (locals, operands) = (codegen::LocatedLocals::default(), Box::default());
+            Arc::new(Located { locals, operands, zero_flag: None, slot_bytes })
+        };
+        let generic = |located: &Arc<Located>| {
+            let (fire, closure, function, position, results) = (0, Arc::new(()), 0, 1, 0);
+            let (only, fuel, located) = (None, None, located.clone());
+            let generic = Generic { fire, closure, function, position, only, fuel, located, results };
+            ProbeAction::Generic(Arc::new(generic))
+        };
+        let (first, second) = (located(8), located(16));
+        let mut site = Site::new(0);
+        for (located, stub) in [(&first, 0x100), (&second, 0x200)] {
+            let action = generic(located);
+            let number = site.more_mut().number(&[&ProbeAction::Count, &action]);
+            site.more_mut().list_mut(number).stubs[1] = stub;
+        }
+        assert_eq!(site.values_in_stub(1, 0x100).as_deref(), Some(&*first));
+        assert_eq!(site.values_in_stub(1, 0x200).as_deref(), Some(&*second));
+        assert_eq!(site.values_in_stub(2, 0x100), None, "a stub of another version");
+        drop(site.more_mut().take_list(0));
+        assert_eq!(site.values_in_stub(1, 0x100), None);
+        assert_eq!((Arc::strong_count(&first), Arc::strong_count(&second)), (1, 2));
+    }
 }

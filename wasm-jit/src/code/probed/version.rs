@@ -45,6 +45,8 @@ pub(super) struct Observations {
     pub found: BTreeMap<u32, (SiteState, Vec<Result<ValueAtSite, NoValue>>)>,
     /// The values at these positions, which generic probes ask for.
     pub located: LocatedAt,
+    /// The values at the place that was found last, which share memory with those at the next one.
+    pub last_located: Option<Arc<Located>>,
     /// In a counting version.
     pub runs: Vec<Run>,
     /// Code of instructions outside of the main sequence.
@@ -101,7 +103,9 @@ impl Observer for Observations {
             self.found.insert(wasm, (state.site_state(), wanted.iter().map(found).collect()));
         }
         if let Some(located) = self.located.get_mut(&wasm) {
-            *located = Some(Arc::new(state.located()));
+            let new = Arc::new(state.located(self.last_located.as_deref()));
+            self.last_located = Some(new.clone());
+            *located = Some(new);
         }
     }
 
