@@ -52,11 +52,11 @@ pub(super) struct Attach {
 enum Request {
     /// Prints the monitors, and whether they are on
     List,
-    /// Starts a monitor, or switches it on again
+    /// Starts monitors, or switches them on again
     Enable {
-        /// The monitor, with options: 'hotness{function=main}'; or a script or monitor module with
-        /// its libraries, as for run --monitors, which the other process reads
-        #[arg(value_name = "NAME[{OPTIONS}]")]
+        /// The monitors, with options: 'hotness{function=main},icount'; or a script or monitor
+        /// module with its libraries, as for run --monitors, which the other process reads
+        #[arg(value_name = "NAME[{OPTIONS}][,NAME...]")]
         monitor: String,
     },
     /// Switches a monitor off; it keeps its observations

@@ -239,17 +239,25 @@ impl<'a, 'f> Scope<'a, 'f> {
     }
 
     pub(crate) fn assign_local(&mut self, index: u32, value: &Value) -> Result<(), Error> {
-        let new = value.like(&self.local(index)?);
-        self.set_local(index, &new.ok_or_else(|| Error::Value(format!("{value} is no value for the local")))?)
+        let new = converted(value, &self.local(index)?, "the local")?;
+        self.set_local(index, &new)
     }
 
     pub(crate) fn assign_global(&mut self, index: u32, value: &Value) -> Result<(), Error> {
-        let new = value.like(&self.global(index)?);
-        self.set_global(
-            index,
-            &new.ok_or_else(|| Error::Value(format!("{value} is no value for the global")))?,
-        )
+        let new = converted(value, &self.global(index)?, "the global")?;
+        self.set_global(index, &new)
     }
+}
+
+/// The value as one of the type of `old`, the value of the named place.
+pub(crate) fn converted(value: &Value, old: &Val, place: &str) -> Result<Val, Error> {
+    value.like(old).ok_or_else(|| {
+        let form = match old {
+            Val::V128(_) => ": a vector is written as 0x and its 32 digits",
+            _ => "",
+        };
+        Error::Value(format!("{value} is no value for {place}{form}"))
+    })
 }
 
 fn no_global(index: u32) -> Error {

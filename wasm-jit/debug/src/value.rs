@@ -18,6 +18,8 @@ pub enum Value {
     F64(u64),
     /// An unsigned integer of up to 64 bits.
     Unsigned(u64),
+    /// The bits of a vector.
+    V128(u128),
     /// A value of an enumeration that has a name for it.
     Named {
         /// The value.
@@ -35,6 +37,7 @@ impl PartialEq for Value {
         match (self, other) {
             (Self::F32(a), Self::F32(b)) => a == b,
             (Self::F64(a), Self::F64(b)) => a == b,
+            (Self::V128(a), Self::V128(b)) => a == b,
             (Self::Text(a), Self::Text(b)) => a == b,
             _ => match (self.integer(), other.integer()) {
                 (Some(a), Some(b)) => a == b,
@@ -51,7 +54,7 @@ impl From<&Val> for Value {
             Val::I64(value) => Self::I64(*value),
             Val::F32(bits) => Self::F32(*bits),
             Val::F64(bits) => Self::F64(*bits),
-            Val::V128(bits) => Self::Text(format!("{bits:#034x}")),
+            Val::V128(bits) => Self::V128(*bits),
             null if null.is_null() => Self::Text("null".to_owned()),
             Val::FuncRef(_) => Self::Text("<funcref>".to_owned()),
             Val::ExternRef(_) => Self::Text("<externref>".to_owned()),
@@ -106,6 +109,10 @@ impl Value {
                 _ => Val::F32((self.float()? as f32).to_bits()),
             },
             Val::F64(_) => Val::F64(self.float()?.to_bits()),
+            Val::V128(_) => match self {
+                Self::V128(bits) => Val::V128(*bits),
+                _ => return None,
+            },
             _ => return None,
         })
     }
@@ -124,6 +131,7 @@ impl fmt::Display for Value {
             Self::Unsigned(value) => value.fmt(f),
             Self::F32(bits) => write!(f, "{:?}", f32::from_bits(*bits)),
             Self::F64(bits) => write!(f, "{:?}", f64::from_bits(*bits)),
+            Self::V128(bits) => write!(f, "{bits:#034x}"),
             Self::Named { name: text, .. } | Self::Text(text) => f.write_str(text),
         }
     }

@@ -6,7 +6,7 @@
 //! | request | answer |
 //! | --- | --- |
 //! | `list` | a line for each monitor: its name, and `on`, `off` or `-` if it was never started; then for others that were started |
-//! | `enable NAME[{OPTIONS}]` | |
+//! | `enable NAME[{OPTIONS}][,NAME[{OPTIONS}]]...` | |
 //! | `disable NAME` | |
 //! | `report FORMAT [NAME]` | the reports of all started monitors, or of one |
 //! | `write` | the reports are written to the session's output |
@@ -28,6 +28,7 @@ use std::time::Duration;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
+use crate::options::Request;
 use crate::{Error, Format, Session};
 
 /// Maximum length of a request, in bytes.
@@ -172,7 +173,7 @@ fn answer(session: &Session, others: &Others, line: &str) -> Result<String, Stri
     let done = |()| String::new();
     match verb {
         "list" if rest.is_empty() => Ok(list(session)),
-        "enable" => rest.parse().and_then(|request| session.enable(request)).map(done).map_err(text),
+        "enable" => enable(session, rest).map(done).map_err(text),
         "disable" => session.disable(rest).map(done).map_err(text),
         "write" if rest.is_empty() => session.write().map(done).map_err(text),
         "report" => {
@@ -187,6 +188,14 @@ fn answer(session: &Session, others: &Others, line: &str) -> Result<String, Stri
         }
         _ => others(verb, rest).unwrap_or_else(|| Err(format!("unknown request `{verb}`"))),
     }
+}
+
+/// Starts one monitor, or a list of them up to the first that cannot be started.
+fn enable(session: &Session, monitors: &str) -> Result<(), Error> {
+    // The name of a file may have commas.
+    let one = monitors.parse().map(|one| vec![one]);
+    let requests = one.or_else(|error| Request::list(monitors).map_err(|_| error))?;
+    requests.into_iter().try_for_each(|request| session.enable(request))
 }
 
 fn list(session: &Session) -> String {

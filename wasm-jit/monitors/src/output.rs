@@ -172,5 +172,26 @@ fn replace(path: &Path, contents: &[u8]) -> Result<(), Error> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let written = fs::write(&temporary, contents).and_then(|()| fs::rename(&temporary, path));
-    written.map_err(|source| Error::Write { path: path.to_owned(), source })
+    written.map_err(|source| {
+        // If it cannot be removed either, nothing more can be done.
+        let _ = fs::remove_file(&temporary);
+        Error::Write { path: path.to_owned(), source }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_written_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("report.txt");
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("file"), "").unwrap();
+        assert!(matches!(replace(&path, b"text"), Err(Error::Write { .. })));
+        let names: Vec<_> =
+            fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["report.txt"]);
+    }
 }

@@ -197,6 +197,42 @@ fn values_are_changed_and_the_program_runs_again() {
     assert!(text.ends_with("no breakpoints\n"), "{text}");
 }
 
+/// Values are written as they are shown.
+#[test]
+fn vectors_and_special_floats_are_changed() {
+    let place = Place::new();
+    let program = "(module (func $f (export \"main\") (param $n i32) (result i32)
+        (local $v v128) (local $x f64)
+        (local.set $v (v128.const i32x4 1 2 3 4))
+        (nop)
+        (i32.add (i32x4.extract_lane 3 (local.get $v)) (f64.eq (local.get $x) (f64.const inf)))))";
+    std::fs::write(place.path("vector.wat"), program).unwrap();
+    let commands = [
+        "break f",
+        "run",
+        "stepi 3",
+        "print $v",
+        "print $v == 0x00000004000000030000000200000001",
+        "set var $v = 0x00000028000000030000000200000001",
+        "set $x = inf",
+        "print $x - $x == NaN",
+        "set $v = 3",
+        "set $n = 0x00000028000000030000000200000001",
+        "continue",
+    ];
+    let text = place.session(&commands, &["--invoke", "main", "vector.wat", "1"]);
+    for expected in [
+        "print $v\n0x00000004000000030000000200000001\n",
+        "print $v == 0x00000004000000030000000200000001\n1\n",
+        "print $x - $x == NaN\n0\n",
+        "3 is no value for the local: a vector is written as 0x and its 32 digits",
+        "0x00000028000000030000000200000001 is no value for the local\n",
+        "continue\n41\n",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
 #[test]
 fn a_trap_is_reported_with_its_frames() {
     let place = Place::new();

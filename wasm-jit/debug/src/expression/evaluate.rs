@@ -5,7 +5,7 @@ use std::cell::Cell;
 use super::{Binary, Expression, Load, Node, Special, Unary};
 use crate::Error;
 use crate::dwarf::variables::Object;
-use crate::frames::Scope;
+use crate::frames::{Scope, converted};
 use crate::value::Value;
 
 impl Expression {
@@ -28,7 +28,7 @@ impl Expression {
         match &self.node {
             Node::Local(index) => scope.assign_local(*index, value),
             Node::Operand(depth) => {
-                let new = value.like(&scope.operand(*depth)?).ok_or_else(|| wrong(self.text.clone()))?;
+                let new = converted(value, &scope.operand(*depth)?, &self.text)?;
                 scope.set_operand(*depth, &new)
             }
             Node::Global(index) => scope.assign_global(*index, value),
@@ -159,7 +159,13 @@ impl Node {
             Self::Special(Special::Pc) => Value::Unsigned(scope.code().module_offset(scope.location())),
             Self::Special(Special::Depth) => Value::Unsigned(scope.depth()? as u64),
             Self::Special(Special::Function) => Value::Unsigned(scope.location().function.into()),
-            Self::Name(name) => return scope.named(name),
+            Self::Vector(bits) => Value::V128(*bits),
+            Self::Name(name) => match (scope.named(name), name.as_str()) {
+                // As values are shown; variables may have these names.
+                (Err(Error::Unknown { .. }), "NaN" | "nan") => Value::F64(f64::NAN.to_bits()),
+                (Err(Error::Unknown { .. }), "inf") => Value::F64(f64::INFINITY.to_bits()),
+                (term, _) => return term,
+            },
             Self::Load(load, memory, at) => {
                 let at = at.evaluate(scope)?.value(scope)?;
                 let mut bytes = [0; 8];
@@ -227,7 +233,7 @@ fn binary(operator: Binary, left: &Value, right: &Value) -> Result<Value, Error>
     use std::cmp::Ordering;
     let truth = |is_true: bool| Ok(Value::I32(is_true.into()));
     let is_float = left.is_float() || right.is_float();
-    if let (Value::Text(left), Value::Text(right)) = (left, right) {
+    if let (Value::Text(_), Value::Text(_)) | (Value::V128(_), Value::V128(_)) = (left, right) {
         match operator {
             Binary::Equal => return truth(left == right),
             Binary::NotEqual => return truth(left != right),

@@ -53,7 +53,7 @@ impl Expression {
     /// Whether the value may change: the expression does not consist of numbers only.
     pub(crate) fn may_change(&self) -> bool {
         self.node.any(&|node| match node {
-            Node::Integer(_) | Node::Float(_) => false,
+            Node::Integer(_) | Node::Float(_) | Node::Vector(_) => false,
             Node::Unary(..) | Node::Binary(..) | Node::Member(..) | Node::Index(_) => false,
             Node::Local(_) | Node::Operand(_) | Node::Global(_) => true,
             Node::Special(_) | Node::Name(_) | Node::Load(..) => true,
@@ -144,6 +144,7 @@ pub(crate) enum Binary {
 pub(crate) enum Node {
     Integer(i128),
     Float(f64),
+    Vector(u128),
     Local(u32),
     Operand(u32),
     Global(u32),

@@ -9,6 +9,9 @@ const MAX_DEPTH: usize = 100;
 /// Maximum number of operators: a chain of them is a nested node.
 const MAX_OPERATORS: usize = 1000;
 
+/// The length of a vector as it is shown, and written: `0x` and all of its digits.
+const VECTOR: usize = 34;
+
 /// By increasing precedence.
 const LEVELS: [&[(&str, Binary)]; 10] = [
     &[("||", Binary::Either)],
@@ -34,6 +37,7 @@ enum Token {
     Operator(&'static str),
     Integer(i128),
     Float(f64),
+    Vector(u128),
     Name(String),
     End,
 }
@@ -63,12 +67,17 @@ fn tokens(text: &str) -> Result<Vec<Token>, Error> {
                 end += rest[end..].find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len() - end);
             }
             let (number, after) = rest.split_at(end);
-            let integer = match is_hexadecimal {
-                true => i128::from_str_radix(&number[2..], 16).ok(),
-                false => number.parse().ok(),
+            let hexadecimal = number.get(2..).unwrap_or_default();
+            let found = match is_hexadecimal {
+                true if number.len() == VECTOR => {
+                    u128::from_str_radix(hexadecimal, 16).ok().map(Token::Vector)
+                }
+                true => i128::from_str_radix(hexadecimal, 16).ok().map(Token::Integer),
+                false => {
+                    number.parse().ok().map(Token::Integer).or_else(|| number.parse().ok().map(Token::Float))
+                }
             };
-            let float = || number.parse().ok().map(Token::Float);
-            token = integer.map(Token::Integer).or_else(float).ok_or_else(|| wrong(number, "a number"))?;
+            token = found.ok_or_else(|| wrong(number, "a number"))?;
             rest = after;
         } else if is_word(first) {
             let end = rest.find(|c: char| !is_word(c)).unwrap_or(rest.len());
@@ -218,6 +227,7 @@ impl Parser<'_> {
         match self.next() {
             Token::Integer(value) => Ok(Node::Integer(value)),
             Token::Float(value) => Ok(Node::Float(value)),
+            Token::Vector(bits) => Ok(Node::Vector(bits)),
             Token::Name(name) => Ok(named(name)),
             _ => Err(self.expected("a value")),
         }

@@ -20,6 +20,10 @@ pub(crate) enum Length {
 /// The number of rows that a short table shows.
 const ROWS: usize = 20;
 
+/// The number of characters of a cell that are shown. A `br_table` may have thousands, and every
+/// row would be as long.
+const LONGEST: usize = 100;
+
 pub(crate) fn print(report: &Report, length: Length) -> String {
     let mut out = format!("{}\n", report.monitor);
     let width = report.values().iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
@@ -53,7 +57,7 @@ fn print_table(table: &Table, rows: usize, hint: &str, out: &mut String) {
     let mut aligned = Aligned::new();
     aligned.load_style(NOTHING).set_header(&table.columns);
     for row in table.rows.iter().take(rows) {
-        aligned.add_row(row.iter().map(field));
+        aligned.add_row(row.iter().map(|cell| shortened(field(cell))));
     }
     for (at, column) in aligned.column_iter_mut().enumerate() {
         let is_number = |row: &Vec<Cell>| !matches!(row[at], Cell::Text(_) | Cell::Bar(..) | Cell::None);
@@ -70,6 +74,14 @@ fn print_table(table: &Table, rows: usize, hint: &str, out: &mut String) {
         let rows = if left_out == 1 { "row" } else { "rows" };
         let _ = writeln!(out, "  and {left_out} more {rows} ({hint})");
     }
+}
+
+fn shortened(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(LONGEST) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 fn field(cell: &Cell) -> String {
@@ -103,6 +115,20 @@ mod tests {
             json,
             "{\"monitor\":\"m\",\"a\":\"x\\n\\u001b[31m\u{202e}\",\"b\":\"\\\"é\\\"\",\"c\":true}"
         );
+    }
+
+    #[test]
+    fn one_long_cell_does_not_make_all_rows_long() {
+        let mut table = Table::new("t", ["text", "n"]);
+        table.row([Cell::Text("é".repeat(4000).into()), Cell::Int(1)]);
+        (0..1000).for_each(|n| table.row([Cell::Text("short".into()), Cell::Int(n)]));
+        let mut report = Report::new("m");
+        report.table(table);
+        let text = print(&report, Length::Complete);
+        let longest = text.lines().map(|line| line.chars().count()).max();
+        assert!(longest.is_some_and(|longest| longest < 120), "{longest:?}");
+        assert!(text.contains("é…"), "{text}");
+        assert!(crate::report::json::print(&report).contains(&"é".repeat(4000)));
     }
 
     #[test]

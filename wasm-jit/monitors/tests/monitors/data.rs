@@ -314,7 +314,7 @@ fn accesses_are_json_on_request() {
         let number = |name: &str| line[name].as_u64().unwrap();
         let value = line["value"].as_u64().map_or("-".to_owned(), |value| format!("{value:#x}"));
         let (kind, address) = (line["kind"].as_str().unwrap(), number("address"));
-        format!("{kind} {address:#x} {} {:#x} {value}\n", number("size"), number("offset"))
+        format!("{kind} {address:#x} {} {:#x} {value}\n", number("bytes"), number("offset"))
     };
     assert_eq!(json.lines().map(line).collect::<String>(), text);
     let module = Module::new(&Engine::default(), VALUES).unwrap();

@@ -28,6 +28,8 @@ impl Session {
     }
 
     pub(super) fn set(&mut self, arguments: &str) -> Done {
+        // In gdb, `set` alone may be understood as one of its settings.
+        let arguments = arguments.strip_prefix("var ").unwrap_or(arguments);
         let usage = || "set PLACE = EXPRESSION: set $local0 = 5".to_owned();
         // `==` and `<=` are operators.
         let is_assignment = |at: &usize| {

@@ -156,7 +156,7 @@ impl Trace {
             (true, None) => ",\"value\":null".to_owned(),
             (true, Some(value)) => format!(",\"value\":{value}"),
         };
-        let line = format!("{{\"kind\":\"{kind}\",\"address\":{address},\"size\":{size}{end}{value}}}\n");
+        let line = format!("{{\"kind\":\"{kind}\",\"address\":{address},\"bytes\":{size}{end}{value}}}\n");
         self.text.extend(line.bytes());
     }
 
