@@ -158,8 +158,9 @@ pub(super) struct ReplayGen {
     #[arg(long)]
     separate: bool,
 
-    /// Compares all arguments and results with the recorded ones: the first difference traps, and
-    /// the exported global replay.difference is the number of its event, as trace dump prints it
+    /// Compares the order of all calls, their arguments and results with the recorded ones: the
+    /// first difference traps, and the exported global replay.difference is the number of its
+    /// event, as trace dump prints it
     #[arg(long)]
     check: bool,
 

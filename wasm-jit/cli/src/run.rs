@@ -114,8 +114,12 @@ impl Observers {
         let done = started
             .map_err(Stop::Error)
             .and_then(|instance| execution::execute(arguments, &mut store, &instance));
-        let replayed = instance.filter(|_| matches!(done, Err(Stop::Error(_))));
-        let replayed = replayed.and_then(|instance| replayed::outcome_of_module(&mut store, instance));
+        let replayed = match (&done, instance) {
+            (Err(Stop::Error(error)), Some(instance)) => {
+                replayed::outcome_of_module(&mut store, instance, error)
+            }
+            _ => None,
+        };
         counts.print();
         let culprit = match &done {
             Err(Stop::Error(error)) => modules.culprit(error, &mut store).map(Path::to_owned),

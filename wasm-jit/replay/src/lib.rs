@@ -178,7 +178,7 @@ pub use calls::{CallRecorder, Calls};
 pub use error::{Difference, Error};
 pub use event::{Event, Exception, Reason};
 pub use generate::{
-    DIFFERENCE, INCOMPLETE, JavaScript, LAST, POSITION, Separate, generate, javascript, separate,
+    DIFFERENCE, INCOMPLETE, JavaScript, LAST, NEXT, POSITION, Separate, generate, javascript, separate,
 };
 pub use import::{import, import_within};
 pub use limits::Limits;

@@ -11,6 +11,7 @@ mod middle;
 mod modules;
 mod objects;
 mod random;
+mod order;
 mod random_exceptions;
 mod record;
 mod references;

@@ -158,8 +158,8 @@ fn counted(calls: i32) -> (Vec<u8>, Vec<u8>) {
     (module.bytes().to_vec(), trace.bytes())
 }
 
-/// The tree of functions for an import has more than one level, the last node is not full, and one
-/// more call than recorded is named.
+/// The tree of functions for an import has more than one level, the last node is not full, and a
+/// call that was not recorded is named: the event that was recorded instead.
 #[test]
 fn many_calls_of_one_import() {
     let (program, trace) = counted(70_000);
@@ -171,7 +171,7 @@ fn many_calls_of_one_import() {
     let leave = events.iter().rfind(|event| matches!(event, Event::Leave { .. })).cloned().unwrap();
     events.extend([events[1].clone(), leave]);
     let more = generate(&program, &trace_of(&events)[..], true).unwrap();
-    assert_eq!(replay(&more), Replayed::Differs(events.len() as i32));
+    assert_eq!(replay(&more), Replayed::Differs(events.len() as i32 - 1));
 }
 
 /// Equal calls share code, and take little space in the trace.
