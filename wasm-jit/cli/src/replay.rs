@@ -271,6 +271,10 @@ fn reduce_here(arguments: &Reduce) -> Result<ExitCode, Failure> {
     let limits = arguments.limits.of_replay();
     let about = |error| about(error, &arguments.trace, &arguments.program).in_one_line();
     let new = OutputFile::new(&arguments.output)?;
+    let of_slice = |failure: Failure| match &arguments.slice {
+        Some(name) => failure.about(format_args!("the slice of `{name}`")),
+        None => failure,
+    };
     let mut trace = open(&arguments.trace)?;
     let mut calls = None;
     if let Some(name) = &arguments.slice {
@@ -285,7 +289,8 @@ fn reduce_here(arguments: &Reduce) -> Result<ExitCode, Failure> {
         slice.rewind().map_err(failed)?;
         trace = BufReader::new(slice);
     }
-    let reduced = wasm_jit_replay::reduce_within(&limits, &module, trace, new.file()?).map_err(about)?;
+    let reduced = wasm_jit_replay::reduce_within(&limits, &module, trace, new.file()?);
+    let reduced = reduced.map_err(about).map_err(of_slice)?;
     new.finish()?;
     let ([before, after], [bytes, needed]) = (reduced.events, reduced.bytes);
     super::print(|out| {
