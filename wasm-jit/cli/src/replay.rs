@@ -330,11 +330,7 @@ pub(super) fn about(error: Error, trace: &Path, program: &Path) -> Failure {
         | Error::NotGenerated { .. }
         | Error::NotCalled { .. } => Failure::of_file(program, error),
         error if is_about_stack(&error) => {
-            let hint = "; --max-stack must be as large as in the recorded run";
-            let text = error.to_string();
-            // A backtrace may follow.
-            let (first, rest) = text.split_at(text.find('\n').unwrap_or(text.len()));
-            Failure::of_file(trace, format_args!("{first}{hint}{rest}"))
+            Failure::of_file(trace, error).advise("; --max-stack must be as large as in the recorded run")
         }
         error => Failure::of_file(trace, error),
     }
