@@ -55,7 +55,8 @@ struct Dump {
 ///
 /// The program runs with a host that acts as the text describes. A line that cannot be parsed, or
 /// that does not fit the program, is an error; then no trace is written. If the text ends before
-/// the run does, the host fails there. Imported globals (IG) are refused.
+/// the run does, the host fails there. Programs that import memories, tables, globals (IG) or tags
+/// are refused, and so are those with a start function.
 #[derive(Debug, Args)]
 struct Import {
     /// The new trace
@@ -270,11 +271,11 @@ fn reduce_here(arguments: &Reduce) -> Result<ExitCode, Failure> {
     let module = load_to_run(&arguments.program, &arguments.limits)?;
     let limits = arguments.limits.of_replay();
     let about = |error| about(error, &arguments.trace, &arguments.program).in_one_line();
-    let new = OutputFile::new(&arguments.output)?;
     let of_slice = |failure: Failure| match &arguments.slice {
         Some(name) => failure.about(format_args!("the slice of `{name}`")),
         None => failure,
     };
+    let new = OutputFile::new(&arguments.output)?;
     let mut trace = open(&arguments.trace)?;
     let mut calls = None;
     if let Some(name) = &arguments.slice {
@@ -328,6 +329,7 @@ pub(super) fn about(error: Error, trace: &Path, program: &Path) -> Failure {
         Error::Module(_)
         | Error::Unsupported { .. }
         | Error::NotGenerated { .. }
+        | Error::NotImported { .. }
         | Error::NotCalled { .. } => Failure::of_file(program, error),
         error if is_about_stack(&error) => {
             Failure::of_file(trace, error).advise("; --max-stack must be as large as in the recorded run")
