@@ -133,7 +133,8 @@
 //!
 //! Refused when they occur:
 //!
-//! * references to objects, also as `externref`;
+//! * references of other types than `funcref` and `externref` that pass between the program and its
+//!   host, also nulls and integers (`i31ref`), and references to objects as `externref`;
 //! * references to functions of other instances whose types mention types other than numbers,
 //!   vectors, `funcref` and `externref`, or are declared as subtypes or in a group with others.
 //!
