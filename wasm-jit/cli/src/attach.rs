@@ -83,8 +83,8 @@ enum Request {
     /// now are treated as the host: what they change between two calls that they make becomes
     /// changes by the host. When they have returned, the calls of their callers are recorded.
     ///
-    /// The recording ends after these calls, with --stop, or with the program; afterwards it costs
-    /// nothing.
+    /// The recording ends after these calls, with --stop, or with the program, which then prints
+    /// that calls are missing; afterwards it costs nothing.
     Record {
         /// Records only calls to this function (name or index), from its CALLth call on, counted
         /// from now [default: 1]

@@ -105,6 +105,13 @@ impl Failure {
         Self { message: format!("{what}: {}", self.message), ..self }
     }
 
+    /// Appends what to do next to the first line; a backtrace may follow.
+    fn advise(mut self, hint: &str) -> Self {
+        let end = self.message.find('\n').unwrap_or(self.message.len());
+        self.message.insert_str(end, hint);
+        self
+    }
+
     /// The same failure without further lines.
     fn in_one_line(mut self) -> Self {
         self.message.truncate(self.message.lines().next().map_or(0, str::len));

@@ -27,7 +27,9 @@ host, however the program ends.";
 /// Runs a program, and records what its host does
 ///
 /// All calls between the program and its host are recorded, and all changes by the host in
-/// memories, globals and tables. Programs with threads are refused.
+/// memories, globals and tables. Programs with threads are refused. Calls between the program and
+/// its host need more stack than without a recording: if they are nested thousands of times,
+/// --max-stack must be larger.
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 #[command(override_usage = "wasm-jit record [OPTIONS] --output <TRACE> <FILE> [ARGS]...")]

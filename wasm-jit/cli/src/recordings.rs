@@ -29,9 +29,7 @@ pub(super) struct Recorded {
 impl Recorded {
     /// The message if fewer calls were recorded than requested.
     pub(super) fn missing(&self, recorded: u64) -> Option<String> {
-        let wanted = self.calls.calls.get();
-        let message = || format!("{}: {recorded} of {wanted} calls were recorded", self.output.display());
-        (recorded < wanted).then(message)
+        missing(&self.output, recorded, self.calls.calls)
     }
 
     /// The traces of the preloaded modules.
@@ -62,6 +60,12 @@ impl Recorded {
     fn trace(&self, name: &str) -> PathBuf {
         self.output.join(format!("{name}.trace"))
     }
+}
+
+/// The message if fewer calls were recorded in a trace than requested.
+fn missing(trace: &Path, recorded: u64, wanted: NonZeroU64) -> Option<String> {
+    let message = || format!("{}: {recorded} of {wanted} calls were recorded", trace.display());
+    (recorded < wanted.get()).then(message)
 }
 
 /// The name of the program's trace, if each module has one.
@@ -125,20 +129,25 @@ pub(super) enum Recording {
 pub(super) struct CallsToFile {
     recorder: CallRecorder,
     trace: PathBuf,
+    /// The number of calls, if it was stated.
+    wanted: Option<NonZeroU64>,
 }
 
 impl CallsToFile {
     fn start(module: &Module, calls: Calls, trace: &Path) -> Result<Self, Failure> {
         CallRecorder::check(module, calls).map_err(Failure::new)?;
         let recorder = CallRecorder::start_to_file::<Host>(module, calls, create(trace)?);
-        Ok(Self { recorder: recorder.map_err(Failure::new)?, trace: trace.to_owned() })
+        let recorder = recorder.map_err(Failure::new)?;
+        Ok(Self { recorder, trace: trace.to_owned(), wanted: Some(calls.number) })
     }
 
     /// Records calls of all functions.
     fn start_all(module: &Module, calls: NonZeroU64, trace: &Path) -> Result<Self, Failure> {
         Recorder::check(module).map_err(Failure::new)?;
         let recorder = CallRecorder::start_all_to_file::<Host>(module, calls, create(trace)?);
-        Ok(Self { recorder: recorder.map_err(Failure::new)?, trace: trace.to_owned() })
+        // By default, all calls until the end of the program.
+        let wanted = Some(calls).filter(|calls| *calls < NonZeroU64::MAX);
+        Ok(Self { recorder: recorder.map_err(Failure::new)?, trace: trace.to_owned(), wanted })
     }
 
     /// Ends the recording. Returns the number of calls; if there is none, removes the file, which
@@ -151,6 +160,17 @@ impl CallsToFile {
             let _ = fs::remove_file(&self.trace);
         }
         stopped
+    }
+
+    /// As [`Self::stop`], but prints what is wrong with the recording.
+    fn finish(&self) {
+        match self.stop() {
+            Ok(calls) => {
+                let message = self.wanted.and_then(|wanted| missing(&self.trace, calls, wanted));
+                message.into_iter().for_each(|message| _ = Failure::new(message).report());
+            }
+            Err(error) => _ = Failure::of_file(&self.trace, error).report(),
+        }
     }
 }
 
@@ -234,7 +254,8 @@ fn create(trace: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// A recording of a running program, which other processes request.
+/// A recording of a running program, which other processes request. When it is dropped, at the end
+/// of the program, the recording ends.
 pub(super) struct AttachedRecording {
     module: Module,
     current: Mutex<Option<CallsToFile>>,
@@ -260,6 +281,9 @@ impl AttachedRecording {
                 if current.as_ref().is_some_and(|calls| !calls.recorder.has_ended()) {
                     return Err("the program is recorded already".to_owned());
                 }
+                if let Some(ended) = current.take() {
+                    ended.finish();
+                }
                 let is_fifo = |file: Metadata| file.file_type().is_fifo();
                 if Path::new(trace).metadata().is_ok_and(is_fifo) {
                     return Err(format!("{trace} is a FIFO, for whose reader the program would wait"));
@@ -274,6 +298,14 @@ impl AttachedRecording {
                 Ok(String::new())
             }
             _ => Err("expected CALLS, FUNCTION[:CALL] and TRACE, separated by tabs".to_owned()),
+        }
+    }
+}
+
+impl Drop for AttachedRecording {
+    fn drop(&mut self) {
+        if let Some(calls) = self.current.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            calls.finish();
         }
     }
 }

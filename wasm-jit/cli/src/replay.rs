@@ -55,7 +55,8 @@ struct Dump {
 ///
 /// The program runs with a host that acts as the text describes. A line that cannot be parsed, or
 /// that does not fit the program, is an error; then no trace is written. If the text ends before
-/// the run does, the host fails there. Imported globals (IG) are refused.
+/// the run does, the host fails there. Programs that import memories, tables, globals (IG) or tags
+/// are refused, and so are those with a start function.
 #[derive(Debug, Args)]
 struct Import {
     /// The new trace
@@ -158,8 +159,9 @@ pub(super) struct ReplayGen {
     #[arg(long)]
     separate: bool,
 
-    /// Compares all arguments and results with the recorded ones: the first difference traps, and
-    /// the exported global replay.difference is the number of its event, as trace dump prints it
+    /// Compares the order of all calls, their arguments and results with the recorded ones: the
+    /// first difference traps, and the exported global replay.difference is the number of its
+    /// event, as trace dump prints it
     #[arg(long)]
     check: bool,
 
@@ -269,6 +271,10 @@ fn reduce_here(arguments: &Reduce) -> Result<ExitCode, Failure> {
     let module = load_to_run(&arguments.program, &arguments.limits)?;
     let limits = arguments.limits.of_replay();
     let about = |error| about(error, &arguments.trace, &arguments.program).in_one_line();
+    let of_slice = |failure: Failure| match &arguments.slice {
+        Some(name) => failure.about(format_args!("the slice of `{name}`")),
+        None => failure,
+    };
     let new = OutputFile::new(&arguments.output)?;
     let mut trace = open(&arguments.trace)?;
     let mut calls = None;
@@ -284,7 +290,8 @@ fn reduce_here(arguments: &Reduce) -> Result<ExitCode, Failure> {
         slice.rewind().map_err(failed)?;
         trace = BufReader::new(slice);
     }
-    let reduced = wasm_jit_replay::reduce_within(&limits, &module, trace, new.file()?).map_err(about)?;
+    let reduced = wasm_jit_replay::reduce_within(&limits, &module, trace, new.file()?);
+    let reduced = reduced.map_err(about).map_err(of_slice)?;
     new.finish()?;
     let ([before, after], [bytes, needed]) = (reduced.events, reduced.bytes);
     super::print(|out| {
@@ -322,13 +329,10 @@ pub(super) fn about(error: Error, trace: &Path, program: &Path) -> Failure {
         Error::Module(_)
         | Error::Unsupported { .. }
         | Error::NotGenerated { .. }
+        | Error::NotImported { .. }
         | Error::NotCalled { .. } => Failure::of_file(program, error),
         error if is_about_stack(&error) => {
-            let hint = "; --max-stack must be as large as in the recorded run";
-            let text = error.to_string();
-            // A backtrace may follow.
-            let (first, rest) = text.split_at(text.find('\n').unwrap_or(text.len()));
-            Failure::of_file(trace, format_args!("{first}{hint}{rest}"))
+            Failure::of_file(trace, error).advise("; --max-stack must be as large as in the recorded run")
         }
         error => Failure::of_file(trace, error),
     }

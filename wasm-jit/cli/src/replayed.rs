@@ -6,7 +6,7 @@ use std::sync::Arc;
 use wasm_jit::{Error, Instance, Module, Store, StoreLimits, Trap, Val};
 use wasm_jit_debug::Killed;
 use wasm_jit_replay::{
-    DIFFERENCE, Ended, Error as ReplayError, HostFailed, INCOMPLETE, LAST, POSITION, Reason, Replay,
+    DIFFERENCE, Ended, Error as ReplayError, HostFailed, INCOMPLETE, LAST, NEXT, POSITION, Reason, Replay,
     Snapshots,
 };
 use wasm_jit_wasi::Exit;
@@ -71,19 +71,27 @@ pub(super) fn run(arguments: &Run, trace: &Path, replay: &mut Replay) -> Result<
     }
 }
 
-/// How the replay has ended, if the module was made by `replay-gen` and reports it.
-pub(super) fn outcome_of_module(store: &mut Store<Host>, instance: Instance) -> Option<String> {
+/// How the replay has ended with this error, if the module was made by `replay-gen` and reports it.
+pub(super) fn outcome_of_module(
+    store: &mut Store<Host>,
+    instance: Instance,
+    error: &Error,
+) -> Option<String> {
     let mut value = |name| match instance.get_global(&mut *store, name)?.get(&mut *store) {
         Val::I32(value) => Some(value),
         _ => None,
     };
-    let [difference, position, last] = [value(DIFFERENCE)?, value(POSITION)?, value(LAST)?];
+    let [difference, position, next] = [value(DIFFERENCE)?, value(POSITION)?, value(NEXT)?];
+    let last = value(LAST)?;
+    let differs = |event| format!("the replay differs from the recorded run at event {event} of the trace");
+    // Modules without checks have no position. A run that was stopped may be like the recorded one.
+    let is_trap = next != 0 && !is_ended(error) && error.trap() != Some(Trap::StackOverflow);
     match difference {
-        // Modules without checks have no position.
         0 if position == last && value(INCOMPLETE)? != 0 => Some(TRACE_ENDED.to_owned()),
         0 if position == last => Some("the replay has ended as the recorded run did".to_owned()),
+        0 if is_trap => Some(differs(next)),
         0 => None,
-        event => Some(format!("the replay differs from the recorded run at event {event} of the trace")),
+        event => Some(differs(event)),
     }
 }
 

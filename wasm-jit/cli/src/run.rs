@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use wasm_jit::{Error, Module};
+use wasm_jit::{Error, Module, Trap};
 
 use super::Failure;
 use super::count::Counts;
@@ -114,8 +114,12 @@ impl Observers {
         let done = started
             .map_err(Stop::Error)
             .and_then(|instance| execution::execute(arguments, &mut store, &instance));
-        let replayed = instance.filter(|_| matches!(done, Err(Stop::Error(_))));
-        let replayed = replayed.and_then(|instance| replayed::outcome_of_module(&mut store, instance));
+        let replayed = match (&done, instance) {
+            (Err(Stop::Error(error)), Some(instance)) => {
+                replayed::outcome_of_module(&mut store, instance, error)
+            }
+            _ => None,
+        };
         counts.print();
         let culprit = match &done {
             Err(Stop::Error(error)) => modules.culprit(error, &mut store).map(Path::to_owned),
@@ -150,6 +154,9 @@ impl Observers {
     }
 }
 
+/// Calls between the program and its host go through the recording, which has frames of its own.
+const NEEDS_STACK: &str = "; recording needs more stack than `run`: --max-stack sets it";
+
 /// The exit code of a program. `culprit` is the file of the monitor that has stopped it, if one
 /// has.
 fn exit_code(
@@ -164,6 +171,10 @@ fn exit_code(
         Err(Stop::Error(error)) => {
             let ended = execution::ended(&error).map_err(|failure| match arguments.limits.timeout {
                 Some(time) if has_timed_out => failure.about(format_args!("timed out after {time:?}")),
+                _ => failure,
+            });
+            let ended = ended.map_err(|failure| match error.trap() {
+                Some(Trap::StackOverflow) if arguments.recorded.is_some() => failure.advise(NEEDS_STACK),
                 _ => failure,
             });
             let ended = ended.map_err(|failure| match culprit {

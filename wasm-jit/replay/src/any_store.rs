@@ -11,6 +11,7 @@ use wasm_jit::{
 
 /// All handles must belong to this store.
 pub(crate) trait AnyStore {
+    fn instances(&self) -> Box<dyn ExactSizeIterator<Item = Instance> + '_>;
     fn module(&self, of: Instance) -> &Module;
     fn memory(&self, of: Instance, index: u32) -> Option<Memory>;
     fn table(&self, of: Instance, index: u32) -> Option<Table>;
@@ -48,6 +49,10 @@ pub(crate) trait AnyStore {
 }
 
 impl<T: 'static> AnyStore for StoreContextMut<'_, T> {
+    fn instances(&self) -> Box<dyn ExactSizeIterator<Item = Instance> + '_> {
+        Box::new(Instance::all(self))
+    }
+
     fn module(&self, of: Instance) -> &Module {
         of.module(self)
     }

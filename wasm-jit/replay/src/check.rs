@@ -89,38 +89,18 @@ pub(crate) fn has_recorded_form(ty: RefType) -> bool {
     ty == RefType::FUNCREF || ty == RefType::EXTERNREF
 }
 
-/// The state that others can change: the indices of imported or exported memories, tables and
-/// globals.
-#[derive(Default)]
-pub(crate) struct Shared {
-    pub(crate) memories: BTreeSet<u32>,
-    pub(crate) tables: BTreeSet<u32>,
-    pub(crate) globals: BTreeSet<u32>,
-}
-
-impl Shared {
-    pub(crate) fn of(module: &Module) -> Result<Self, Error> {
-        let imported = |is_one: fn(&ExternType) -> bool| {
-            (0..module.imports().filter(|import| is_one(import.ty())).count() as u32).collect()
-        };
-        let mut this = Self {
-            memories: imported(|ty| matches!(ty, ExternType::Memory(_))),
-            tables: imported(|ty| matches!(ty, ExternType::Table(_))),
-            globals: imported(|ty| matches!(ty, ExternType::Global(_))),
-        };
-        for payload in Parser::new(0).parse_all(module.bytes()) {
-            let Payload::ExportSection(exports) = payload? else { continue };
-            for export in exports {
-                let export = export?;
-                let of_kind = match export.kind {
-                    ExternalKind::Memory => &mut this.memories,
-                    ExternalKind::Table => &mut this.tables,
-                    ExternalKind::Global => &mut this.globals,
-                    _ => continue,
-                };
-                of_kind.insert(export.index);
+/// The indices of the globals that others can change: those that are imported or exported.
+pub(crate) fn shared_globals(module: &Module) -> Result<BTreeSet<u32>, Error> {
+    let imported = module.imports().filter(|import| matches!(import.ty(), ExternType::Global(_)));
+    let mut globals: BTreeSet<u32> = (0..imported.count() as u32).collect();
+    for payload in Parser::new(0).parse_all(module.bytes()) {
+        let Payload::ExportSection(exports) = payload? else { continue };
+        for export in exports {
+            let export = export?;
+            if export.kind == ExternalKind::Global {
+                globals.insert(export.index);
             }
         }
-        Ok(this)
     }
+    Ok(globals)
 }

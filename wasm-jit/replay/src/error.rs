@@ -21,6 +21,12 @@ pub enum Error {
         /// The feature that prevents it.
         what: String,
     },
+    /// The trace in the text format belongs to a program for which such a trace cannot be imported.
+    #[error("its traces cannot be imported: {what}")]
+    NotImported {
+        /// The feature that prevents it.
+        what: String,
+    },
     /// The trace is damaged or incomplete.
     #[error("the trace is damaged at byte {offset}: {what}")]
     Damaged {

@@ -133,7 +133,8 @@
 //!
 //! Refused when they occur:
 //!
-//! * references to objects, also as `externref`;
+//! * references of other types than `funcref` and `externref` that pass between the program and its
+//!   host, also nulls and integers (`i31ref`), and references to objects as `externref`;
 //! * references to functions of other instances whose types mention types other than numbers,
 //!   vectors, `funcref` and `externref`, or are declared as subtypes or in a group with others.
 //!
@@ -178,7 +179,7 @@ pub use calls::{CallRecorder, Calls};
 pub use error::{Difference, Error};
 pub use event::{Event, Exception, Reason};
 pub use generate::{
-    DIFFERENCE, INCOMPLETE, JavaScript, LAST, POSITION, Separate, generate, javascript, separate,
+    DIFFERENCE, INCOMPLETE, JavaScript, LAST, NEXT, POSITION, Separate, generate, javascript, separate,
 };
 pub use import::{import, import_within};
 pub use limits::Limits;

@@ -3,9 +3,11 @@
 //! 1. While the store is observed ([`CallObserver`](wasm_jit::CallObserver)), calls to and from
 //!    functions of other instances go through the host, whether by imports or through references.
 //!    The recording is notified of them.
-//! 2. Others may change the memories and tables that the instance imports or exports. Before the
-//!    host calls one of them, these are copied; the copies are compared when the recorded program
-//!    continues ([`Copies`]). Globals are compared in any case.
+//! 2. Others may change the memories and tables that they have in common with the instance
+//!    ([`Common`]). Before the host calls one of them, these are copied; the copies are compared
+//!    when the recorded program continues ([`Copies`]). Host functions of others may make further
+//!    instances, which have something in common with it: that is copied before they are called.
+//!    Globals are compared in any case.
 //! 3. Functions of others to which the instance gets references have numbers in the trace
 //!    ([`Functions`]).
 
@@ -19,31 +21,71 @@ use super::state::element;
 use super::value::Value;
 use super::writes;
 
+/// The indices of the memories and tables of an instance that other instances in the store have,
+/// too: only these can change while others run.
+#[derive(Default)]
+pub(crate) struct Common {
+    memories: BTreeSet<u32>,
+    tables: BTreeSet<u32>,
+    /// The number of instances of the store that were looked at.
+    known: usize,
+}
+
+impl Common {
+    /// Adds what new instances have in common with this one, which has these memories and tables.
+    pub(crate) fn update(
+        &mut self,
+        store: &dyn AnyStore,
+        instance: Instance,
+        memories: &[(Memory, u64)],
+        tables: &[(Table, u64)],
+    ) {
+        let instances = store.instances();
+        let number = instances.len();
+        for other in instances.skip(self.known).filter(|other| *other != instance) {
+            let of_other = (0..).map_while(|index| store.memory(other, index));
+            let indices = of_other.filter_map(|other| memories.iter().position(|(own, _)| *own == other));
+            self.memories.extend(indices.map(|index| index as u32));
+            let of_other = (0..).map_while(|index| store.table(other, index));
+            let indices = of_other.filter_map(|other| tables.iter().position(|(own, _)| *own == other));
+            self.tables.extend(indices.map(|index| index as u32));
+        }
+        self.known = number;
+    }
+}
+
 /// Memories and tables of an instance, by index, as they were before other instances ran.
+#[derive(Default)]
 pub(crate) struct Copies {
     memories: Vec<(u32, Vec<u8>)>,
     tables: Vec<(u32, Vec<Option<Value>>)>,
 }
 
 impl Copies {
-    pub(crate) fn of(
+    /// Copies what is common and was not copied yet.
+    pub(crate) fn add(
+        &mut self,
         store: &mut dyn AnyStore,
         instance: Instance,
         functions: &Functions,
-        memories: &BTreeSet<u32>,
-        tables: &BTreeSet<u32>,
-    ) -> Self {
-        let memories = memories.iter().filter_map(|index| {
-            let memory = store.memory(instance, *index)?;
-            Some((*index, store.bytes(memory).to_vec()))
-        });
-        let memories = memories.collect();
-        let tables = tables.iter().filter_map(|index| {
-            let table = store.table(instance, *index)?;
-            let elements = 0..store.elements(table);
-            Some((*index, elements.map(|at| element(store, instance, functions, table, at)).collect()))
-        });
-        Self { memories, tables: tables.collect() }
+        common: &Common,
+    ) {
+        for index in &common.memories {
+            if self.memories.iter().all(|(copied, _)| copied != index)
+                && let Some(memory) = store.memory(instance, *index)
+            {
+                self.memories.push((*index, store.bytes(memory).to_vec()));
+            }
+        }
+        for index in &common.tables {
+            if self.tables.iter().all(|(copied, _)| copied != index)
+                && let Some(table) = store.table(instance, *index)
+            {
+                let elements = 0..store.elements(table);
+                let elements = elements.map(|at| element(store, instance, functions, table, at)).collect();
+                self.tables.push((*index, elements));
+            }
+        }
     }
 
     /// The byte ranges of a memory that have changed.

@@ -29,8 +29,9 @@ use super::trace::Writer;
 /// Calls by the host are recorded regardless of which part of the engine's API they use.
 ///
 /// Other instances in the store are a part of the instance's host: calls in both directions, and
-/// their changes to shared memories, tables and globals, are in the trace. While one of them runs,
-/// shared memories and tables are copied at each call between it and the recorded instance.
+/// their changes to shared memories, tables and globals, are in the trace. Memories and tables that
+/// an instance in the store has in common with the recorded one are copied at each call from one to
+/// the other.
 /// Recorders for several instances each write a trace in the same run; each trace replays alone.
 ///
 /// One instance calls another by its imports, or through references, as in a table that they share.

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use wasm_jit::{ChangedElements, Func, Global, Instance, Memory, Module, Table, Val, WriteLog};
 
 use super::any_store::AnyStore;
-use super::check::{Shared, check_imports};
+use super::check::{check_imports, shared_globals};
 use super::error::{Error, unsupported};
 use super::event::{Event, Reason};
 use super::exception::Tags;
 use super::functions::{Functions, Output, all_recorded, recorded};
-use super::linked::Copies;
+use super::linked::{Common, Copies};
 use super::trace::Writer;
 use super::value::{Value, mutable_globals};
 use super::writes;
@@ -26,12 +26,12 @@ struct Recorded {
     /// that time.
     globals: Vec<(u32, Global, Option<Value>)>,
     log: WriteLog,
-    shared: Shared,
+    common: Common,
     functions: Functions,
     /// The number of calls by the host to other instances that have not ended.
     others: u32,
     /// What such calls may change, as it was at that time or when one was called.
-    copies: Option<Copies>,
+    copies: Copies,
     /// The amount of fuel at the beginning, if it is limited.
     fuel: Option<u64>,
 }
@@ -39,7 +39,7 @@ struct Recorded {
 impl Recorded {
     /// The host runs from now on.
     fn begin_host(&mut self, store: &mut dyn AnyStore) -> Result<(), Error> {
-        self.copies = None;
+        self.copies = Copies::default();
         if self.others > 0 {
             self.copy(store);
         }
@@ -57,22 +57,21 @@ impl Recorded {
         Ok(())
     }
 
+    /// Copies what other instances have in common with this one, unless that was done.
     fn copy(&mut self, store: &mut dyn AnyStore) {
-        let Shared { memories, tables, .. } = &self.shared;
-        self.copies = Some(Copies::of(store, self.instance, &self.functions, memories, tables));
+        self.common.update(store, self.instance, &self.memories, &self.tables);
+        self.copies.add(store, self.instance, &self.functions, &self.common);
     }
 
     /// The host calls a function of another instance.
     fn enter_other(&mut self, store: &mut dyn AnyStore) {
         self.others += 1;
-        if self.copies.is_none() {
-            self.copy(store);
-        }
+        self.copy(store);
     }
 
     /// The program runs from now on. Writes what has changed since the host ran.
     fn end_host(&mut self, store: &mut dyn AnyStore, out: &mut Output) -> Result<(), Error> {
-        let copies = self.copies.take();
+        let copies = std::mem::take(&mut self.copies);
         for (index, (memory, before)) in self.memories.iter().enumerate() {
             let pages = store.pages(*memory) - before;
             if pages > 0 {
@@ -91,8 +90,7 @@ impl Recorded {
             }
         }
         for (index, (memory, _)) in (0..).zip(&self.memories) {
-            let changed = copies.as_ref().map(|copies| copies.changed_bytes(index, *memory, store));
-            for (start, end) in changed.unwrap_or_default() {
+            for (start, end) in copies.changed_bytes(index, *memory, store) {
                 let bytes = store.bytes(*memory)[start..end].to_vec();
                 out.write(&Event::Write { memory: index, address: start as u64, bytes })?;
             }
@@ -104,12 +102,12 @@ impl Recorded {
                 out.write(&Event::SetGlobal { global: *index, value })?;
             }
         }
-        self.end_tables(copies.as_ref(), store, out)
+        self.end_tables(&copies, store, out)
     }
 
     fn end_tables(
         &mut self,
-        copies: Option<&Copies>,
+        copies: &Copies,
         store: &mut dyn AnyStore,
         out: &mut Output,
     ) -> Result<(), Error> {
@@ -127,10 +125,8 @@ impl Recorded {
         }
         for (index, (table, _)) in self.tables.iter().enumerate() {
             let (index_in_module, functions) = (index as u32, &self.functions);
-            let elements = copies.map(|copies| {
-                copies.changed_elements(index_in_module, self.instance, functions, *table, store)
-            });
-            changed.extend(elements.into_iter().flatten().map(|element| (index, element)));
+            let elements = copies.changed_elements(index_in_module, self.instance, functions, *table, store);
+            changed.extend(elements.into_iter().map(|element| (index, element)));
         }
         for (index, element) in changed {
             let (table, before) = self.tables[index];
@@ -184,13 +180,13 @@ impl Recording {
     /// Records an instance from now on; its state was written. The program runs.
     pub(crate) fn begin(&mut self, store: &mut dyn AnyStore, instance: Instance) -> Result<(), Error> {
         check_imports(store, instance)?;
-        let shared = Shared::of(store.module(instance))?;
+        let shared = shared_globals(store.module(instance))?;
         let memories = (0..).map_while(|index| Some((store.memory(instance, index)?, 0)));
         let memories = memories.collect();
         let tables = (0..).map_while(|index| Some((store.table(instance, index)?, 0)));
         let tables = tables.collect();
         let globals = mutable_globals(store, instance).into_iter();
-        let globals = globals.filter(|(index, _)| shared.globals.contains(index));
+        let globals = globals.filter(|(index, _)| shared.contains(index));
         let globals = globals.map(|(index, global)| (index, global, None)).collect();
         let log = store.start_log();
         let fuel = store.fuel().ok();
@@ -200,10 +196,10 @@ impl Recording {
             tables,
             globals,
             log,
-            shared,
+            common: Common::default(),
             functions: self.out.functions.clone(),
             others: 0,
-            copies: None,
+            copies: Copies::default(),
             fuel,
         });
         Ok(())
@@ -293,6 +289,10 @@ impl Recording {
     ) -> Result<(), Error> {
         let Self { out, recorded: Some(recorded), tags, .. } = self else { return Ok(()) };
         if caller != Some(recorded.instance) {
+            // The host function may have made further instances.
+            if recorded.others > 0 {
+                recorded.copy(store);
+            }
             return Ok(());
         }
         recorded.end_host(store, out)?;

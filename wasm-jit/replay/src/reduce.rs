@@ -99,7 +99,7 @@ fn copy(trace: impl Read, mut out: Writer, needed: &Bits) -> Result<Reduced, Err
         reduced.bytes[0] += bytes.len() as u64;
         first += bytes.len() as u64;
     }
-    out.flush()?;
+    out.close()?;
     Ok(reduced)
 }
 

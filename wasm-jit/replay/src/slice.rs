@@ -80,7 +80,8 @@ pub fn slice_within(
     slice.lock(|slice| {
         // The reason why the run has failed.
         slice.failed.take().map_or(result, Err)?;
-        slice.out.flush()?;
+        // A reader needs all of it, although the writer exists until the last probe is removed.
+        slice.out.close()?;
         match slice.calls {
             0 => Err(Error::NotCalled { function }),
             calls => Ok(calls),

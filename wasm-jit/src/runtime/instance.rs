@@ -212,6 +212,14 @@ impl Instance {
         instantiate::start(store.as_context_mut().into_inner(), *self)
     }
 
+    /// All instances of a store, in the order in which they were made.
+    pub fn all<'a, T: 'static>(
+        store: impl Into<super::StoreContext<'a, T>>,
+    ) -> impl ExactSizeIterator<Item = Self> + 'a {
+        let store = &store.into().0.opaque;
+        (0..store.instances.len() as u32).map(|index| Self(Handle::at(store, index)))
+    }
+
     /// The module that was instantiated.
     pub fn module<'a, T: 'static>(&self, store: impl Into<super::StoreContext<'a, T>>) -> &'a Module {
         &self.inner(&store.into().0.opaque).module

@@ -8,13 +8,13 @@
 //!   block $another
 //!     block $caught                               the values of the exception
 //!       try_table (catch $tag $caught) (catch_all $another)
-//!         ARGUMENTS, call, differs                it has returned
+//!         ARGUMENTS, call, is_elsewhere           it has returned
 //!       end
 //!       unreachable
 //!     end
 //!     compare the values, br $done
 //!   end
-//!   differs                                       it has thrown another exception
+//!   is_elsewhere                                  it has thrown another exception
 //! end
 //! ```
 //!
@@ -72,7 +72,7 @@ impl Functions<'_> {
                 let catches = [Catch::One { tag, label: 0 }, Catch::All { label: 1 }];
                 code.try_table(BlockType::Empty, catches);
                 self.call(code, enter);
-                self.differs(code, event as i32);
+                self.is_elsewhere(code, event as i32);
                 code.end().unreachable().end();
                 self.compare_all(code, &exception.values, event);
                 code.br(1);
@@ -88,12 +88,12 @@ impl Functions<'_> {
             Outcome::Failed | Outcome::Unknown => {
                 code.try_table(BlockType::Empty, [Catch::All { label: 0 }]);
                 self.call(code, enter);
-                self.differs(code, event as i32);
+                self.is_elsewhere(code, event as i32);
                 code.end().unreachable();
             }
         }
         code.end();
-        self.differs(code, event as i32);
+        self.is_elsewhere(code, event as i32);
         code.end();
     }
 

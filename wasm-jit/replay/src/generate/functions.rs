@@ -33,8 +33,10 @@ pub(super) struct Functions<'a> {
     pub(super) check: bool,
     /// The event number that stands for calls that were not recorded.
     end: i32,
-    /// The value of [`POSITION`](super::POSITION) where the trace ends, if the program ran then.
-    cut: Option<i32>,
+    /// Whether the trace ends while the program runs.
+    is_cut: bool,
+    /// The numbers of the events that the replay reaches, in order.
+    checkpoints: &'a [u64],
     /// Types that are added to those of the program: parameters and results.
     pub(super) added_types: Vec<(Vec<ValType>, Vec<ValType>)>,
     /// Whether unrecorded exceptions of calls to the program are detected.
@@ -145,13 +147,14 @@ struct Callee {
 type Done<'a> = (&'a [Action], &'a Outcome);
 
 impl<'a> Functions<'a> {
-    pub(super) fn of(program: &'a Program, script: &Script, check: bool, indices: Indices) -> Self {
+    pub(super) fn of(program: &'a Program, script: &'a Script, check: bool, indices: Indices) -> Self {
         let mut this = Self {
             program,
             indices,
             check,
             end: script.events as i32,
-            cut: script.is_cut.then_some(script.last as i32),
+            is_cut: script.is_cut,
+            checkpoints: &script.checkpoints,
             added_types: Vec::new(),
             added_tags: Vec::new(),
             notices_exceptions: check
@@ -321,7 +324,7 @@ impl<'a> Functions<'a> {
                 }
             }
             self.actions(&mut code, &call.actions, FEW_ACTIONS);
-            if self.check {
+            if self.check && call.outcome != Outcome::Unknown {
                 self.reaches(&mut code, call.end);
             }
             match &call.outcome {
@@ -405,7 +408,7 @@ impl<'a> Functions<'a> {
             }),
             Outcome::Unknown => self.ends(code, enter.end as i32),
             // The recorded call failed, and its replay fails before this.
-            _ => self.differs(code, enter.end as i32),
+            _ => self.is_elsewhere(code, enter.end as i32),
         }
     }
 
@@ -467,21 +470,43 @@ impl<'a> Functions<'a> {
         code.end();
     }
 
+    /// The replay reaches a checkpoint: a difference, unless it is the next one.
     fn reaches(&self, code: &mut InstructionSink<'_>, event: u64) {
+        code.global_get(self.next()).i32_const(event as i32).i32_ne();
+        code.if_(BlockType::Empty);
+        self.is_elsewhere(code, event as i32);
+        code.end();
         code.i32_const(event as i32).global_set(self.difference + 1);
+        let following = self.checkpoints.partition_point(|checkpoint| *checkpoint <= event);
+        let following = self.checkpoints.get(following).map_or(self.end, |event| *event as i32);
+        code.i32_const(following).global_set(self.next());
+    }
+
+    /// The index of the global [`NEXT`](super::NEXT).
+    fn next(&self) -> u32 {
+        self.difference + 2
     }
 
     /// The program does something that is not in the trace: a difference, unless the trace ends
     /// here because the process was killed while the program ran.
     fn ends(&self, code: &mut InstructionSink<'_>, event: i32) {
-        if let Some(last) = self.cut.filter(|_| self.check) {
-            code.global_get(self.difference + 1).i32_const(last).i32_eq();
+        if self.is_cut && self.check {
+            code.global_get(self.next()).i32_const(self.end).i32_eq();
             code.if_(BlockType::Empty).unreachable().end();
         }
-        self.differs(code, event);
+        self.is_elsewhere(code, event);
     }
 
-    pub(super) fn differs(&self, code: &mut InstructionSink<'_>, event: i32) {
+    /// The program does not do what it did at the next checkpoint. Without checks, that is taken
+    /// for this event.
+    pub(super) fn is_elsewhere(&self, code: &mut InstructionSink<'_>, event: i32) {
+        if !self.check {
+            return self.differs(code, event);
+        }
+        code.global_get(self.next()).global_set(self.difference).unreachable();
+    }
+
+    fn differs(&self, code: &mut InstructionSink<'_>, event: i32) {
         code.i32_const(event).global_set(self.difference).unreachable();
     }
 }

@@ -35,15 +35,21 @@ use script::Script;
 pub use separate::{Separate, separate};
 
 /// The name of the exported global with the number of the first event that differs, after a replay
-/// with checks has trapped; 0 (the start) if none differs. The number of events of the trace stands
-/// for a call that was not recorded. If the trace ends while the program runs, because its process
-/// was killed, what the program does afterwards is no difference: the replay traps at its next call
-/// to the host, or when the program returns.
+/// with checks has trapped; 0 (the start) if none differs. For a call that was not recorded, this
+/// is the event that was recorded instead; without checks, it is the number of events. If the
+/// program traps by itself where it did not when it was recorded, this remains 0, and [`NEXT`] is
+/// the event that differs. If the trace ends while the program runs, because its process was
+/// killed, what the program does afterwards is no difference: the replay traps at its next call to
+/// the host, or when the program returns.
 pub const DIFFERENCE: &str = "replay.difference";
 
 /// The name of the exported global with the number of the last event that a replay with checks has
 /// reached.
 pub const POSITION: &str = "replay.position";
+
+/// The name of the exported global with the number of the event that a replay with checks reaches
+/// next, or the number of events if there is none; 0 in replays without checks.
+pub const NEXT: &str = "replay.next";
 
 /// The name of the exported constant with the value of [`POSITION`] after a complete replay: a
 /// replay that equals the recording ends there, and [`DIFFERENCE`] is 0.
@@ -55,13 +61,13 @@ pub const LAST: &str = "replay.last";
 pub const INCOMPLETE: &str = "replay.incomplete";
 
 /// The exported globals.
-const REPORT: [&str; 4] = [DIFFERENCE, POSITION, LAST, INCOMPLETE];
+const REPORT: [&str; 5] = [DIFFERENCE, POSITION, NEXT, LAST, INCOMPLETE];
 
 /// Generates a module that replays a trace of the binary module `program`. It has no imports, and
 /// its `_start` repeats the calls by the host. The program's other exports remain, except
 /// `_initialize`, which a command does not have. With `check`, all arguments and results of the
-/// program are compared with the recorded ones; the first difference traps, and [`DIFFERENCE`]
-/// names its event.
+/// program are compared with the recorded ones, in their order; the first difference traps, and
+/// [`DIFFERENCE`] names its event.
 ///
 /// Where a host function failed (for example by ending the process), the replay traps. Where it
 /// threw an exception, so does the replay, and `_start` catches what the host got. Takes memory in

@@ -50,7 +50,11 @@ pub(super) fn assemble(
     let added_tags: Vec<u32> = functions.added_tags.iter().map(|(_, ty)| *ty).collect();
     put(&mut out, 13, &imported_tags.append(&take(13)).append(&Items::encoded(&tags(&added_tags))));
     let imported_globals = Items::encoded(&imported_globals(program, script)?);
-    put(&mut out, 6, &imported_globals.append(&take(6)).append(&Items::encoded(&globals(script))));
+    put(
+        &mut out,
+        6,
+        &imported_globals.append(&take(6)).append(&Items::encoded(&globals(script, functions.check))),
+    );
     put(&mut out, 7, &Items::encoded(&exports(program, &functions)));
     if let Some(function_index) = functions.restore {
         out.section(&StartSection { function_index });
@@ -136,11 +140,13 @@ pub(super) fn imported_globals(program: &Program, script: &Script) -> Result<Glo
 }
 
 /// Those of [`REPORT`], and a counter for each function whose calls are replayed.
-pub(super) fn globals(script: &Script) -> GlobalSection {
+pub(super) fn globals(script: &Script, check: bool) -> GlobalSection {
     let mut globals = GlobalSection::new();
     let ty = GlobalType { val_type: ValType::I32, mutable: true, shared: false };
     globals.global(ty, &ConstExpr::i32_const(0));
     globals.global(ty, &ConstExpr::i32_const(0));
+    let first = script.checkpoints.first().map_or(script.events as i32, |event| *event as i32);
+    globals.global(ty, &ConstExpr::i32_const(if check { first } else { 0 }));
     let constant = GlobalType { mutable: false, ..ty };
     globals.global(constant, &ConstExpr::i32_const(script.last as i32));
     globals.global(constant, &ConstExpr::i32_const(script.is_incomplete.into()));

@@ -115,7 +115,10 @@ pub(super) struct Script {
     pub(super) has_host_values: bool,
     /// The number of events.
     pub(super) events: u64,
-    /// The number of the last event that a replay reaches.
+    /// The numbers of the events that a replay reaches, in order: calls of the program and their
+    /// ends, the ends of calls to the program, and the first failure.
+    pub(super) checkpoints: Vec<u64>,
+    /// The last checkpoint, unless it is a failure of the program, which ends the replay earlier.
     pub(super) last: u64,
     /// Whether the trace ends while the program runs.
     pub(super) is_cut: bool,
@@ -182,12 +185,8 @@ impl Script {
         events.script.is_incomplete = !events.running.is_empty();
         let end = events.script.events;
         while let Some(running) = events.running.pop() {
-            match running {
-                Running::Program(enter) => events.act(Action::Enter(Enter { end, ..enter })),
-                // After the actions of the host in this call.
-                Running::Import(import, call) => {
-                    events.script.calls[import][call].end = events.script.last;
-                }
+            if let Running::Program(enter) = running {
+                events.act(Action::Enter(Enter { end, ..enter }));
             }
         }
         Ok(events.script)
@@ -307,14 +306,14 @@ impl Reading<'_> {
                 let calls = &mut self.script.calls[import];
                 self.running.push(Running::Import(import, calls.len()));
                 calls.push(Call { event: number, arguments, end: number, ..Call::default() });
-                self.script.last = number;
+                self.reaches(number);
             }
             Event::Return { results } => match self.running.pop() {
                 Some(Running::Import(import, call)) => {
                     self.check(&results, self.type_of(import).ok_or("no function")?.results())?;
                     let call = &mut self.script.calls[import][call];
                     (call.outcome, call.end) = (Outcome::Returned(results), number);
-                    self.script.last = number;
+                    self.reaches(number);
                 }
                 _ => return Err("no import is running"),
             },
@@ -326,7 +325,7 @@ impl Reading<'_> {
                     )?;
                     let outcome = Outcome::Returned(results);
                     self.act(Action::Enter(Enter { outcome, end: number, ..enter }));
-                    self.script.last = number;
+                    self.reaches(number);
                 }
                 _ => return Err("no function of the program is running"),
             },
@@ -344,10 +343,13 @@ impl Reading<'_> {
                     }
                     None => return Err("nothing is running"),
                 }
-                self.script.last = number;
+                self.reaches(number);
             }
             Event::Fail { .. } => {
                 let is_first = !std::mem::replace(&mut self.failed, true);
+                if is_first {
+                    self.script.checkpoints.push(number);
+                }
                 match self.running.pop() {
                     Some(Running::Program(enter)) => {
                         self.act(Action::Enter(Enter { outcome: Outcome::Failed, end: number, ..enter }));
@@ -412,6 +414,12 @@ impl Reading<'_> {
             None => self.program.type_of(calls as u32).cloned(),
             Some(other) => self.script.others.get(other).cloned(),
         }
+    }
+
+    /// A replay reaches the event with this number.
+    fn reaches(&mut self, number: u64) {
+        self.script.checkpoints.push(number);
+        self.script.last = number;
     }
 
     fn program_runs(&self) -> bool {

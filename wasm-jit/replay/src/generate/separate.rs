@@ -159,7 +159,7 @@ fn host(program: &Program, script: &Script, used: &Used, check: bool) -> Result<
     module::put(&mut out, 3, &types_of_host);
     let tags: Vec<u32> = made.added_tags.iter().map(|(_, ty)| *ty).collect();
     module::put(&mut out, 13, &Items::encoded(&module::tags(&tags)));
-    out.section(&module::globals(script));
+    out.section(&module::globals(script, check));
     out.section(&exports);
     if let Some(function_index) = made.restore {
         out.section(&StartSection { function_index });

@@ -15,7 +15,7 @@ use wasm_jit::{
     StoreContextMut, Trap, Val, ValType,
 };
 
-use super::error::{Error, unsupported};
+use super::error::Error;
 use super::limits::Limits;
 use super::record::Recorder;
 use text::{Change, Effect, Kind, Step};
@@ -41,7 +41,9 @@ impl Host {
 ///
 /// # Errors
 /// [`Error::Text`] with a line that cannot be read or does not fit the program;
-/// [`Error::Unsupported`] for a module that cannot be recorded; [`Error::Engine`], [`Error::Io`].
+/// [`Error::Unsupported`] for a module that cannot be recorded; [`Error::NotImported`] for one that
+/// has a start function or imports something other than functions; [`Error::Engine`],
+/// [`Error::Io`].
 pub fn import(module: &Module, text: impl BufRead, out: impl Write + Send + 'static) -> Result<(), Error> {
     import_within(&Limits::default(), module, text, out)
 }
@@ -59,10 +61,18 @@ pub fn import_within(
 ) -> Result<(), Error> {
     if module.start_function().is_some() {
         // The text does not contain the calls that it made.
-        return Err(unsupported("a start function"));
+        return Err(Error::NotImported { what: "it has a start function".to_owned() });
     }
-    if module.imports().any(|import| !matches!(import.ty(), ExternType::Func(_))) {
-        return Err(unsupported("an import that is no function"));
+    for import in module.imports() {
+        let kind = match import.ty() {
+            ExternType::Func(_) => continue,
+            ExternType::Memory(_) => "memory",
+            ExternType::Table(_) => "table",
+            ExternType::Global(_) => "global",
+            ExternType::Tag(_) => "tag",
+        };
+        let what = format!("it imports {}.{}, a {kind}", import.module(), import.name());
+        return Err(Error::NotImported { what });
     }
     let recorder = Recorder::new(module, out)?;
     let host = Host { steps: text::steps(text)?.into_iter().peekable(), instance: None, failed: None };

@@ -23,6 +23,8 @@ pub struct Reader<R> {
     /// The offset in the decompressed stream of the next frame, or that of the next block.
     offset: u64,
     events: VecDeque<Event>,
+    /// The error that follows the events of the last frame, block or slot, which is incomplete.
+    cut: Option<Error>,
     /// Whether there was an event.
     begun: bool,
     ended: bool,
@@ -38,15 +40,16 @@ enum Body {
         end: u64,
         number: u64,
     },
-    /// The contents of slots.
-    Slots(VecDeque<Vec<u8>>),
+    /// The contents of slots, and whether they are complete.
+    Slots(VecDeque<(Vec<u8>, bool)>),
 }
 
 impl<R: Read> Reader<R> {
     /// A reader that starts at the beginning of a trace.
     pub fn new(from: R) -> Self {
         let from = DeflateDecoder::new(BufReader::new(from));
-        Self { from, body: Body::Head, offset: 0, events: VecDeque::new(), begun: false, ended: false }
+        let (events, body) = (VecDeque::new(), Body::Head);
+        Self { from, body, offset: 0, events, cut: None, begun: false, ended: false }
     }
 
     fn event(&mut self) -> Result<Option<Event>, Error> {
@@ -54,6 +57,9 @@ impl<R: Read> Reader<R> {
             self.body = self.head()?;
         }
         while self.events.is_empty() {
+            if let Some(error) = self.cut.take() {
+                return Err(error);
+            }
             let Some(payload) = self.payload()? else {
                 return if self.begun { Ok(None) } else { Err(self.damaged("it has no events")) };
             };
@@ -109,14 +115,25 @@ impl<R: Read> Reader<R> {
                 self.body = Body::Slots(self.slots(end, number)?);
                 self.payload()
             }
-            Body::Slots(chunks) => Ok(chunks.pop_front()),
+            Body::Slots(chunks) => {
+                let Some((chunk, is_complete)) = chunks.pop_front() else { return Ok(None) };
+                if !is_complete {
+                    self.cut = Some(self.damaged("it ends in a slot"));
+                }
+                Ok(Some(chunk))
+            }
         }
     }
 
+    /// Decodes a payload; if the trace ends in it, only the complete events.
     fn decode(&mut self, payload: &[u8]) -> Result<(), Error> {
         let mut rest = payload;
         while !rest.is_empty() {
-            let event = Event::decode(&mut rest).map_err(|what| self.damaged(what))?;
+            let event = match Event::decode(&mut rest) {
+                Ok(event) => event,
+                Err(_) if self.cut.is_some() => break,
+                Err(what) => return Err(self.damaged(what)),
+            };
             if self.begun == matches!(event, Event::Start { .. }) {
                 return Err(self.damaged("not exactly one start, at the beginning"));
             }
@@ -141,7 +158,8 @@ impl<R: Read> Reader<R> {
         }
         let payload = self.bytes(length)?;
         if payload.len() < length {
-            return Err(self.damaged("it ends in a frame"));
+            self.cut = Some(self.damaged("it ends in a frame"));
+            return Ok(Some(payload));
         }
         self.check(&payload, checksum)?;
         self.offset += 8 + length as u64;
@@ -167,14 +185,16 @@ impl<R: Read> Reader<R> {
             return Err(self.damaged("a block of an impossible length"));
         }
         let bytes = self.raw(stored.into())?;
-        if bytes.len() < stored as usize {
-            return Err(self.damaged("it ends in a block"));
-        }
+        let is_cut = bytes.len() < stored as usize;
         let payload = match stored < length {
-            true => inflated(&bytes, length as usize)
+            true => inflated(&bytes, length as usize, !is_cut)
                 .ok_or_else(|| self.damaged("it is not compressed as it must be"))?,
             false => bytes,
         };
+        if is_cut {
+            self.cut = Some(self.damaged("it ends in a block"));
+            return Ok(payload);
+        }
         self.check(&payload, checksum)?;
         self.offset += BLOCK_HEAD as u64 + u64::from(stored);
         if let Body::Blocks { end, number } = &mut self.body {
@@ -188,7 +208,7 @@ impl<R: Read> Reader<R> {
 
     /// The chunks that exist only in slots: those that follow the `blocks` blocks, which end at
     /// `end`.
-    fn slots(&mut self, end: u64, blocks: u64) -> Result<VecDeque<Vec<u8>>, Error> {
+    fn slots(&mut self, end: u64, blocks: u64) -> Result<VecDeque<(Vec<u8>, bool)>, Error> {
         let rest = self.raw(MAX_TAIL)?;
         let mut chunks = Vec::new();
         let first = (end.next_multiple_of(SLOT as u64) - end) as usize;
@@ -201,10 +221,15 @@ impl<R: Read> Reader<R> {
             }
             let (length, checksum) = (committed as u32 as usize, (committed >> 32) as u32);
             if length > 0 {
-                let chunk = chunk.get(..length).filter(|_| length <= CAPACITY);
-                let chunk = chunk.ok_or_else(|| self.damaged("it ends in a slot"))?;
-                self.check(chunk, checksum)?;
-                chunks.push((number, chunk.to_vec()));
+                if length > CAPACITY {
+                    return Err(self.damaged("a slot of an impossible length"));
+                }
+                let is_complete = chunk.len() >= length;
+                let chunk = &chunk[..length.min(chunk.len())];
+                if is_complete {
+                    self.check(chunk, checksum)?;
+                }
+                chunks.push((number, (chunk.to_vec(), is_complete)));
             }
         }
         chunks.sort();
@@ -238,11 +263,17 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Decompresses bytes; `None` if the result does not have this length.
-fn inflated(bytes: &[u8], length: usize) -> Option<Vec<u8>> {
+/// Decompresses bytes; `None` if the result does not have this length. If the bytes are not
+/// complete, decompresses what there is.
+fn inflated(bytes: &[u8], length: usize, is_complete: bool) -> Option<Vec<u8>> {
     let mut out = vec![0; length];
     let mut inflate = Decompress::new(false);
-    let ended = inflate.decompress(bytes, &mut out, FlushDecompress::Finish).ok()?;
+    let flush = if is_complete { FlushDecompress::Finish } else { FlushDecompress::Sync };
+    let ended = inflate.decompress(bytes, &mut out, flush).ok()?;
+    if !is_complete {
+        out.truncate(inflate.total_out() as usize);
+        return Some(out);
+    }
     (ended == Status::StreamEnd && inflate.total_out() == length as u64).then_some(out)
 }
 

@@ -57,9 +57,17 @@ impl StreamWriter {
         })
     }
 
-    /// Does nothing if an error was returned before.
+    /// Ends the stream: a flush does not always write all of it. Does nothing if an error was
+    /// returned before.
     pub(super) fn close(&mut self) -> Result<(), Error> {
-        if self.failed.is_none() { self.flush() } else { Ok(()) }
+        if self.failed.is_some() {
+            return Ok(());
+        }
+        self.try_to(|this| {
+            this.end_frame()?;
+            this.out.try_finish()?;
+            this.out.get_mut().flush()
+        })
     }
 
     /// Writes, unless that has failed before.

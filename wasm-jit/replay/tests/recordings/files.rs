@@ -100,6 +100,55 @@ fn damaged_files_are_errors() {
     assert!(refused > 60, "{refused}");
 }
 
+/// A file that lost its end, in a block or a slot or as a stream, is read up to the last event that
+/// is complete.
+#[test]
+fn the_end_of_a_file_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let all = events();
+    for number in [30, all.len()] {
+        let events = &all[..number];
+        let mut writer = Writer::to_file(new_file(&path)).unwrap();
+        events.iter().for_each(|event| writer.write(event).unwrap());
+        writer.flush().unwrap();
+        let mut open = fs::read(&path).unwrap();
+        writer.close().unwrap();
+        let closed = fs::read(&path).unwrap();
+        // The slot of the last events, which is filled up with zeros.
+        open.truncate(open.iter().rposition(|byte| *byte != 0).unwrap() + 1);
+        let mut stream = Writer::new(new_file(&path)).unwrap();
+        events.iter().for_each(|event| stream.write(event).unwrap());
+        stream.close().unwrap();
+        let mut files = vec![(closed, "block"), (fs::read(&path).unwrap(), "frame")];
+        // With several slots, the one with the last events need not be the last one in the file.
+        if number < all.len() {
+            files.push((open, "slot"));
+        }
+        for (bytes, place) in files {
+            for missing in [1, 2] {
+                let mut reader = Reader::new(&bytes[..bytes.len() - missing]);
+                let mut found = Vec::new();
+                let error = loop {
+                    match reader.next() {
+                        Some(Ok(event)) => found.push(event),
+                        Some(Err(error)) => break Some(error),
+                        None => break None,
+                    }
+                };
+                assert!(events.starts_with(&found), "{place}");
+                assert!(found.len() + 3 >= number, "{place}: {} of {number} events", found.len());
+                if let Some(error) = &error {
+                    assert!(error.to_string().contains(place), "{error}");
+                }
+                // A stream may have nothing but its end mark in the last bytes.
+                assert!(error.is_some() || place == "frame", "{place}");
+                assert!(reader.next().is_none());
+            }
+        }
+    }
+}
+
 /// In this case, the trace is a stream.
 #[test]
 fn other_files_are_written_as_streams() {

@@ -140,7 +140,14 @@ fn a_text_that_does_not_fit_the_program_names_the_line() {
     check("EC;4;back;1\nT;1;t;0;4;back", "line 2: there is no such table");
     let start = Module::new(&Engine::default(), "(module (func $f) (start $f))").unwrap();
     let error = import(&start, &b"EC;0;run;"[..], Vec::new()).unwrap_err().to_string();
-    assert_eq!(error, "cannot be recorded: a start function");
+    assert_eq!(error, "its traces cannot be imported: it has a start function");
+    for (import_of, kind) in [("memory 1", "memory"), ("table 1 funcref", "table"), ("global i32", "global")]
+    {
+        let text = format!("(module (import \"env\" \"x\" ({import_of})))");
+        let module = Module::new(&Engine::default(), &text).unwrap();
+        let error = import(&module, &b"IG;0;env;x;i32;0;5"[..], Vec::new()).unwrap_err().to_string();
+        assert_eq!(error, format!("its traces cannot be imported: it imports env.x, a {kind}"));
+    }
 }
 
 /// Whatever bytes a file has, the result is a trace or an error.

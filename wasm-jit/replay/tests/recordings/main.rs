@@ -1,5 +1,6 @@
 //! Recordings, their replays, and what is derived from them: one subject per file.
 
+mod common;
 mod exceptions;
 mod files;
 mod host_values;
@@ -10,6 +11,7 @@ mod machine_code;
 mod middle;
 mod modules;
 mod objects;
+mod order;
 mod random;
 mod random_exceptions;
 mod record;

@@ -4,7 +4,9 @@ use std::io::Cursor;
 
 use crate::support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
 use wasm_jit::{Caller, Engine, Extern, Func, Instance, Linker, Module, Store, Val};
-use wasm_jit_replay::{Ended, Error, Event, Reason, Recorder, Replay, Value, generate, reduce, slice};
+use wasm_jit_replay::{
+    Ended, Error, Event, Reader, Reason, Recorder, Replay, Value, generate, reduce, slice,
+};
 
 /// A run of `run`, whose host mixes its argument into the byte at 3000, and calls `back`.
 fn recorded(text: &str, argument: i32) -> (Module, Vec<u8>) {
@@ -61,7 +63,30 @@ fn run(store: &mut Store<u32>, instance: Instance, argument: i32) {
 fn sliced(module: &Module, trace: &[u8], function: u32) -> Result<(u64, Vec<u8>), Error> {
     let out = Trace::default();
     let calls = slice(module, function, Cursor::new(trace.to_vec()), out.clone())?;
+    assert!(out.is_closed(), "all of it is written");
     Ok((calls, out.bytes()))
+}
+
+/// A slice is complete when it was made: nothing of it remains to be written when its writer is
+/// dropped, at any size.
+#[test]
+fn large_slices_are_complete() {
+    let text = r#"(module
+        (import "h" "f" (func $get (param i32) (result i32)))
+        (func $f (param i32) (result i32) (call $get (local.get 0)))
+        (func (export "run") (param $n i32) (result i32) (local $sum i32)
+            (loop $again
+                (local.set $sum (i32.add (local.get $sum)
+                    (call $f (i32.mul (local.get $n) (i32.const 0x9e3779b1)))))
+                (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+            (local.get $sum)))"#;
+    for calls in (50_000..=100_000).step_by(6_250) {
+        let (module, trace) = recorded(text, calls);
+        let (found, slice) = sliced(&module, &trace, 1).unwrap();
+        assert_eq!(found, calls as u64 + 2);
+        let events = Reader::new(&slice[..]).map(Result::unwrap).count();
+        assert_eq!(events, 1 + 4 * (calls as usize + 2), "{calls} calls");
+    }
 }
 
 /// Checks that a slice has these calls, and repeats; returns its events.

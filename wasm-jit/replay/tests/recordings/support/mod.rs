@@ -14,6 +14,11 @@ impl Trace {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.0.lock().unwrap().clone()
     }
+
+    /// Whether no writer has it any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
 }
 
 impl Write for Trace {
