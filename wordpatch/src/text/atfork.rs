@@ -12,7 +12,8 @@
 //! created by a raw `clone` runs none of this.
 
 use std::cell::UnsafeCell;
-use std::sync::{MutexGuard, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{MAPPINGS, TextMapping, fork, roll_back_own_pages, unshare_where_copied};
 use crate::{Bytes, FetchModel, copies, outstanding, site_table, trap};
@@ -44,6 +45,8 @@ impl Drop for Step {
 /// The locks that the forking thread holds, in the order of acquisition, which is also that of
 /// release.
 struct Held {
+    /// The number of preparations for this fork: see [`follow`].
+    prepared: u32,
     _steps: RwLockWriteGuard<'static, ()>,
     _outstanding: outstanding::Hold,
     _trap: trap::Hold,
@@ -61,15 +64,42 @@ unsafe impl Sync for HeldByFork {}
 
 static HELD: HeldByFork = HeldByFork(UnsafeCell::new(None));
 
-/// Registers the handlers, once. A program whose own handlers wait for a thread that patches must
-/// register them after this call: handlers registered last are called first.
+/// The kernel id of the thread that is forking; 0 for none.
+static FORKING: AtomicI32 = AtomicI32::new(0);
+
+/// Whether the handlers are registered.
+static IS_FOLLOWED: AtomicBool = AtomicBool::new(false);
+
+/// Registers the handlers, unless that was done. A program whose own handlers wait for a thread
+/// that patches must register them after this call: handlers registered last are called first.
+///
+/// No thread waits for another one here: a child that is forked during the registration would wait
+/// forever. Instead, two threads may both register the handlers, which count their calls for a
+/// fork.
 pub fn follow() {
-    static ONCE: Once = Once::new();
+    if IS_FOLLOWED.load(Ordering::Acquire) {
+        return;
+    }
     // SAFETY: the functions are never unloaded, and do only what is allowed around a fork.
-    ONCE.call_once(|| _ = unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) });
+    let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
+    IS_FOLLOWED.store(refused == 0, Ordering::Release);
+}
+
+/// The kernel id of the calling thread.
+fn this_thread() -> i32 {
+    // SAFETY: only returns a number.
+    unsafe { libc::gettid() }
 }
 
 extern "C" fn prepare() {
+    IS_FOLLOWED.store(true, Ordering::Release);
+    if FORKING.load(Ordering::Relaxed) == this_thread()
+        // SAFETY: this is the forking thread: see `HeldByFork`.
+        && let Some(held) = unsafe { &mut *HELD.0.get() }
+    {
+        held.prepared += 1;
+        return;
+    }
     // If another thread is reading the calibration, the child would wait for it forever.
     let _ = FetchModel::in_force();
     // Likewise for the decoder's tables, which are made at its first use.
@@ -77,7 +107,9 @@ extern "C" fn prepare() {
     let steps = STEPS.write().unwrap_or_else(|e| e.into_inner());
     // Before the child exists, so that the next wait covers it.
     fork::about_to_fork();
+    FORKING.store(this_thread(), Ordering::Relaxed);
     let held = Held {
+        prepared: 1,
         _steps: steps,
         _outstanding: outstanding::hold(),
         _trap: trap::hold(),
@@ -91,13 +123,20 @@ extern "C" fn prepare() {
 }
 
 fn take() -> Option<Held> {
+    FORKING.store(0, Ordering::Relaxed);
     // SAFETY: see `HeldByFork`. Taken out before it is dropped, because dropping admits the next
     // fork.
     unsafe { (*HELD.0.get()).take() }
 }
 
 extern "C" fn in_parent() {
-    drop(take());
+    // SAFETY: see `HeldByFork`.
+    if let Some(held) = unsafe { &mut *HELD.0.get() } {
+        held.prepared -= 1;
+        if held.prepared == 0 {
+            drop(take());
+        }
+    }
 }
 
 extern "C" fn in_child() {
@@ -172,6 +211,16 @@ mod tests {
             fork_has_waited,
             "the child was created while the lock was held: in the child, it is never released"
         );
+    }
+
+    /// As if several threads had registered the handlers at the same time.
+    #[test]
+    fn handlers_that_are_registered_twice_act_once() {
+        follow();
+        IS_FOLLOWED.store(false, Ordering::SeqCst);
+        follow();
+        check_fork_waits_for(step);
+        check_fork_waits_for(|| MAPPINGS.lock().unwrap());
     }
 
     #[test]
