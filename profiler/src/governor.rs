@@ -474,11 +474,15 @@ impl Governor {
 
     fn publish(&self) {
         let allowance = (FULL.allowance * self.scale).clamp(*ALLOWANCES.start(), *ALLOWANCES.end());
-        let windows = self.recent.cost_of_window().clamp(COST_OF_WINDOW, MOST_OF_WINDOW);
-        let density = self.budget.map_or(f64::INFINITY, |budget| budget * load() / windows);
-        DENSITY.store(density.to_bits(), Relaxed);
+        DENSITY.store(self.density(load()).to_bits(), Relaxed);
         let earned = part() * self.budget.unwrap_or(1.0) * FOR_LONG_CALLS / self.cost_of_call;
         set(Intensity { stratum: FULL.stratum / self.scale, allowance, earned, ..FULL });
+    }
+
+    /// The number of windows per nanosecond that the budget permits, at this load.
+    fn density(&self, load: f64) -> f64 {
+        let cost = self.recent.cost_of_window().clamp(COST_OF_WINDOW, MOST_OF_WINDOW);
+        self.budget.map_or(f64::INFINITY, |budget| budget * load / cost)
     }
 
     /// The amounts spent until now. Called by the service thread.
@@ -691,11 +695,11 @@ mod tests {
     #[test]
     fn first_strata_of_many_functions_are_as_long_as_the_budget_requires() {
         let governor = Governor::new(Some(0.01), false, 1.0);
-        let windows = 5000.0 / stratum_for(5000.0);
-        assert!((0.005..=0.01).contains(&(windows * COST_OF_WINDOW)), "{governor:?}");
-        assert!(stratum_for(10.0) < FULL.stratum / FIRST_SCALE, "those of a few are not longer");
-        Governor::new(None, false, 1.0);
-        assert_eq!(stratum_for(5000.0), 0.0);
+        let stratum = |functions: f64, load: f64| functions / governor.density(load);
+        assert!(stratum(5000.0, 1.0) * 0.01 >= 5000.0 * COST_OF_WINDOW, "{governor:?}");
+        assert_eq!(stratum(5000.0, 0.5), 2.0 * stratum(5000.0, 1.0));
+        assert!(stratum(10.0, 1.0) < FULL.stratum / FIRST_SCALE, "those of a few are not longer");
+        assert_eq!(5000.0 / Governor::new(None, false, 1.0).density(1.0), 0.0);
     }
 
     #[test]
