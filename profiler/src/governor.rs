@@ -65,7 +65,7 @@ const FEW_WINDOWS: f64 = 20.0;
 
 /// What a window may cost at most, for the first strata of functions: while none is open, the cost
 /// of everything else counts as that of windows.
-const MOST_OF_WINDOW: f64 = 2.0 * COST_OF_WINDOW;
+const MAX_COST_OF_WINDOW: f64 = 2.0 * COST_OF_WINDOW;
 
 /// The minimum part of the available amount that is spent on windows, however often the service
 /// thread is woken.
@@ -123,7 +123,7 @@ const BUSY: f64 = 0.25;
 const ALLOWANCES: RangeInclusive<f64> = 40.0..=2000.0;
 
 /// The current intensity, as the bits of f64s. Read by probes. `DENSITY` is the number of windows
-/// per nanosecond that the budget permits.
+/// per nanosecond of program time that the budget permits.
 static STRATUM: AtomicU64 = AtomicU64::new(0);
 static ALLOWANCE: AtomicU64 = AtomicU64::new(0);
 static EARNED: AtomicU64 = AtomicU64::new(0);
@@ -168,7 +168,7 @@ pub(crate) fn load() -> f64 {
 /// functions are sampled, but the first strata of functions that begin to be sampled at the same
 /// time are planned at once.
 pub(crate) fn stratum_for(importance: f64) -> f64 {
-    importance / f64::from_bits(DENSITY.load(Relaxed))
+    importance / (f64::from_bits(DENSITY.load(Relaxed)) * load())
 }
 
 fn set(intensity: Intensity) {
@@ -474,15 +474,15 @@ impl Governor {
 
     fn publish(&self) {
         let allowance = (FULL.allowance * self.scale).clamp(*ALLOWANCES.start(), *ALLOWANCES.end());
-        DENSITY.store(self.density(load()).to_bits(), Relaxed);
+        DENSITY.store(self.density().to_bits(), Relaxed);
         let earned = part() * self.budget.unwrap_or(1.0) * FOR_LONG_CALLS / self.cost_of_call;
         set(Intensity { stratum: FULL.stratum / self.scale, allowance, earned, ..FULL });
     }
 
-    /// The number of windows per nanosecond that the budget permits, at this load.
-    fn density(&self, load: f64) -> f64 {
-        let cost = self.recent.cost_of_window().clamp(COST_OF_WINDOW, MOST_OF_WINDOW);
-        self.budget.map_or(f64::INFINITY, |budget| budget * load / cost)
+    /// The number of windows per nanosecond of program time that the budget permits.
+    fn density(&self) -> f64 {
+        let cost = self.recent.cost_of_window().clamp(COST_OF_WINDOW, MAX_COST_OF_WINDOW);
+        self.budget.map_or(f64::INFINITY, |budget| budget / cost)
     }
 
     /// The amounts spent until now. Called by the service thread.
@@ -566,7 +566,7 @@ impl Governor {
         let elapsed = self.last_change.elapsed().as_nanos() as f64;
         let load = (since.own / elapsed.max(1.0)).max(MIN_RUNNING);
         if since.own < PERIOD {
-            // It is at most as large as if the program had just taken the rest.
+            // The load is at most what it would be if the program had taken all of `PERIOD`.
             if PERIOD / elapsed.max(1.0) < self::load() {
                 LOAD.store(load.max(PERIOD / elapsed).to_bits(), Relaxed);
             }
@@ -695,11 +695,10 @@ mod tests {
     #[test]
     fn first_strata_of_many_functions_are_as_long_as_the_budget_requires() {
         let governor = Governor::new(Some(0.01), false, 1.0);
-        let stratum = |functions: f64, load: f64| functions / governor.density(load);
-        assert!(stratum(5000.0, 1.0) * 0.01 >= 5000.0 * COST_OF_WINDOW, "{governor:?}");
-        assert_eq!(stratum(5000.0, 0.5), 2.0 * stratum(5000.0, 1.0));
-        assert!(stratum(10.0, 1.0) < FULL.stratum / FIRST_SCALE, "those of a few are not longer");
-        assert_eq!(5000.0 / Governor::new(None, false, 1.0).density(1.0), 0.0);
+        let stratum = |functions: f64| functions / governor.density();
+        assert!(stratum(5000.0) * 0.01 >= 5000.0 * COST_OF_WINDOW, "{governor:?}");
+        assert!(stratum(10.0) < FULL.stratum / FIRST_SCALE, "those of a few are not longer");
+        assert_eq!(5000.0 / Governor::new(None, false, 1.0).density(), 0.0);
     }
 
     #[test]

@@ -162,8 +162,11 @@ fn watch_signal(signal: libc::c_int) {
         __sigaction(signal, std::ptr::null(), current.as_mut_ptr());
         current.assume_init()
     };
-    // What the user has asked for counts more than what a parent like nohup has.
-    if current.sa_sigaction == libc::SIG_DFL || snapshot::is_requested_by(signal) {
+    // For the signal that requests reports, what the user has asked for counts more than what a
+    // parent like nohup has; a handler of the program counts most.
+    let is_replaced = current.sa_sigaction == libc::SIG_DFL
+        || current.sa_sigaction == libc::SIG_IGN && snapshot::is_requested_by(signal);
+    if is_replaced {
         let ours = default_with_report(signal);
         // SAFETY: the handler has the signature of SA_SIGINFO and is async-signal-safe.
         unsafe { __sigaction(signal, &ours, std::ptr::null_mut()) };
@@ -174,9 +177,12 @@ fn watch_signal(signal: libc::c_int) {
 static DYING: AtomicBool = AtomicBool::new(false);
 
 /// Signal handler: requests a report from the service thread.
-extern "C" fn report(_signal: libc::c_int, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+extern "C" fn report(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     if own_process::is_this() {
         snapshot::request();
+    } else {
+        // A child that is not profiled has the signal's default action.
+        report_and_die(signal, info, context);
     }
 }
 

@@ -62,7 +62,7 @@ impl FromStr for Snapshot {
             let number: u64 = value.strip_suffix(unit)?.parse().ok()?;
             number.checked_mul(seconds)
         });
-        // A month, which no time in the arithmetic of clocks exceeds.
+        // At most 31 days, so that it can be added to an `Instant`.
         match interval.filter(|seconds| (1..=31 * 24 * 3600).contains(seconds)) {
             Some(seconds) => Ok(Snapshot::Every(Duration::from_secs(seconds))),
             None => Err(Error::BadValue {

@@ -254,7 +254,9 @@ fn tick(wake: Wake) -> Duration {
         unshare_text();
     }
     let requested = finish::requested();
-    let is_snapshot_due = has_probes() && with_session(|session| session.snapshots.take_due()) == Some(true);
+    let is_snapshot_due = with_session(|session| session.snapshots.take_due()) == Some(true)
+        && has_probes()
+        && !OVER.load(Ordering::Relaxed);
     if requested.is_some() || is_snapshot_due || wake == Wake::Last {
         // Code that was executed shortly before has no probes yet; once it has, its functions get
         // rows for the calls that were counted. An error means that there are no more probes.

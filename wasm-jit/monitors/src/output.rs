@@ -171,12 +171,12 @@ fn to_directory(report: &Report, directory: &Path) -> Result<(), Error> {
 fn replace(path: &Path, contents: &[u8]) -> Result<(), Error> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
-    let written = fs::write(&temporary, contents).and_then(|()| fs::rename(&temporary, path));
-    written.map_err(|source| {
+    let written = File::create(&temporary).and_then(|mut file| {
+        let written = file.write_all(contents).and_then(|()| fs::rename(&temporary, path));
         // If it cannot be removed either, nothing more can be done.
-        let _ = fs::remove_file(&temporary);
-        Error::Write { path: path.to_owned(), source }
-    })
+        written.inspect_err(|_| _ = fs::remove_file(&temporary))
+    });
+    written.map_err(|source| Error::Write { path: path.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -119,8 +119,8 @@ impl CallRecorder {
 
     /// Starts to record all calls that begin from now on. Functions that are running now are
     /// treated as the host: what they change between two calls that they make becomes changes by
-    /// the host, and when they return, the calls of their callers are recorded. So are functions
-    /// that end in tail calls, whenever they are called. A call by a recorded function is part of
+    /// the host, and when they return, the calls of their callers are recorded. Functions that
+    /// end in tail calls are always treated as the host. A call by a recorded function is part of
     /// that call.
     ///
     /// During the recording, each function runs with two probes, and between two calls of the trace

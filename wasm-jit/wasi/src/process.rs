@@ -1,8 +1,8 @@
 //! `proc_exit`, `proc_raise`, `sched_yield`.
 
-use super::context::WasiCtx;
 use wasm_jit::Exit;
 
+use super::context::WasiCtx;
 use super::errno::{Errno, Failure, Outcome};
 use super::memory::GuestMemory;
 

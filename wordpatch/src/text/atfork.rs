@@ -64,7 +64,8 @@ unsafe impl Sync for HeldByFork {}
 
 static HELD: HeldByFork = HeldByFork(UnsafeCell::new(None));
 
-/// The kernel id of the thread that is forking; 0 for none.
+/// The kernel id of the thread that is forking; 0 for none. Only that thread finds its own id here,
+/// which it has stored itself.
 static FORKING: AtomicI32 = AtomicI32::new(0);
 
 /// Whether the handlers are registered.
@@ -82,7 +83,10 @@ pub fn follow() {
     }
     // SAFETY: the functions are never unloaded, and do only what is allowed around a fork.
     let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
-    IS_FOLLOWED.store(refused == 0, Ordering::Release);
+    // If there is no memory for it, the next call tries again.
+    if refused == 0 {
+        IS_FOLLOWED.store(true, Ordering::Release);
+    }
 }
 
 /// The kernel id of the calling thread.
@@ -130,7 +134,10 @@ fn take() -> Option<Held> {
 }
 
 extern "C" fn in_parent() {
-    // SAFETY: see `HeldByFork`.
+    if FORKING.load(Ordering::Relaxed) != this_thread() {
+        return;
+    }
+    // SAFETY: this is the forking thread: see `HeldByFork`.
     if let Some(held) = unsafe { &mut *HELD.0.get() } {
         held.prepared -= 1;
         if held.prepared == 0 {

@@ -21,7 +21,7 @@ pub(crate) enum Length {
 const ROWS: usize = 20;
 
 /// The number of characters of a cell that are shown. A `br_table` may have thousands, and every
-/// row would be as long.
+/// row would be as long. JSON and CSV have them whole.
 const LONGEST: usize = 100;
 
 pub(crate) fn print(report: &Report, length: Length) -> String {
@@ -76,10 +76,15 @@ fn print_table(table: &Table, rows: usize, hint: &str, out: &mut String) {
     }
 }
 
+/// Without the middle of what is too long: names often differ at their ends only.
 fn shortened(mut text: String) -> String {
-    if let Some((end, _)) = text.char_indices().nth(LONGEST) {
-        text.truncate(end);
-        text.push('…');
+    let half = LONGEST / 2;
+    let characters = text.chars().count();
+    let at = |text: &str, number: usize| text.char_indices().nth(number).map(|(at, _)| at);
+    if characters > LONGEST
+        && let (Some(start), Some(end)) = (at(&text, half), at(&text, characters - half))
+    {
+        text.replace_range(start..end, "…");
     }
     text
 }
@@ -127,7 +132,7 @@ mod tests {
         let text = print(&report, Length::Complete);
         let longest = text.lines().map(|line| line.chars().count()).max();
         assert!(longest.is_some_and(|longest| longest < 120), "{longest:?}");
-        assert!(text.contains("é…"), "{text}");
+        assert!(text.contains("é…é"), "{text}");
         assert!(crate::report::json::print(&report).contains(&"é".repeat(4000)));
     }
 

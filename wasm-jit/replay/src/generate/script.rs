@@ -214,8 +214,11 @@ fn converts_host_values(binary: &[u8]) -> Result<bool, Error> {
     for payload in wp::Parser::new(0).parse_all(binary) {
         let converts = match payload? {
             wp::Payload::CodeSectionEntry(body) => {
-                let operators = body.get_operators_reader()?.into_iter();
-                operators.collect::<Result<Vec<_>, _>>()?.iter().any(is_one)
+                let mut converts = false;
+                for operator in body.get_operators_reader()? {
+                    converts |= is_one(&operator?);
+                }
+                converts
             }
             wp::Payload::GlobalSection(globals) => {
                 let globals = globals.into_iter().map(|global| has_one(global?.init_expr));

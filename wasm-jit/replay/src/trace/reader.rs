@@ -125,7 +125,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Decodes a payload; if the trace ends in it, only the complete events.
+    /// Decodes a payload; if the trace ends in it, only the complete events, which cannot be
+    /// checked against the checksum at its end.
     fn decode(&mut self, payload: &[u8]) -> Result<(), Error> {
         let mut rest = payload;
         while !rest.is_empty() {

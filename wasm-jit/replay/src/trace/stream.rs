@@ -110,7 +110,8 @@ impl Write for WholeFile {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => {
                 self.is_cut = true;
-                self.file.set_len(self.flushed)?;
+                // The first error is the cause of the second.
+                let _ = self.file.set_len(self.flushed);
             }
         }
         written

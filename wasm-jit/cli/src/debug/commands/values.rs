@@ -28,8 +28,9 @@ impl Session {
     }
 
     pub(super) fn set(&mut self, arguments: &str) -> Done {
-        // In gdb, `set` alone may be understood as one of its settings.
-        let arguments = arguments.strip_prefix("var ").unwrap_or(arguments);
+        // As in gdb, where `set` alone may change a setting; a variable may have this name, too.
+        let is_place = |rest: &&str| !rest.trim_start().starts_with('=');
+        let arguments = arguments.strip_prefix("var ").filter(is_place).unwrap_or(arguments);
         let usage = || "set PLACE = EXPRESSION: set $local0 = 5".to_owned();
         // `==` and `<=` are operators.
         let is_assignment = |at: &usize| {
