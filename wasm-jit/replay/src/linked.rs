@@ -7,8 +7,8 @@
 //!    ([`Common`]). Before the host calls one of them, these are copied; the copies are compared
 //!    when the recorded program continues ([`Copies`]). Host functions of others may make further
 //!    instances, which have something in common with it: that is copied before they are called.
-//!    What their active segments write while they are made is not in the trace: a replay finds the
-//!    difference. Globals are compared in any case.
+//!    What their active segments write is in the store's log of writes. Globals are compared in any
+//!    case.
 //! 3. Functions of others to which the instance gets references have numbers in the trace
 //!    ([`Functions`]).
 
