@@ -49,8 +49,8 @@ fn monitors_are_switched_over_a_socket() {
     assert_eq!(ask("enable icount{function=leaf},loops,opcodes{rows=3}"), Ok(String::new()));
     assert_eq!([state("icount"), state("loops"), state("opcodes")], ["on"; 3]);
     // The second is a file, which this session cannot read.
-    assert!(ask("enable loops,./count.mm").unwrap_err().contains("./count.mm"));
-    assert!(!ask("enable loops,./count.mm").unwrap_err().contains("loops,"));
+    let message = ask("enable loops,./count.mm").unwrap_err();
+    assert!(message.starts_with("there is no monitor `./count.mm`"), "{message}");
     assert!(ask("enable loops,icont").unwrap_err().starts_with("there is no monitor `icont`"));
     assert!(ask("enable icont").unwrap_err().starts_with("there is no monitor `icont`"));
     let message = "the monitor `hotness` was not started: `enable hotness` starts it";
