@@ -583,15 +583,20 @@ impl Governor {
 
     fn total(&self, now: &Spent, demand: Demand) -> Costs {
         let fixed = self.waking(now.service) + self.idle.total + self.unwinding + now.stacks;
-        let rest = now.running() - fixed - self.reports;
+        let rest = self.controlled(now) - fixed;
         Costs { own: now.own(), fixed, rest, windows: demand.windows as f64 }
+    }
+
+    /// All costs that depend on how much is observed.
+    fn controlled(&self, now: &Spent) -> f64 {
+        now.running() - self.reports
     }
 
     /// The cost that is compared with the budget: the costs of the start and of learning are spread
     /// over some time.
     fn cost(&self, now: &Spent) -> f64 {
         let paid = (now.own() / HORIZON_OF_START).min(1.0);
-        now.running() - self.reports - self.learning + paid * (now.start + self.learning)
+        self.controlled(now) - self.learning + paid * (now.start + self.learning)
     }
 
     /// The amount that could be spent until now, if this is the budget since it was last changed.
@@ -602,7 +607,7 @@ impl Governor {
     fn adapt_to(&mut self, budget: f64, now: &Spent, since: &Costs, importance: f64) {
         self.recent.add(since);
         if now.own() < LEARNING {
-            self.learning = (now.running() - self.reports - self.entitled(budget, now)).max(0.0);
+            self.learning = (self.controlled(now) - self.entitled(budget, now)).max(0.0);
         }
         let left = (self.entitled(budget, now) - self.cost(now)) / HORIZON;
         let wanted = (budget + left).clamp(MIN_BUDGET * budget, 2.0 * budget);

@@ -159,6 +159,7 @@ mod functions;
 mod generate;
 mod import;
 mod imported;
+mod initializers;
 mod limits;
 mod linked;
 mod objects;

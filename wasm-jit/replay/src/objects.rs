@@ -4,11 +4,12 @@
 //! with the state of an instance, or leaves out a part of its run, as snapshots and slices do,
 //! objects in a replay would have the contents that initializers gave them.
 
-use wasm_jit::wasmparser::{ConstExpr, ElementItems, Operator, Parser, Payload, TableInit};
+use wasm_jit::wasmparser::{ConstExpr, Operator, Parser};
 use wasm_jit::{AnyRef, Instance, Mutability, Val};
 
 use super::any_store::AnyStore;
 use super::error::{Error, unsupported};
+use super::initializers::{self, Of};
 
 /// Refuses an instance with objects in constant globals, or made by the initializers of its tables
 /// and element segments. Objects in mutable globals, and in tables that the program changes, are
@@ -23,24 +24,12 @@ pub(crate) fn refuse(store: &mut dyn AnyStore, instance: Instance) -> Result<(),
     }
     let module = store.module(instance);
     for payload in Parser::new(0).parse_all(module.bytes()) {
-        match payload? {
-            Payload::TableSection(tables) => {
-                for table in tables {
-                    if let TableInit::Expr(initializer) = table?.init {
-                        refuse_initializer(&initializer, "a table")?;
-                    }
-                }
-            }
-            Payload::ElementSection(segments) => {
-                for segment in segments {
-                    let ElementItems::Expressions(_, initializers) = segment?.items else { continue };
-                    for initializer in initializers {
-                        refuse_initializer(&initializer?, "an element segment")?;
-                    }
-                }
-            }
-            _ => {}
-        }
+        initializers::visit(payload?, |of, initializer| match of {
+            // Their values were looked at.
+            Of::Global => Ok(()),
+            Of::Table => refuse_initializer(initializer, "a table"),
+            Of::ElementSegment => refuse_initializer(initializer, "an element segment"),
+        })?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use wasm_jit::wasmparser as wp;
 use super::program::{DATA, ELEMENTS, Program};
 use crate::error::{Error, not_generated};
 use crate::event::{Event, Exception};
+use crate::initializers;
 use crate::stops::Events;
 use crate::value::{Type, Value};
 
@@ -206,49 +207,22 @@ impl Script {
 
 /// Whether a module has an instruction that makes a value of type `any` from a host value.
 fn converts_host_values(binary: &[u8]) -> Result<bool, Error> {
-    let is_one = |operator: &wp::Operator<'_>| matches!(operator, wp::Operator::AnyConvertExtern);
-    let has_one = |initializer: wp::ConstExpr<'_>| {
-        let operators = initializer.get_operators_reader().into_iter();
-        operators.collect::<Result<Vec<_>, _>>().map(|operators| operators.iter().any(is_one))
+    let mut converts = false;
+    let mut look_at = |operators: wp::OperatorsReader<'_>| -> Result<(), Error> {
+        for operator in operators {
+            converts |= matches!(operator?, wp::Operator::AnyConvertExtern);
+        }
+        Ok(())
     };
     for payload in wp::Parser::new(0).parse_all(binary) {
-        let converts = match payload? {
-            wp::Payload::CodeSectionEntry(body) => {
-                let mut converts = false;
-                for operator in body.get_operators_reader()? {
-                    converts |= is_one(&operator?);
-                }
-                converts
+        match payload? {
+            wp::Payload::CodeSectionEntry(body) => look_at(body.get_operators_reader()?)?,
+            section => {
+                initializers::visit(section, |_, initializer| look_at(initializer.get_operators_reader()))?;
             }
-            wp::Payload::GlobalSection(globals) => {
-                let globals = globals.into_iter().map(|global| has_one(global?.init_expr));
-                globals.collect::<Result<Vec<_>, _>>()?.contains(&true)
-            }
-            wp::Payload::TableSection(tables) => {
-                let tables = tables.into_iter().map(|table| match table?.init {
-                    wp::TableInit::Expr(initializer) => has_one(initializer),
-                    wp::TableInit::RefNull => Ok(false),
-                });
-                tables.collect::<Result<Vec<_>, _>>()?.contains(&true)
-            }
-            wp::Payload::ElementSection(segments) => {
-                let mut converts = false;
-                for segment in segments {
-                    if let wp::ElementItems::Expressions(_, initializers) = segment?.items {
-                        for initializer in initializers {
-                            converts |= has_one(initializer?)?;
-                        }
-                    }
-                }
-                converts
-            }
-            _ => false,
-        };
-        if converts {
-            return Ok(true);
         }
     }
-    Ok(false)
+    Ok(converts)
 }
 
 impl Reading<'_> {

@@ -84,17 +84,35 @@ const PROGRAM: &str = r#"(module
     (func (export "use_active") (memory.init $active (i32.const 0) (i32.const 0) (i32.const 1))))"#;
 
 /// What the host does in `f`, by the number of the call.
-type Act = Arc<dyn Fn(&mut Caller<'_, u32>) -> Result<(), EngineError> + Send + Sync>;
+type Act = Arc<dyn Fn(&mut Caller<'_, u32>, &Module) -> Result<(), EngineError> + Send + Sync>;
+
+/// The host starts a recording in one of the calls, and stops it in another one.
+fn records_between(
+    [first, last]: [u32; 2],
+    start: impl Fn(&Module) -> Result<CallRecorder, Error> + Send + Sync + 'static,
+) -> Act {
+    let recorder: Mutex<Option<CallRecorder>> = Mutex::default();
+    Arc::new(move |caller, module| {
+        let mut recorder = recorder.lock().unwrap();
+        match *caller.data() {
+            number if number == first => *recorder = Some(start(module).map_err(EngineError::host)?),
+            number if number == last => _ = recorder.as_ref().unwrap().stop().map_err(EngineError::host)?,
+            _ => {}
+        }
+        Ok(())
+    })
+}
 
 /// An instance of a program, whose host counts the calls to `f`, and returns the number.
 fn instance_with(text: &str, act: Act) -> (Module, Store<u32>, Instance) {
     let engine = Engine::default();
     let module = Module::new(&engine, text).unwrap();
     let mut linker: Linker<u32> = Linker::new(&engine);
+    let program = module.clone();
     linker
         .func_wrap("h", "f", move |mut caller: Caller<'_, u32>, value: i32| -> Result<i32, EngineError> {
             *caller.data_mut() += 1;
-            act(&mut caller)?;
+            act(&mut caller, &program)?;
             Ok(*caller.data() as i32 + value)
         })
         .unwrap();
@@ -111,7 +129,7 @@ fn instance_with(text: &str, act: Act) -> (Module, Store<u32>, Instance) {
 }
 
 fn instance(text: &str) -> (Module, Store<u32>, Instance) {
-    instance_with(text, Arc::new(|_| Ok(())))
+    instance_with(text, Arc::new(|_, _| Ok(())))
 }
 
 /// Calls an export with up to one parameter and result, both `i32`.
@@ -274,7 +292,7 @@ fn a_slice_of_a_recording_begins_with_the_same_state() {
 fn a_recording_ends_within_a_host_function() {
     let recorder: Arc<Mutex<Option<Recorder>>> = Arc::default();
     let stopped = recorder.clone();
-    let act = move |caller: &mut Caller<'_, u32>| {
+    let act = move |caller: &mut Caller<'_, u32>, _: &Module| {
         if *caller.data() == 3
             && let Some(recorder) = stopped.lock().unwrap().take()
         {
@@ -459,24 +477,11 @@ fn calls_of_a_function_are_recorded_with_what_changes_in_between() {
 #[test]
 fn a_host_function_starts_and_stops_the_recording() {
     let trace = Trace::default();
-    let recorder: Arc<Mutex<Option<CallRecorder>>> = Arc::default();
-    let running: Arc<Mutex<Option<Module>>> = Arc::default();
-    let (out, control, module) = (trace.clone(), recorder.clone(), running.clone());
-    let act = move |caller: &mut Caller<'_, u32>| {
-        match *caller.data() {
-            // In the middle of the recursion of `inner`.
-            2 => {
-                let module = module.lock().unwrap().clone().unwrap();
-                let started = CallRecorder::start::<u32>(&module, calls(0, 50), out.clone());
-                *control.lock().unwrap() = Some(started.map_err(EngineError::host)?);
-            }
-            5 => _ = control.lock().unwrap().as_ref().unwrap().stop().map_err(EngineError::host)?,
-            _ => {}
-        }
-        Ok(())
-    };
-    let (module, mut store, instance) = instance_with(CALLS, Arc::new(act));
-    *running.lock().unwrap() = Some(module.clone());
+    let out = trace.clone();
+    // In the middle of the recursion of `inner`.
+    let act =
+        records_between([2, 5], move |module| CallRecorder::start::<u32>(module, calls(0, 50), out.clone()));
+    let (module, mut store, instance) = instance_with(CALLS, act);
     let before = code(&module);
     call(&mut store, instance, "outer", 8).unwrap();
     assert_eq!(code(&module), before);
@@ -485,7 +490,6 @@ fn a_host_function_starts_and_stops_the_recording() {
     let found = events(&trace.bytes());
     assert!(matches!(found.last(), Some(Event::Call { .. })), "{found:?}");
     check(&module, &trace.bytes(), FAILED);
-    running.lock().unwrap().take();
 }
 
 /// `main` and `phase` run when the recording begins, in the host function that `ask` calls.
@@ -524,23 +528,11 @@ fn all_calls_that_begin_from_now_on_are_recorded() {
     ] {
         let number = NonZeroU64::new(number).unwrap();
         let trace = Trace::default();
-        let recorder: Arc<Mutex<Option<CallRecorder>>> = Arc::default();
-        let running: Arc<Mutex<Option<Module>>> = Arc::default();
-        let (out, control, module) = (trace.clone(), recorder.clone(), running.clone());
-        let act = move |caller: &mut Caller<'_, u32>| {
-            match *caller.data() {
-                1 => {
-                    let module = module.lock().unwrap().clone().unwrap();
-                    let started = CallRecorder::start_all::<u32>(&module, number, out.clone());
-                    *control.lock().unwrap() = Some(started.map_err(EngineError::host)?);
-                }
-                10 => _ = control.lock().unwrap().as_ref().unwrap().stop().map_err(EngineError::host)?,
-                _ => {}
-            }
-            Ok(())
-        };
-        let (module, mut store, instance) = instance_with(PHASES, Arc::new(act));
-        *running.lock().unwrap() = Some(module.clone());
+        let out = trace.clone();
+        let act = records_between([1, 10], move |module| {
+            CallRecorder::start_all::<u32>(module, number, out.clone())
+        });
+        let (module, mut store, instance) = instance_with(PHASES, act);
         let before = code(&module);
         call(&mut store, instance, "main", 4).unwrap();
         assert_eq!(code(&module), before);
@@ -555,7 +547,6 @@ fn all_calls_that_begin_from_now_on_are_recorded() {
         let has_grown = found.contains(&Event::Grow { memory: 0, pages: 1 });
         assert_eq!(has_grown, number.get() > 1);
         check(&module, &trace.bytes(), if number.get() > 3 { FAILED } else { COMPLETE });
-        running.lock().unwrap().take();
     }
     let (module, ..) = instance(PHASES);
     let all = NonZeroU64::MAX;
@@ -569,7 +560,7 @@ fn all_calls_that_begin_from_now_on_are_recorded() {
 /// The host keeps the address of a memory, and writes to a page that it has added.
 #[test]
 fn writes_through_an_address_reach_new_pages() {
-    let act = |caller: &mut Caller<'_, u32>| {
+    let act = |caller: &mut Caller<'_, u32>, _: &Module| {
         let memory = caller.get_export("memory").unwrap().into_memory().unwrap();
         let address = memory.data_ptr(&*caller);
         memory.grow(&mut *caller, 1)?;
@@ -596,7 +587,7 @@ fn writes_through_an_address_reach_new_pages() {
 #[test]
 fn a_call_that_fails_ends_the_recording() {
     for (argument, failing) in [(99, "the program"), (2, "the host")] {
-        let act = move |caller: &mut Caller<'_, u32>| match *caller.data() {
+        let act = move |caller: &mut Caller<'_, u32>, _: &Module| match *caller.data() {
             3 if argument == 2 => Err(EngineError::host("the host fails")),
             _ => Ok(()),
         };
