@@ -182,7 +182,7 @@ pub struct Built {
 }
 
 /// Which kernels are measured.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct Choice {
     /// Only kernels whose names contain this (may be repeated)
     #[arg(long, value_name = "NAME")]

@@ -1,15 +1,14 @@
 //! Programs that mostly call their host: the worst case of a recording.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
-use benches::child;
 use benches::host;
 use benches::options::Options;
 use benches::report::Table;
 
 use super::middle::Contents;
+use super::{Turns, geometric_mean};
 
 /// A kernel, the loop that it executes with `$n` from a number down to 1, and these numbers.
 struct Kernel {
@@ -83,41 +82,39 @@ pub(super) fn costs(options: &Options) -> Table {
     let mut bytes = vec![0; options.either(100 << 20, 1 << 20)];
     Contents::Random.fill(&mut bytes);
     fs::write(folder.path().join("data"), bytes).expect("the file can be written");
-    let mut logarithms = 0.0;
+    let mut ratios = Vec::new();
+    let wasm_jit = host::ensure_built().join("wasm-jit");
     for kernel in &KERNELS {
         options.progress(kernel.name);
         let calls = options.either(kernel.calls[0], kernel.calls[1]);
         fs::write(folder.path().join("kernel.wat"), kernel.text(calls)).expect("the program can be written");
-        let run = measure(&["run"], folder.path(), options);
-        let record = measure(&["record", "-o", "trace"], folder.path(), options);
+        let command = |first: &[&str]| {
+            let mut command = Command::new(&wasm_jit);
+            command.args(first).args(["--dir", ".::/", "kernel.wat"]).current_dir(folder.path());
+            command
+        };
+        let mut turns = Turns::new(kernel.name, options);
+        turns.run(|| [command(&["run"]), command(&["record", "-o", "trace"])]);
         let size = fs::metadata(folder.path().join("trace")).expect("there is a trace").len();
-        let [ratio, elapsed] = [record[0] / run[0], record[1] / run[1]];
-        logarithms += ratio.ln();
+        let [plain, recorded] = turns.processor;
+        ratios.push(recorded / plain);
         table.push(vec![
             kernel.name.into(),
             calls.into(),
-            run[0].into(),
-            ratio.into(),
-            elapsed.into(),
+            plain.into(),
+            (recorded / plain).into(),
+            (turns.elapsed[1] / turns.elapsed[0]).into(),
             (size as f64 / 1024.0).into(),
         ]);
     }
-    let mean = (logarithms / KERNELS.len() as f64).exp();
     let empty = || "".into();
-    table.push(vec!["geometric mean".into(), empty(), empty(), mean.into(), empty(), empty()]);
+    table.push(vec![
+        "geometric mean".into(),
+        empty(),
+        empty(),
+        geometric_mean(&ratios).into(),
+        empty(),
+        empty(),
+    ]);
     table
-}
-
-/// The least processor time and the least elapsed time.
-fn measure(first: &[&str], folder: &Path, options: &Options) -> [f64; 2] {
-    let wasm_jit = host::ensure_built().join("wasm-jit");
-    let mut least = [f64::INFINITY; 2];
-    for _ in 0..=options.runs(5) {
-        let mut command = Command::new(&wasm_jit);
-        command.args(first).args(["--dir", ".::/", "kernel.wat"]).current_dir(folder);
-        let ran = child::run(command);
-        assert!(ran.status.success(), "{first:?}: {}", ran.status);
-        least = [least[0].min(ran.cpu_seconds), least[1].min(ran.elapsed.as_secs_f64())];
-    }
-    least
 }
