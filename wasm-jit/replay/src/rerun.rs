@@ -16,7 +16,7 @@ use super::functions::{Functions, function_type, in_instance};
 use super::limits::Limits;
 use super::snapshot::{Snapshot, Taking};
 use super::stops::Events;
-use super::value::Value;
+use super::value::{Value, i31};
 
 /// Observes the events of the run.
 pub(crate) trait Observer: 'static {
@@ -638,6 +638,8 @@ fn val<R: Read + 'static, O: Observer>(
             Val::FuncRef(Some(func.ok_or_else(|| store.data().mismatch("there is no such function"))?))
         }
         Value::Extern(number) => Val::ExternRef(number.map(|number| store.data().functions.host(number))),
+        Value::Any(value) => value.map_or(Val::AnyRef(None), i31),
+        Value::Exn => Val::ExnRef(None),
     })
 }
 

@@ -69,7 +69,7 @@ impl Used {
 pub(super) fn program(program: &Program, script: &Script, used: &Used) -> Result<Vec<u8>, Error> {
     let mut sections = program.sections.clone();
     // Imported globals remain imports.
-    initializers::resolve(&mut sections, &[], script.snapshot.is_some())?;
+    initializers::resolve(&mut sections, &[], script.has_typed_nulls, script.snapshot.is_some())?;
     let imports = imports(&sections.remove(&2).unwrap_or_default())?;
     let mut take = |id: u8| sections.remove(&id).unwrap_or_default();
 

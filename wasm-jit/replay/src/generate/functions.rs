@@ -7,15 +7,17 @@
 use std::collections::HashMap;
 
 use wasm_encoder::{
-    AbstractHeapType, BlockType, CodeSection, Function, FunctionSection, HeapType, Ieee32, Ieee64,
-    InstructionSink, ValType,
+    AbstractHeapType, BlockType, CodeSection, Function, FunctionSection, HeapType, InstructionSink, ValType,
 };
-use wasm_jit::wasmparser as wp;
 
 use super::REPORT;
 use super::program::{DATA, Program};
-use super::script::{Action, Call, Enter, Outcome, Script, parsed_type};
-use crate::value::{Type, Value};
+use super::script::{Action, Call, Enter, Outcome, Script};
+use super::values::{constant, encoded, type_of};
+use crate::value::Value;
+
+/// The type of references that can be compared.
+const EQ: HeapType = HeapType::Abstract { shared: false, ty: AbstractHeapType::Eq };
 
 /// Maximum number of branches of a function; a power of two.
 const FAN: usize = 256;
@@ -35,6 +37,8 @@ pub(super) struct Functions<'a> {
     end: i32,
     /// Whether the trace ends while the program runs.
     is_cut: bool,
+    /// [`Script::has_typed_nulls`].
+    has_typed_nulls: bool,
     /// The numbers of the events that the replay reaches, in order.
     checkpoints: &'a [u64],
     /// Types that are added to those of the program: parameters and results.
@@ -154,6 +158,7 @@ impl<'a> Functions<'a> {
             check,
             end: script.events as i32,
             is_cut: script.is_cut,
+            has_typed_nulls: script.has_typed_nulls,
             checkpoints: &script.checkpoints,
             added_types: Vec::new(),
             added_tags: Vec::new(),
@@ -415,8 +420,11 @@ impl<'a> Functions<'a> {
     /// A value that the program can have.
     pub(super) fn constant(&self, code: &mut InstructionSink<'_>, value: Value) {
         match value {
-            Value::Func(Some(index)) => constant(code, Value::Func(Some(self.indices.function(index)))),
-            value => constant(code, value),
+            Value::Func(Some(index)) => {
+                let index = self.indices.function(index);
+                constant(code, Value::Func(Some(index)), self.has_typed_nulls);
+            }
+            value => constant(code, value, self.has_typed_nulls),
         }
     }
 
@@ -457,12 +465,16 @@ impl<'a> Functions<'a> {
             Value::F64(bits) => code.i64_reinterpret_f64().i64_const(bits as i64).i64_ne(),
             Value::V128(bits) => code.v128_const(bits as i128).i8x16_ne().v128_any_true(),
             Value::Func(Some(_)) => code.ref_is_null(),
-            Value::Func(None) | Value::Extern(None) => code.ref_is_null().i32_eqz(),
+            Value::Func(None) | Value::Extern(None) | Value::Any(None) | Value::Exn => {
+                code.ref_is_null().i32_eqz()
+            }
             // In a replay, there are only references that can be compared.
             Value::Extern(Some(number)) => {
-                let equals = HeapType::Abstract { shared: false, ty: AbstractHeapType::Eq };
-                code.any_convert_extern().ref_cast_nullable(equals);
+                code.any_convert_extern().ref_cast_nullable(EQ);
                 code.i32_const(number as i32).ref_i31().ref_eq().i32_eqz()
+            }
+            Value::Any(Some(value)) => {
+                code.ref_cast_nullable(EQ).i32_const(value).ref_i31().ref_eq().i32_eqz()
             }
         };
         code.if_(BlockType::Empty);
@@ -517,43 +529,4 @@ fn open(code: &mut InstructionSink<'_>, branches: usize) {
     for _ in 0..=branches {
         code.block(BlockType::Empty);
     }
-}
-
-/// The type of a value.
-pub(super) fn type_of(value: Value) -> ValType {
-    encoded_type(value.ty())
-}
-
-fn encoded_type(ty: Type) -> ValType {
-    match ty {
-        Type::I32 => ValType::I32,
-        Type::I64 => ValType::I64,
-        Type::F32 => ValType::F32,
-        Type::F64 => ValType::F64,
-        Type::V128 => ValType::V128,
-        Type::Func => ValType::FUNCREF,
-        Type::Extern => ValType::EXTERNREF,
-    }
-}
-
-/// Converts these types, which can be in a trace.
-pub(super) fn encoded(types: &[wp::ValType]) -> Vec<ValType> {
-    let ty = |ty: &wp::ValType| Type::ALL.into_iter().find(|one| parsed_type(*one) == *ty);
-    types.iter().filter_map(ty).map(encoded_type).collect()
-}
-
-/// Appends the instruction that produces this value.
-pub(super) fn constant(code: &mut InstructionSink<'_>, value: Value) {
-    match value {
-        Value::I32(value) => code.i32_const(value),
-        Value::I64(value) => code.i64_const(value),
-        Value::F32(bits) => code.f32_const(Ieee32::new(bits)),
-        Value::F64(bits) => code.f64_const(Ieee64::new(bits)),
-        Value::V128(bits) => code.v128_const(bits as i128),
-        Value::Func(Some(index)) => code.ref_func(index),
-        Value::Func(None) => code.ref_null(HeapType::FUNC),
-        // A host value that any engine with garbage collection has.
-        Value::Extern(Some(number)) => code.i32_const(number as i32).ref_i31().extern_convert_any(),
-        Value::Extern(None) => code.ref_null(HeapType::EXTERN),
-    };
 }

@@ -24,6 +24,7 @@ mod module;
 mod program;
 mod script;
 mod separate;
+mod values;
 
 use std::io::Read;
 
@@ -74,7 +75,7 @@ const REPORT: [&str; 5] = [DIFFERENCE, POSITION, NEXT, LAST, INCOMPLETE];
 /// proportion to the trace. Replays of exceptions between program and host need an engine with
 /// `try_table`, and so do replays with checks of programs that use it themselves. References to
 /// host values become references to small integers (`i31ref`), so these replays need an engine with
-/// garbage collection.
+/// garbage collection; so do those in which the host passes nulls as types such as `(ref null $t)`.
 ///
 /// # Errors
 /// [`Error::Damaged`], [`Error::OtherModule`], [`Error::Mismatch`], [`Error::Module`],

@@ -10,10 +10,11 @@ use wasm_encoder::{
 use wasm_jit::wasmparser as wp;
 
 use super::REPORT;
-use super::functions::{Functions, constant};
+use super::functions::Functions;
 use super::initializers;
 use super::program::{Items, Program};
 use super::script::{ImportedSize, Script};
+use super::values::constant;
 use crate::error::{Error, not_generated};
 
 /// Functions that embedders call where they are exported: `_initialize` once, when they have loaded
@@ -28,7 +29,8 @@ pub(super) fn assemble(
     functions: Functions<'_>,
 ) -> Result<Vec<u8>, Error> {
     let mut sections = program.sections.clone();
-    initializers::resolve(&mut sections, &script.globals, script.snapshot.is_some())?;
+    let is_cleared = script.snapshot.is_some();
+    initializers::resolve(&mut sections, &script.globals, script.has_typed_nulls, is_cleared)?;
     let mut take = |id: u8| sections.remove(&id).unwrap_or_default();
     let (types, replaced) = (types(&functions.added_types), types_of_imports(program));
     let mut elements = ElementSection::new();
@@ -109,7 +111,7 @@ pub(super) fn imported_memories(program: &Program, script: &Script) -> MemorySec
 pub(super) fn imported_tables(program: &Program, script: &Script) -> Result<TableSection, Error> {
     let mut tables = TableSection::new();
     for (ty, ImportedSize { size, maximum }) in program.imported_tables.iter().zip(&script.tables) {
-        if ![wp::RefType::FUNCREF, wp::RefType::EXTERNREF].contains(&ty.element_type) {
+        if !ty.element_type.is_nullable() {
             return Err(not_generated("an imported table of this type"));
         }
         let ty = TableType::try_from(*ty).map_err(initializers::unknown)?;
@@ -132,7 +134,7 @@ pub(super) fn imported_globals(program: &Program, script: &Script) -> Result<Glo
     let mut globals = GlobalSection::new();
     for (ty, value) in program.globals.iter().zip(&script.globals) {
         let mut initializer = Vec::new();
-        constant(&mut InstructionSink::new(&mut initializer), *value);
+        constant(&mut InstructionSink::new(&mut initializer), *value, script.has_typed_nulls);
         let ty = GlobalType::try_from(*ty).map_err(initializers::unknown)?;
         globals.global(ty, &ConstExpr::raw(initializer));
     }

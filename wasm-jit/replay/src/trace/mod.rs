@@ -32,8 +32,9 @@ const MAGIC: [u8; 8] = *b"\0wjtrace";
 /// The version of the format. Version 1 lacks [`Event::Snapshot`], [`Event::DropData`] and
 /// [`Event::DropElements`], version 2 lacks [`Event::Throw`], version 3 lacks [`Event::Function`],
 /// version 4 lacks blocks and reasons in [`Event::Fail`], version 5 lacks host values and
-/// [`Reason::Exit`](crate::Reason::Exit).
-const VERSION: u32 = 6;
+/// [`Reason::Exit`](crate::Reason::Exit), version 6 lacks [`Value::Any`](crate::Value::Any) and
+/// [`Value::Exn`](crate::Value::Exn).
+const VERSION: u32 = 7;
 
 /// The length of the head in bytes, since version 5.
 const HEAD: u64 = 24;

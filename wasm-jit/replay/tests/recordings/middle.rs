@@ -373,17 +373,20 @@ fn what_cannot_be_recorded_from_the_middle_is_refused() {
 
 /// Traces of the first version of the format have no snapshots, those of the second one no
 /// exceptions, those of the third one no functions of other modules, those of the fourth one no
-/// blocks, those of the fifth one no host values and no exit codes; all can be read.
+/// blocks, those of the fifth one no host values and no exit codes, those of the sixth one no
+/// references to integers; all can be read.
 #[test]
 fn versions_of_the_format() {
     let (module, trace) = recorded(&[("look", 2)]);
-    assert_eq!(trace[8..12], [6, 0, 0, 0]);
-    let mut fifth = trace.clone();
-    fifth[8] = 5;
-    assert_eq!(
-        generate(module.bytes(), &fifth[..], true).unwrap(),
-        generate(module.bytes(), &trace[..], true).unwrap()
-    );
+    assert_eq!(trace[8..12], [7, 0, 0, 0]);
+    for version in [5, 6] {
+        let mut earlier = trace.clone();
+        earlier[8] = version;
+        assert_eq!(
+            generate(module.bytes(), &earlier[..], true).unwrap(),
+            generate(module.bytes(), &trace[..], true).unwrap()
+        );
+    }
     // The head was shorter.
     let mut trace = [&trace[..12], &trace[24..]].concat();
     for (version, refused) in [
@@ -392,7 +395,7 @@ fn versions_of_the_format() {
         (2, None),
         (3, None),
         (4, None),
-        (7, Some("the trace has version 7 of the format, and the versions up to 6 can be read: use the ")),
+        (8, Some("the trace has version 8 of the format, and the versions up to 7 can be read: use the ")),
     ] {
         trace[8] = version;
         match (generate(module.bytes(), &trace[..], true), refused) {
