@@ -10,6 +10,10 @@
 //! * [Blocks](blocks) are written to a file. The last events are in pages that are mapped into the
 //!   writer's memory: without a system call, the file has what was written there, even if the
 //!   writer is killed.
+//!
+//! A [`Reader`] returns all events before the first part (frame, block or chunk of a slot) that is
+//! damaged or missing, and then the error. What follows that part is not returned, even if it is
+//! complete: its events belong to a state that the events before do not lead to.
 
 mod blocks;
 mod reader;
