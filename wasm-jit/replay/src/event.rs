@@ -665,9 +665,10 @@ impl<'a> Encoded<'a, '_> {
     }
 
     fn values(&mut self) -> Result<Vec<Value>, &'static str> {
-        // The number is not trusted: each value consumes bytes before the next one is stored.
+        // The number is not trusted: each value consumes bytes before the next one is stored. Few
+        // values take no more memory than they need.
         let number = self.u64()?;
-        let mut values = Vec::new();
+        let mut values = Vec::with_capacity(number.min(16) as usize);
         for _ in 0..number {
             values.push(self.value()?);
         }

@@ -14,13 +14,13 @@ use std::collections::BTreeSet;
 
 use wasm_encoder::{
     CodeSection, CustomSection, DataCountSection, EntityType, ExportKind, ExportSection, Function,
-    FunctionSection, ImportSection, RawSection,
+    FunctionSection, ImportSection,
 };
 use wasm_jit::wasmparser as wp;
 
 use super::initializers;
 use super::module::{self, CALLED, export_kind, put};
-use super::program::{DATA, Items, Program};
+use super::program::{CODE, DATA, Items, Program};
 use super::script::Script;
 use crate::error::{Error, not_generated};
 use crate::event::Event;
@@ -120,10 +120,7 @@ pub(super) fn program(program: &Program, script: &Script, used: &Used) -> Result
     if data.count > 0 {
         out.section(&DataCountSection { count: data.count });
     }
-    let code = take(10).append(&Items::encoded(&bodies));
-    if code.count > 0 {
-        out.section(&RawSection { id: 10, data: &code.section() });
-    }
+    put(&mut out, CODE, &take(CODE).append(&Items::encoded(&bodies)));
     put(&mut out, DATA, &data);
     if let Some(names) = &program.names {
         out.section(&CustomSection { name: "name".into(), data: Cow::Borrowed(names) });

@@ -11,7 +11,7 @@ use wasm_encoder::{
 };
 
 use super::REPORT;
-use super::program::{DATA, Program};
+use super::program::{DATA, Items, Program};
 use super::script::{Action, Call, Enter, Outcome, Script};
 use super::values::{constant, encoded, type_of};
 use crate::value::Value;
@@ -53,13 +53,13 @@ pub(super) struct Functions<'a> {
     /// others follow, then the counters of the imports.
     pub(super) difference: u32,
     /// The functions for the imports.
-    pub(super) replaced: CodeSection,
+    replaced: CodeSection,
     /// The types of functions that the program does not have.
     pub(super) types_of_others: FunctionSection,
-    pub(super) others: CodeSection,
+    others: CodeSection,
     /// The types of further functions.
     pub(super) types: FunctionSection,
-    pub(super) bodies: CodeSection,
+    bodies: CodeSection,
     /// The function that restores the state of an instance that ran before.
     pub(super) restore: Option<u32>,
     /// The function that does what the host does by itself.
@@ -151,7 +151,15 @@ struct Callee {
 type Done<'a> = (&'a [Action], &'a Outcome);
 
 impl<'a> Functions<'a> {
-    pub(super) fn of(program: &'a Program, script: &'a Script, check: bool, indices: Indices) -> Self {
+    /// The functions for these calls, which are those of the script: taken from it, since they take
+    /// more memory than the functions that replay them.
+    pub(super) fn of(
+        program: &'a Program,
+        script: &'a Script,
+        calls: Vec<Vec<Call>>,
+        check: bool,
+        indices: Indices,
+    ) -> Self {
         let mut this = Self {
             program,
             indices,
@@ -179,19 +187,19 @@ impl<'a> Functions<'a> {
             let ty = this.function_type(values.iter().map(|value| type_of(*value)), []);
             this.added_tags.push((*tag, ty));
         }
-        for (number, calls) in (0_u32..).zip(&script.calls) {
+        for (number, calls) in (0_u32..).zip(calls) {
             match number.checked_sub(program.imports) {
                 None => {
                     let parameters = program.type_of(number).map_or(0, |ty| ty.params().len() as u32);
                     let callee = Callee { number, ty: program.functions[number as usize], parameters };
-                    let body = this.import(callee, calls);
+                    let body = this.import(callee, &calls);
                     this.replaced.function(&body);
                 }
                 Some(other) => {
                     let ty = &script.others[other as usize];
                     let parameters = ty.params().len() as u32;
                     let ty = this.function_type(encoded(ty.params()), encoded(ty.results()));
-                    let body = this.import(Callee { number, ty, parameters }, calls);
+                    let body = this.import(Callee { number, ty, parameters }, &calls);
                     this.types_of_others.function(ty);
                     this.others.function(&body);
                 }
@@ -200,6 +208,13 @@ impl<'a> Functions<'a> {
         this.restore = script.snapshot.as_ref().map(|actions| this.of_host(actions));
         this.start = this.of_host(&script.host);
         this
+    }
+
+    /// Takes the code: of functions that replace imports, of those that the program does not have,
+    /// and of the added ones.
+    pub(super) fn take_code(&mut self) -> [Items; 3] {
+        [&mut self.replaced, &mut self.others, &mut self.bodies]
+            .map(|code| Items::encoded(&std::mem::take(code)))
     }
 
     /// A function that executes these actions.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use wasm_encoder::Encode;
+use wasm_encoder::{Encode, Section};
 use wasm_jit::wasmparser as wp;
 
 use crate::error::{Error, not_generated};
@@ -27,7 +27,11 @@ impl Items {
         section.encode(&mut bytes);
         let mut reader = wp::BinaryReader::new(&bytes, 0);
         reader.read_var_u32().expect("a section has a size");
-        Self::of(&bytes[reader.original_position() as usize..]).expect("a section has a number of items")
+        let count = reader.read_var_u32().expect("a section has a number of items");
+        let items = reader.original_position() as usize;
+        // The section may be large, and is not copied.
+        bytes.drain(..items);
+        Self { count, bytes }
     }
 
     /// The encoded section.
@@ -45,10 +49,52 @@ impl Items {
     }
 }
 
-/// The ids of the sections of tables, globals, elements and data.
+/// A section whose items are in several places. They are only copied to the module, since they may
+/// be large.
+pub(super) struct Joined<'a> {
+    id: u8,
+    count: u32,
+    parts: Vec<&'a [u8]>,
+}
+
+impl<'a> Joined<'a> {
+    pub(super) fn new(id: u8, items: &[&'a Items]) -> Self {
+        let count = items.iter().map(|items| items.count).sum();
+        Self { id, count, parts: items.iter().map(|items| &items.bytes[..]).collect() }
+    }
+
+    /// Appends one item, which is in these parts.
+    pub(super) fn with_item(mut self, parts: [&'a [u8]; 2]) -> Self {
+        self.count += 1;
+        self.parts.extend(parts);
+        self
+    }
+}
+
+impl Encode for Joined<'_> {
+    fn encode(&self, sink: &mut Vec<u8>) {
+        let mut count = Vec::new();
+        self.count.encode(&mut count);
+        let length = count.len() + self.parts.iter().map(|part| part.len()).sum::<usize>();
+        // Not twice as much.
+        sink.reserve_exact(length + 8);
+        length.encode(sink);
+        sink.extend(count);
+        self.parts.iter().for_each(|part| sink.extend(*part));
+    }
+}
+
+impl Section for Joined<'_> {
+    fn id(&self) -> u8 {
+        self.id
+    }
+}
+
+/// The ids of the sections of tables, globals, elements, code and data.
 pub(super) const TABLES: u8 = 4;
 pub(super) const GLOBALS: u8 = 6;
 pub(super) const ELEMENTS: u8 = 9;
+pub(super) const CODE: u8 = 10;
 pub(super) const DATA: u8 = 11;
 
 /// The parts of the program that are needed.

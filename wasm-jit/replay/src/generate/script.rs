@@ -31,8 +31,8 @@ pub(super) enum Action {
     DropData { segment: u32 },
     /// Makes an element segment empty.
     DropElements { segment: u32 },
-    /// Calls a function of the program.
-    Enter(Enter),
+    /// Calls a function of the program. Not inline: it is much larger than the others.
+    Enter(Box<Enter>),
 }
 
 /// The end of a call.
@@ -98,6 +98,8 @@ pub(super) struct Script {
     pub(super) globals: Vec<Value>,
     /// The calls to each import, in order; then the calls to each of the other functions.
     pub(super) calls: Vec<Vec<Call>>,
+    /// The number of these functions.
+    pub(super) functions: u32,
     /// The types of functions that the program does not have.
     pub(super) others: Vec<wp::FuncType>,
     /// The actions that restore the state of an instance that ran before, after it was cleared;
@@ -190,9 +192,10 @@ impl Script {
         let end = events.script.events;
         while let Some(running) = events.running.pop() {
             if let Running::Program(enter) = running {
-                events.act(Action::Enter(Enter { end, ..enter }));
+                events.act(Action::Enter(Box::new(Enter { end, ..enter })));
             }
         }
+        events.script.functions = events.script.calls.len() as u32;
         Ok(events.script)
     }
 }
@@ -304,7 +307,7 @@ impl Reading<'_> {
                         self.program.type_of(enter.function).ok_or("no function")?.results(),
                     )?;
                     let outcome = Outcome::Returned(results);
-                    self.act(Action::Enter(Enter { outcome, end: number, ..enter }));
+                    self.act(Action::Enter(Box::new(Enter { outcome, end: number, ..enter })));
                     self.reaches(number);
                 }
                 _ => return Err("no function of the program is running"),
@@ -315,7 +318,7 @@ impl Reading<'_> {
                 let outcome = Outcome::Threw(exception);
                 match self.running.pop() {
                     Some(Running::Program(enter)) => {
-                        self.act(Action::Enter(Enter { outcome, end: number, ..enter }));
+                        self.act(Action::Enter(Box::new(Enter { outcome, end: number, ..enter })));
                     }
                     Some(Running::Import(import, call)) => {
                         let call = &mut self.script.calls[import][call];
@@ -332,7 +335,11 @@ impl Reading<'_> {
                 }
                 match self.running.pop() {
                     Some(Running::Program(enter)) => {
-                        self.act(Action::Enter(Enter { outcome: Outcome::Failed, end: number, ..enter }));
+                        self.act(Action::Enter(Box::new(Enter {
+                            outcome: Outcome::Failed,
+                            end: number,
+                            ..enter
+                        })));
                     }
                     Some(Running::Import(import, call)) => {
                         let call = &mut self.script.calls[import][call];
@@ -415,6 +422,10 @@ impl Reading<'_> {
                 _ => &mut self.script.host,
             },
         };
+        if actions.is_empty() {
+            // Most calls have one action.
+            actions.reserve_exact(1);
+        }
         actions.push(action);
     }
 
