@@ -141,8 +141,8 @@
 //!   vectors, `funcref`, `externref`, `anyref` and `exnref`, or are declared as subtypes or in a
 //!   group with others.
 //!
-//! Refused by [`generate`], [`separate()`] and [`javascript()`]: functions that the host passes as
-//! a type of the module (`(ref $t)`) and whose declared type is another one.
+//! Refused by [`generate`], [`separate()`] and [`javascript()`]: functions of other modules that
+//! the host passes as a type of the module (`(ref $t)`).
 //!
 //! A run that continues after a trap can be recorded, but not replayed. Tail calls between
 //! instances take stack space while one of the instances is recorded. A trace does not have the

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use wasm_encoder::{Encode, Section};
 use wasm_jit::wasmparser as wp;
+use wasm_jit::wasmparser::types::CoreTypeId;
 
 use crate::error::{Error, not_generated};
 
@@ -104,6 +105,10 @@ pub(super) struct Program {
     pub(super) names: Option<Vec<u8>>,
     /// All types, by index; `None` for types of objects.
     pub(super) types: Vec<Option<wp::FuncType>>,
+    /// The identities of all types, by index: equal types may have several indices.
+    ids: Vec<CoreTypeId>,
+    /// The types that types are declared as subtypes of.
+    supertypes: HashMap<CoreTypeId, CoreTypeId>,
     /// The types of all functions, imported ones first.
     pub(super) functions: Vec<u32>,
     pub(super) imports: u32,
@@ -129,8 +134,14 @@ pub(super) struct Program {
 impl Program {
     pub(super) fn parse(program: &[u8]) -> Result<Self, Error> {
         // The engine has accepted and recorded the program; here only the structure matters.
-        wp::Validator::new_with_features(wp::WasmFeatures::all()).validate_all(program)?;
+        let mut validator = wp::Validator::new_with_features(wp::WasmFeatures::all());
+        let types = validator.validate_all(program)?;
+        let types = types.as_ref();
         let mut this = Self::default();
+        this.ids =
+            (0..types.core_type_count_in_module()).map(|ty| types.core_type_at_in_module(ty)).collect();
+        let supertype = |ty: &CoreTypeId| Some((*ty, types.supertype_of(*ty)?));
+        this.supertypes = this.ids.iter().filter_map(supertype).collect();
         for payload in wp::Parser::new(0).parse_all(program) {
             let payload = payload?;
             if let Some((id, range)) = payload.as_section()
@@ -241,6 +252,14 @@ impl Program {
     /// The type of a tag, by its index.
     pub(super) fn tag_type(&self, tag: u32) -> Option<&wp::FuncType> {
         self.tags.get(tag as usize).and_then(|ty| self.types[*ty as usize].as_ref())
+    }
+
+    /// Whether a function of the program has a type, given by its index.
+    pub(super) fn is_of_type(&self, function: u32, ty: u32) -> bool {
+        let id = |ty: u32| self.ids.get(ty as usize).copied();
+        let own = self.functions.get(function as usize).and_then(|own| id(*own));
+        let mut types = std::iter::successors(own, |ty| self.supertypes.get(ty).copied());
+        types.any(|own| Some(own) == id(ty))
     }
 
     /// The type of a function, by its index.

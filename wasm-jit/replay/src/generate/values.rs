@@ -17,8 +17,7 @@ pub(super) fn fits(value: Value, ty: wp::ValType, program: &Program) -> bool {
     match value {
         Value::Func(Some(function)) => match heap {
             wp::HeapType::Concrete(ty) => {
-                let own = program.functions.get(function as usize);
-                own.is_some() && own.copied() == ty.as_module_index()
+                ty.as_module_index().is_some_and(|ty| program.is_of_type(function, ty))
             }
             heap => heap == wp::HeapType::FUNC,
         },

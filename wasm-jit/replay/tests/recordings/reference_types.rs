@@ -14,7 +14,9 @@ const COMPLETE: Replayed = Replayed::Complete { returned: true };
 /// `step` (1) passes on what it gets.
 const PROGRAM: &str = r#"(module
     (type $s (struct (field i32)))
-    (type $t (func (result i32)))
+    (type $t (sub (func (result i32))))
+    (type $sub (sub $t (func (result i32))))
+    (type $again (sub (func (result i32))))
     (import "h" "pass" (func $pass
         (param anyref eqref i31ref (ref null $s) (ref null $t) exnref (ref i31))
         (result anyref (ref null $s) i31ref (ref null $t) exnref)))
@@ -37,9 +39,13 @@ const PROGRAM: &str = r#"(module
         (table.set $table (i32.const 0) (ref.i31 (local.get $sum)))
         (if (i32.eqz (ref.is_null (table.get $typed (i32.const 0))))
             (then (local.set $sum (i32.add (local.get $sum)
-                (call_ref $t (table.get $typed (i32.const 0)))))))
+                (i32.add (call_ref $t (table.get $typed (i32.const 1)))
+                    (i32.add (call_ref $t (table.get $typed (i32.const 2)))
+                        (call_ref $t (table.get $typed (i32.const 0)))))))))
         (local.get $i) (local.get $t) (local.get $e) (local.get $sum))
-    (func $seven (export "seven") (type $t) (i32.const 7)))"#;
+    (func $seven (export "seven") (type $t) (i32.const 7))
+    (func $eight (export "eight") (type $sub) (i32.const 8))
+    (func $nine (export "nine") (type $again) (i32.const 9)))"#;
 
 fn integer(value: i32) -> Val {
     Val::AnyRef(Some(AnyRef::from(I31::wrapping(value))))
@@ -93,8 +99,11 @@ fn recorded(is_new: bool) -> (Module, Vec<u8>) {
     }
     let typed = instance.get_table(&store, "typed").unwrap();
     typed.grow(&mut store, 2, Val::FuncRef(None)).unwrap();
-    let seven = instance.get_func(&store, "seven").unwrap();
-    typed.set(&mut store, 0, Val::FuncRef(Some(seven))).unwrap();
+    // Of this type, of a subtype, and of an equal type.
+    for (element, name) in (0..).zip(["seven", "eight", "nine"]) {
+        let function = instance.get_func(&store, name).unwrap();
+        typed.set(&mut store, element, Val::FuncRef(Some(function))).unwrap();
+    }
     step(&mut store, instance, null);
     step(&mut store, instance, integer(-6));
     recorder.stop(&mut store).unwrap();
@@ -147,6 +156,8 @@ fn nulls_of_all_types_and_integers_are_replayed() {
         "return i31:-536870912 any:null i31:1 func:null exn:null",
         "grow table=1 elements=2",
         "set table=1 element=0 func:2",
+        "set table=1 element=1 func:3",
+        "set table=1 element=2 func:4",
         "call import=0 any:null i31:1 i31:-1 any:null func:null exn:null i31:9",
         "set global=0 any:null",
     ] {
