@@ -137,11 +137,11 @@ impl Program {
         let mut validator = wp::Validator::new_with_features(wp::WasmFeatures::all());
         let types = validator.validate_all(program)?;
         let types = types.as_ref();
-        let mut this = Self::default();
-        this.ids =
+        let ids: Vec<CoreTypeId> =
             (0..types.core_type_count_in_module()).map(|ty| types.core_type_at_in_module(ty)).collect();
         let supertype = |ty: &CoreTypeId| Some((*ty, types.supertype_of(*ty)?));
-        this.supertypes = this.ids.iter().filter_map(supertype).collect();
+        let supertypes = ids.iter().filter_map(supertype).collect();
+        let mut this = Self { ids, supertypes, ..Self::default() };
         for payload in wp::Parser::new(0).parse_all(program) {
             let payload = payload?;
             if let Some((id, range)) = payload.as_section()
