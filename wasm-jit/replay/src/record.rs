@@ -129,8 +129,8 @@ impl Recorder {
     ///
     /// # Errors
     /// [`Error::Unsupported`] as for [`Recorder::instantiate`], for an instance of another module,
-    /// and if a table or global has a reference that cannot be recorded: a reference to a host
-    /// value or to an object. [`Error::Io`].
+    /// and if a table or global has a reference that cannot be recorded, such as one to an object.
+    /// [`Error::Io`].
     ///
     /// # Panics
     /// If the instance belongs to another store.
