@@ -16,7 +16,7 @@ use wasm_jit_monitors::{Format, Session};
 
 use super::Failure;
 use super::monitor_modules::Files;
-use super::recordings::AttachedRecording;
+use super::recordings::{self, AttachedRecording};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -133,9 +133,7 @@ impl Request {
             Self::Record { from, calls, output: Some(output), .. } => {
                 // The other process has another current directory.
                 let output = path::absolute(output).unwrap_or_else(|_| output.clone());
-                let all = if from.is_some() { NonZeroU64::MIN } else { NonZeroU64::MAX };
-                let (calls, from) = (calls.unwrap_or(all), from.as_deref().unwrap_or_default());
-                format!("record {calls}\t{from}\t{}", output.display())
+                recordings::starting(from.as_deref(), *calls, &output)
             }
             Self::Record { .. } => "record".to_owned(),
         }

@@ -142,12 +142,10 @@ impl CallsToFile {
     }
 
     /// Records calls of all functions.
-    fn start_all(module: &Module, calls: NonZeroU64, trace: &Path) -> Result<Self, Failure> {
+    fn start_all(module: &Module, calls: Option<NonZeroU64>, trace: &Path) -> Result<Self, Failure> {
         Recorder::check(module).map_err(Failure::new)?;
         let recorder = CallRecorder::start_all_to_file::<Host>(module, calls, create(trace)?);
-        // By default, all calls until the end of the program.
-        let wanted = Some(calls).filter(|calls| *calls < NonZeroU64::MAX);
-        Ok(Self { recorder: recorder.map_err(Failure::new)?, trace: trace.to_owned(), wanted })
+        Ok(Self { recorder: recorder.map_err(Failure::new)?, trace: trace.to_owned(), wanted: calls })
     }
 
     /// Ends the recording. Returns the number of calls; if there is none, removes the file, which
@@ -254,6 +252,20 @@ fn create(trace: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
+/// In a request, the number of calls of a recording that has all calls until it is ended.
+const ALL: &str = "all";
+
+/// The request to start a recording: `record CALLS FUNCTION[:CALL] TRACE`, separated by tabs.
+/// Without `from`, the function is empty: all functions are recorded, and CALLS may be [`ALL`].
+pub(super) fn starting(from: Option<&str>, calls: Option<NonZeroU64>, trace: &Path) -> String {
+    let calls = match (calls, from) {
+        (Some(calls), _) => calls.to_string(),
+        (None, Some(_)) => "1".to_owned(),
+        (None, None) => ALL.to_owned(),
+    };
+    format!("record {calls}\t{}\t{}", from.unwrap_or_default(), trace.display())
+}
+
 /// A recording of a running program, which other processes request. When it is dropped, at the end
 /// of the program, the recording ends.
 pub(super) struct AttachedRecording {
@@ -266,9 +278,8 @@ impl AttachedRecording {
         Self { module: module.clone(), current: Mutex::default() }
     }
 
-    /// Answers `CALLS FUNCTION[:CALL] TRACE`, separated by tabs, which starts a recording (of all
-    /// functions, if the function is empty), or nothing, which ends it and returns the number of
-    /// calls.
+    /// Answers a request without the word `record`: one [to start](starting) a recording, or
+    /// nothing, which ends it and returns the number of calls.
     pub(super) fn answer(&self, request: &str) -> Result<String, String> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let fields: Vec<&str> = request.splitn(3, '\t').collect();
@@ -288,10 +299,13 @@ impl AttachedRecording {
                 if Path::new(trace).metadata().is_ok_and(is_fifo) {
                     return Err(format!("{trace} is a FIFO, for whose reader the program would wait"));
                 }
-                let calls: NonZeroU64 = calls.parse().map_err(|error| format!("{calls}: {error}"))?;
+                let number = || calls.parse::<NonZeroU64>().map_err(|error| format!("{calls}: {error}"));
                 let started = match from {
-                    "" => CallsToFile::start_all(&self.module, calls, trace.as_ref()),
-                    from => wanted(&self.module, from, calls)
+                    "" => {
+                        let calls = if calls == ALL { None } else { Some(number()?) };
+                        CallsToFile::start_all(&self.module, calls, trace.as_ref())
+                    }
+                    from => wanted(&self.module, from, number()?)
                         .and_then(|calls| CallsToFile::start(&self.module, calls, trace.as_ref())),
                 };
                 *current = Some(started.map_err(|failure| failure.message)?);
@@ -318,6 +332,32 @@ mod tests {
     use wasm_jit::Engine;
 
     use super::*;
+
+    #[test]
+    fn requests_state_the_number_of_calls() {
+        let request = |from, calls| starting(from, NonZeroU64::new(calls), "app.trace".as_ref());
+        assert_eq!(request(None, 0), "record all\t\tapp.trace");
+        assert_eq!(request(None, u64::MAX), "record 18446744073709551615\t\tapp.trace");
+        assert_eq!(request(Some("f:9"), 0), "record 1\tf:9\tapp.trace");
+        assert_eq!(request(Some("f"), 7), "record 7\tf\tapp.trace");
+        let folder = tempfile::tempdir().unwrap();
+        let module = Module::new(&Engine::default(), r#"(module (func (export "f")))"#).unwrap();
+        let trace = folder.path().join("trace");
+        for (from, calls, wanted) in [
+            (None, None, None),
+            (None, NonZeroU64::new(u64::MAX), NonZeroU64::new(u64::MAX)),
+            (Some("f"), None, NonZeroU64::new(1)),
+        ] {
+            let recording = AttachedRecording::new(&module);
+            let request = starting(from, calls, &trace);
+            recording.answer(request.strip_prefix("record ").unwrap()).unwrap();
+            let current = recording.current.lock().unwrap();
+            assert_eq!(current.as_ref().unwrap().wanted, wanted, "{request}");
+        }
+        let recording = AttachedRecording::new(&module);
+        let error = recording.answer(&format!("all\tf\t{}", trace.display())).unwrap_err();
+        assert_eq!(error, "all: invalid digit found in string");
+    }
 
     /// The program would stop until someone reads the pipe, and its end would wait, too.
     #[test]

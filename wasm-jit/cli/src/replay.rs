@@ -51,12 +51,12 @@ struct Dump {
     trace: PathBuf,
 }
 
-/// Converts a trace in the text format of Wasm-R3 (EC, ER, TC, IC, IR, L, MG, G, T, TG)
+/// Converts a trace in the text format of Wasm-R3 (EC, ER, IC, IR, L and others)
 ///
 /// The program runs with a host that acts as the text describes. A line that cannot be parsed, or
 /// that does not fit the program, is an error; then no trace is written. If the text ends before
-/// the run does, the host fails there. Programs that import memories, tables, globals (IG) or tags
-/// are refused, and so are those with a start function.
+/// the run does, the host fails there. Memories and tables that the program imports have the size
+/// that it declares, unless the text has their size (IM, IT), and contain only what it reads there.
 #[derive(Debug, Args)]
 struct Import {
     /// The new trace

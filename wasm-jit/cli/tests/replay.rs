@@ -583,7 +583,7 @@ fn a_replay_traps_where_the_recorded_run_did() {
     }
     writer.close().unwrap();
     let mut old = fs::read(place.path("old.trace")).unwrap();
-    assert_eq!(std::mem::replace(&mut old[8], 5), 6, "the version");
+    assert_eq!(std::mem::replace(&mut old[8], 5), 7, "the version");
     fs::write(place.path("old.trace"), old).unwrap();
     let replayed_old = place.run(&["run", "--replay", "old.trace", "app.wat"]);
     for output in [recorded, replayed, replayed_old] {

@@ -61,7 +61,8 @@ struct Wanted {
     /// The function's index.
     function: Option<u32>,
     skipped: u64,
-    number: NonZeroU64,
+    /// `None` for all calls until the end.
+    number: Option<NonZeroU64>,
 }
 
 impl Wanted {
@@ -73,7 +74,7 @@ impl Wanted {
 
 impl From<Calls> for Wanted {
     fn from(Calls { function, skipped, number }: Calls) -> Self {
-        Self { function: Some(function), skipped, number }
+        Self { function: Some(function), skipped, number: Some(number) }
     }
 }
 
@@ -117,7 +118,8 @@ impl CallRecorder {
         Self::start_with::<T>(module, calls.into(), &[checked(module, calls)?], || Writer::to_file(file))
     }
 
-    /// Starts to record all calls that begin from now on. Functions that are running now are
+    /// Starts to record this number of the calls that begin from now on, or all of them (`None`).
+    /// Functions that are running now are
     /// treated as the host: what they change between two calls that they make becomes changes by
     /// the host, and when they return, the calls of their callers are recorded. Functions that
     /// end in tail calls are always treated as the host. A call by a recorded function is part of
@@ -130,7 +132,7 @@ impl CallRecorder {
     /// As [`CallRecorder::start`].
     pub fn start_all<T: 'static>(
         module: &Module,
-        number: NonZeroU64,
+        number: Option<NonZeroU64>,
         out: impl Write + Send + 'static,
     ) -> Result<Self, Error> {
         Self::start_all_with::<T>(module, number, || Writer::new(out))
@@ -142,7 +144,7 @@ impl CallRecorder {
     /// As [`CallRecorder::start`].
     pub fn start_all_to_file<T: 'static>(
         module: &Module,
-        number: NonZeroU64,
+        number: Option<NonZeroU64>,
         file: File,
     ) -> Result<Self, Error> {
         Self::start_all_with::<T>(module, number, || Writer::to_file(file))
@@ -150,7 +152,7 @@ impl CallRecorder {
 
     fn start_all_with<T: 'static>(
         module: &Module,
-        number: NonZeroU64,
+        number: Option<NonZeroU64>,
         writer: impl FnOnce() -> Result<Writer, Error>,
     ) -> Result<Self, Error> {
         check(module)?;
@@ -349,7 +351,7 @@ impl Recorded {
         let results = all_recorded(results, instance, &functions, &store)?;
         recording.out.write(&Event::Leave { results })?;
         recording.out.flush()?;
-        if self.entered == self.calls.number.get() {
+        if self.calls.number.is_some_and(|number| self.entered == number.get()) {
             self.finish();
         } else {
             self.known = Some(State::of(&mut store, instance, &functions));

@@ -84,9 +84,9 @@ fn repeats<T: PartialEq>(known: &mut Vec<T>, import: impl FnOnce(u32) -> Option<
     is_known
 }
 
-/// Whether elements of tables with this type can be recorded.
+/// Whether tables of this type can be recorded, whose elements must be null at first.
 pub(crate) fn has_recorded_form(ty: RefType) -> bool {
-    ty == RefType::FUNCREF || ty == RefType::EXTERNREF
+    ty.is_nullable()
 }
 
 /// The indices of the globals that others can change: those that are imported or exported.

@@ -532,6 +532,12 @@ fn put_value(out: &mut Vec<u8>, value: &Value) {
             out.push(7);
             put(out, number.into());
         }
+        Value::Any(None) => out.push(8),
+        Value::Any(Some(value)) => {
+            out.push(9);
+            put(out, zigzag(value.into()));
+        }
+        Value::Exn => out.push(10),
     }
 }
 
@@ -611,6 +617,12 @@ impl<'a> Encoded<'a, '_> {
         i32::try_from(self.i64()?).map_err(|_| "a number that is too large")
     }
 
+    fn i31(&mut self) -> Result<i32, &'static str> {
+        let value = self.i32()?;
+        let fits = (value << 1) >> 1 == value;
+        fits.then_some(value).ok_or("a number that is too large")
+    }
+
     fn value(&mut self) -> Result<Value, &'static str> {
         Ok(match self.byte()? {
             0 => Value::I32(self.i32()?),
@@ -621,6 +633,9 @@ impl<'a> Encoded<'a, '_> {
             5 => Value::Func(self.u32()?.checked_sub(1)),
             6 => Value::Extern(None),
             7 => Value::Extern(Some(self.u32()?)),
+            8 => Value::Any(None),
+            9 => Value::Any(Some(self.i31()?)),
+            10 => Value::Exn,
             _ => return Err("an unknown type of value"),
         })
     }
@@ -650,9 +665,10 @@ impl<'a> Encoded<'a, '_> {
     }
 
     fn values(&mut self) -> Result<Vec<Value>, &'static str> {
-        // The number is not trusted: each value consumes bytes before the next one is stored.
+        // The number is not trusted: each value consumes bytes before the next one is stored. Few
+        // values take no more memory than they need.
         let number = self.u64()?;
-        let mut values = Vec::new();
+        let mut values = Vec::with_capacity(number.min(16) as usize);
         for _ in 0..number {
             values.push(self.value()?);
         }

@@ -161,11 +161,7 @@ pub(crate) fn recorded(
     in_instance(value, instance, functions, store).ok_or_else(|| match value {
         Val::FuncRef(_) => unsupported("a reference to a function of another module, of a type of its own"),
         Val::ExternRef(_) => unsupported("a reference (externref) to an object of the program"),
-        Val::AnyRef(None) => unsupported("a null of a type other than funcref and externref (anyref)"),
-        Val::AnyRef(Some(value)) if value.as_i31().is_some() => {
-            unsupported("an integer as a reference (i31ref)")
-        }
-        Val::AnyRef(Some(_)) => unsupported("a reference (anyref) to an object"),
+        Val::AnyRef(_) => unsupported("a reference (anyref) to an object"),
         _ => unsupported(format!("a reference of type {}", value.ty())),
     })
 }

@@ -129,14 +129,20 @@
 //! * imported start functions;
 //! * importing the same host function, memory, table, tag or mutable global twice;
 //! * a second instance in a trace;
+//! * imported tables whose elements are never null;
 //! * functions in imported constant globals.
 //!
 //! Refused when they occur:
 //!
-//! * references of other types than `funcref` and `externref` that pass between the program and its
-//!   host, also nulls and integers (`i31ref`), and references to objects as `externref`;
+//! * references to objects (structures, arrays, converted host values, and as `externref`, also
+//!   integers) and exceptions that pass between the program and its host; nulls of all types and
+//!   integers (`i31ref`) are recorded, like functions and host values;
 //! * references to functions of other instances whose types mention types other than numbers,
-//!   vectors, `funcref` and `externref`, or are declared as subtypes or in a group with others.
+//!   vectors, `funcref`, `externref`, `anyref` and `exnref`, or are declared as subtypes or in a
+//!   group with others.
+//!
+//! Refused by [`generate`], [`separate()`] and [`javascript()`]: functions of other modules that
+//! the host passes as a type of the module (`(ref $t)`).
 //!
 //! A run that continues after a trap can be recorded, but not replayed. Tail calls between
 //! instances take stack space while one of the instances is recorded. A trace does not have the

@@ -12,8 +12,8 @@ use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wasm_jit::{
-    AsContextMut, CallObserver, Caller, Func, Instance, Linker, Module, ObserverId, Store, StoreContextMut,
-    Val,
+    AsContextMut, CallObserver, Caller, Extern, Func, Instance, Linker, Module, ObserverId, Store,
+    StoreContextMut, Val,
 };
 
 use super::any_store::AnyStore;
@@ -103,12 +103,23 @@ impl Recorder {
                 || wasm_jit::Error::UnknownImport { module: module.to_owned(), name: name.to_owned() };
             imports.push(linker.get(&mut *store, module, name)?.ok_or_else(unknown)?);
         }
-        let instance = Instance::new_unstarted(&mut *store, &self.module, &imports)?;
+        let instance = self.instantiate_unstarted(store, &imports)?;
+        instance.start(&mut *store)?;
+        Ok(instance)
+    }
+
+    /// As [`Recorder::instantiate`] with these imports, but without the call to the start function,
+    /// which is recorded when it is made.
+    pub(crate) fn instantiate_unstarted<T: 'static>(
+        &self,
+        store: &mut Store<T>,
+        imports: &[Extern],
+    ) -> Result<Instance, Error> {
+        let instance = Instance::new_unstarted(&mut *store, &self.module, imports)?;
         self.begin(store, instance, |store, recording| {
             let imported = imported::write(store, instance, &mut recording.out)?;
             imported::write_contents(store, instance, imported, &mut recording.out)
         })?;
-        instance.start(&mut *store)?;
         Ok(instance)
     }
 
@@ -118,8 +129,8 @@ impl Recorder {
     ///
     /// # Errors
     /// [`Error::Unsupported`] as for [`Recorder::instantiate`], for an instance of another module,
-    /// and if a table or global has a reference that cannot be recorded: a reference to a host
-    /// value or to an object. [`Error::Io`].
+    /// and if a table or global has a reference that cannot be recorded, such as one to an object.
+    /// [`Error::Io`].
     ///
     /// # Panics
     /// If the instance belongs to another store.

@@ -16,7 +16,7 @@ use super::functions::{Functions, function_type, in_instance};
 use super::limits::Limits;
 use super::snapshot::{Snapshot, Taking};
 use super::stops::Events;
-use super::value::Value;
+use super::value::{Value, i31};
 
 /// Observes the events of the run.
 pub(crate) trait Observer: 'static {
@@ -280,17 +280,31 @@ fn small(size: u64, maximum: Option<u64>) -> Option<(u32, Option<u32>)> {
     u32::try_from(size).ok().zip(maximum.ok())
 }
 
+/// The type of a memory of this size for an import with this type, if there is one.
+pub(crate) fn memory_type(ty: &MemoryType, pages: u64, maximum: Option<u64>) -> Option<MemoryType> {
+    let made = match ty.is_64() {
+        true => MemoryType::new64(pages, maximum),
+        false => small(pages, maximum).map(|(pages, maximum)| MemoryType::new(pages, maximum))?,
+    };
+    Some(if ty.page_size() == 1 { made.with_pages_of_one_byte() } else { made })
+}
+
+/// The type of a table of this size for an import with this type, if there is one.
+pub(crate) fn table_type(ty: &TableType, elements: u64, maximum: Option<u64>) -> Option<TableType> {
+    match ty.is_64() {
+        true => Some(TableType::new64(ty.element(), elements, maximum)),
+        false => small(elements, maximum)
+            .map(|(elements, maximum)| TableType::new(ty.element(), elements, maximum)),
+    }
+}
+
 /// Makes a memory that a program imports with this type, as the next event says.
 fn memory<R: Read, O: Observer>(store: &mut Store<Run<R, O>>, ty: &MemoryType) -> Result<Memory, Error> {
     let Some(Event::ImportMemory { pages, maximum, .. }) = store.data_mut().next()? else {
         return Err(store.data().mismatch("the program imports a memory"));
     };
-    let made = match ty.is_64() {
-        true => Some(MemoryType::new64(pages, maximum)),
-        false => small(pages, maximum).map(|(pages, maximum)| MemoryType::new(pages, maximum)),
-    };
+    let made = memory_type(ty, pages, maximum);
     let made = made.ok_or_else(|| store.data().mismatch("a size that no such memory has"))?;
-    let made = if ty.page_size() == 1 { made.with_pages_of_one_byte() } else { made };
     Ok(Memory::new(&mut *store, made)?)
 }
 
@@ -299,11 +313,7 @@ fn table<R: Read, O: Observer>(store: &mut Store<Run<R, O>>, ty: &TableType) -> 
     let Some(Event::ImportTable { elements, maximum, .. }) = store.data_mut().next()? else {
         return Err(store.data().mismatch("the program imports a table"));
     };
-    let made = match ty.is_64() {
-        true => Some(TableType::new64(ty.element(), elements, maximum)),
-        false => small(elements, maximum)
-            .map(|(elements, maximum)| TableType::new(ty.element(), elements, maximum)),
-    };
+    let made = table_type(ty, elements, maximum);
     let made = made.ok_or_else(|| store.data().mismatch("a size that no such table has"))?;
     let null = Val::default_for_ty(ValType::Ref(ty.element()));
     Ok(Table::new(&mut *store, made, null)?)
@@ -628,6 +638,8 @@ fn val<R: Read + 'static, O: Observer>(
             Val::FuncRef(Some(func.ok_or_else(|| store.data().mismatch("there is no such function"))?))
         }
         Value::Extern(number) => Val::ExternRef(number.map(|number| store.data().functions.host(number))),
+        Value::Any(value) => value.map_or(Val::AnyRef(None), i31),
+        Value::Exn => Val::ExnRef(None),
     })
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::any_store::AnyStore;
 use serde::{Serialize, Serializer};
-use wasm_jit::{ExternRef, Func, Global, Instance, Mutability, Val, ValType};
+use wasm_jit::{AnyRef, ExternRef, Func, Global, I31, Instance, Mutability, Val, ValType};
 
 /// The type of a value in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -24,11 +24,24 @@ pub enum Type {
     Func,
     /// References to host values: `externref`.
     Extern,
+    /// References to integers and objects: `anyref`.
+    Any,
+    /// References to exceptions: `exnref`.
+    Exn,
 }
 
 impl Type {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::I32, Self::I64, Self::F32, Self::F64, Self::V128, Self::Func, Self::Extern];
+    pub(crate) const ALL: [Self; 9] = [
+        Self::I32,
+        Self::I64,
+        Self::F32,
+        Self::F64,
+        Self::V128,
+        Self::Func,
+        Self::Extern,
+        Self::Any,
+        Self::Exn,
+    ];
 
     pub(crate) fn of(ty: ValType) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.engine() == ty)
@@ -44,6 +57,8 @@ impl Type {
             Self::V128 => ValType::V128,
             Self::Func => ValType::FUNCREF,
             Self::Extern => ValType::EXTERNREF,
+            Self::Any => ValType::ANYREF,
+            Self::Exn => ValType::EXNREF,
         }
     }
 }
@@ -54,8 +69,9 @@ impl fmt::Display for Type {
     }
 }
 
-/// A value: the bits of a number or vector, the index of a function in the module, or the number of
-/// a host value.
+/// A value: the bits of a number or vector, the index of a function in the module, the number of a
+/// host value, or an integer as a reference. A null has the most general type of its kind: that of
+/// a `(ref null $struct)` is a null of `anyref`.
 ///
 /// Serialized as a map with its type: `{"i32": -1}`. JSON readers round large numbers, so 64-bit
 /// integers and vectors are text, as in `{"i64": "-1"}`; floats and vectors are in hexadecimal
@@ -81,12 +97,17 @@ pub enum Value {
     Func(Option<u32>),
     /// A host value, or null. Equal numbers stand for the same value.
     Extern(Option<u32>),
+    /// An integer of 31 bits as a reference (`i31ref`), or null. Other references of type `anyref`
+    /// have no recorded form.
+    Any(Option<i32>),
+    /// A null of type `exnref`.
+    Exn,
 }
 
 impl Value {
     /// Whether it is a null reference.
     pub(crate) fn is_null(self) -> bool {
-        matches!(self, Self::Func(None) | Self::Extern(None))
+        matches!(self, Self::Func(None) | Self::Extern(None) | Self::Any(None) | Self::Exn)
     }
 
     /// The most general type of such values.
@@ -99,11 +120,13 @@ impl Value {
             Self::V128(_) => Type::V128,
             Self::Func(_) => Type::Func,
             Self::Extern(_) => Type::Extern,
+            Self::Any(_) => Type::Any,
+            Self::Exn => Type::Exn,
         }
     }
 
-    /// The recorded value; `None` for a reference to an object or an exception, or to a function or
-    /// host value without a number.
+    /// The recorded value; `None` for a reference to an object, to an exception, or to a function
+    /// or host value without a number.
     pub(crate) fn of(
         value: &Val,
         index: impl FnOnce(&Func) -> Option<u32>,
@@ -114,6 +137,9 @@ impl Value {
             Val::FuncRef(Some(func)) => Some(Self::Func(Some(index(func)?))),
             Val::ExternRef(None) => Some(Self::Extern(None)),
             Val::ExternRef(Some(value)) => Some(Self::Extern(Some(host(value)?))),
+            Val::AnyRef(None) => Some(Self::Any(None)),
+            Val::AnyRef(Some(value)) => Some(Self::Any(Some(value.as_i31()?.signed()))),
+            Val::ExnRef(None) => Some(Self::Exn),
             value => Self::of_number(value),
         }
     }
@@ -155,8 +181,16 @@ impl fmt::Display for Value {
             Self::Func(None) => f.write_str("func:null"),
             Self::Extern(Some(number)) => write!(f, "extern:{number}"),
             Self::Extern(None) => f.write_str("extern:null"),
+            Self::Any(Some(value)) => write!(f, "i31:{value}"),
+            Self::Any(None) => f.write_str("any:null"),
+            Self::Exn => f.write_str("exn:null"),
         }
     }
+}
+
+/// A reference to an integer of 31 bits.
+pub(crate) fn i31(value: i32) -> Val {
+    Val::AnyRef(Some(AnyRef::from(I31::wrapping(value))))
 }
 
 /// The mutable globals of an instance, by index.
@@ -178,6 +212,9 @@ mod tests {
         check(Value::F32(1.0_f32.to_bits()), r#"{"f32":1065353216}"#);
         check(Value::I64(i64::MIN), r#"{"i64":"-9223372036854775808"}"#);
         check(Value::F64(0.0_f64.to_bits() | 1), r#"{"f64":"0x0000000000000001"}"#);
+        check(Value::Any(Some(-7)), r#"{"any":-7}"#);
+        check(Value::Any(None), r#"{"any":null}"#);
+        check(Value::Exn, r#""exn""#);
         check(Value::V128(0xa << 64), r#"{"v128":"0x000000000000000a0000000000000000"}"#);
     }
 }

@@ -24,8 +24,9 @@
 
 use wasm_encoder::{BlockType, Catch, InstructionSink};
 
-use super::functions::{Functions, type_of};
+use super::functions::Functions;
 use super::script::{Enter, Outcome};
+use super::values::type_of;
 use crate::event::Exception;
 use crate::value::Value;
 

@@ -14,13 +14,13 @@ use std::collections::BTreeSet;
 
 use wasm_encoder::{
     CodeSection, CustomSection, DataCountSection, EntityType, ExportKind, ExportSection, Function,
-    FunctionSection, ImportSection, RawSection,
+    FunctionSection, ImportSection,
 };
 use wasm_jit::wasmparser as wp;
 
 use super::initializers;
 use super::module::{self, CALLED, export_kind, put};
-use super::program::{DATA, Items, Program};
+use super::program::{CODE, DATA, Items, Program};
 use super::script::Script;
 use crate::error::{Error, not_generated};
 use crate::event::Event;
@@ -69,7 +69,7 @@ impl Used {
 pub(super) fn program(program: &Program, script: &Script, used: &Used) -> Result<Vec<u8>, Error> {
     let mut sections = program.sections.clone();
     // Imported globals remain imports.
-    initializers::resolve(&mut sections, &[], script.snapshot.is_some())?;
+    initializers::resolve(&mut sections, &[], script.has_typed_nulls, script.snapshot.is_some())?;
     let imports = imports(&sections.remove(&2).unwrap_or_default())?;
     let mut take = |id: u8| sections.remove(&id).unwrap_or_default();
 
@@ -120,10 +120,7 @@ pub(super) fn program(program: &Program, script: &Script, used: &Used) -> Result
     if data.count > 0 {
         out.section(&DataCountSection { count: data.count });
     }
-    let code = take(10).append(&Items::encoded(&bodies));
-    if code.count > 0 {
-        out.section(&RawSection { id: 10, data: &code.section() });
-    }
+    put(&mut out, CODE, &take(CODE).append(&Items::encoded(&bodies)));
     put(&mut out, DATA, &data);
     if let Some(names) = &program.names {
         out.section(&CustomSection { name: "name".into(), data: Cow::Borrowed(names) });

@@ -7,15 +7,17 @@
 use std::collections::HashMap;
 
 use wasm_encoder::{
-    AbstractHeapType, BlockType, CodeSection, Function, FunctionSection, HeapType, Ieee32, Ieee64,
-    InstructionSink, ValType,
+    AbstractHeapType, BlockType, CodeSection, Function, FunctionSection, HeapType, InstructionSink, ValType,
 };
-use wasm_jit::wasmparser as wp;
 
 use super::REPORT;
-use super::program::{DATA, Program};
-use super::script::{Action, Call, Enter, Outcome, Script, parsed_type};
-use crate::value::{Type, Value};
+use super::program::{DATA, Items, Program};
+use super::script::{Action, Call, Enter, Outcome, Script};
+use super::values::{constant, encoded, type_of};
+use crate::value::Value;
+
+/// The type of references that can be compared.
+const EQ: HeapType = HeapType::Abstract { shared: false, ty: AbstractHeapType::Eq };
 
 /// Maximum number of branches of a function; a power of two.
 const FAN: usize = 256;
@@ -35,6 +37,8 @@ pub(super) struct Functions<'a> {
     end: i32,
     /// Whether the trace ends while the program runs.
     is_cut: bool,
+    /// [`Script::has_typed_nulls`].
+    has_typed_nulls: bool,
     /// The numbers of the events that the replay reaches, in order.
     checkpoints: &'a [u64],
     /// Types that are added to those of the program: parameters and results.
@@ -49,13 +53,13 @@ pub(super) struct Functions<'a> {
     /// others follow, then the counters of the imports.
     pub(super) difference: u32,
     /// The functions for the imports.
-    pub(super) replaced: CodeSection,
+    replaced: CodeSection,
     /// The types of functions that the program does not have.
     pub(super) types_of_others: FunctionSection,
-    pub(super) others: CodeSection,
+    others: CodeSection,
     /// The types of further functions.
     pub(super) types: FunctionSection,
-    pub(super) bodies: CodeSection,
+    bodies: CodeSection,
     /// The function that restores the state of an instance that ran before.
     pub(super) restore: Option<u32>,
     /// The function that does what the host does by itself.
@@ -147,13 +151,22 @@ struct Callee {
 type Done<'a> = (&'a [Action], &'a Outcome);
 
 impl<'a> Functions<'a> {
-    pub(super) fn of(program: &'a Program, script: &'a Script, check: bool, indices: Indices) -> Self {
+    /// The functions for these calls, which are those of the script: taken from it, since they take
+    /// more memory than the functions that replay them.
+    pub(super) fn of(
+        program: &'a Program,
+        script: &'a Script,
+        calls: Vec<Vec<Call>>,
+        check: bool,
+        indices: Indices,
+    ) -> Self {
         let mut this = Self {
             program,
             indices,
             check,
             end: script.events as i32,
             is_cut: script.is_cut,
+            has_typed_nulls: script.has_typed_nulls,
             checkpoints: &script.checkpoints,
             added_types: Vec::new(),
             added_tags: Vec::new(),
@@ -174,19 +187,19 @@ impl<'a> Functions<'a> {
             let ty = this.function_type(values.iter().map(|value| type_of(*value)), []);
             this.added_tags.push((*tag, ty));
         }
-        for (number, calls) in (0_u32..).zip(&script.calls) {
+        for (number, calls) in (0_u32..).zip(calls) {
             match number.checked_sub(program.imports) {
                 None => {
                     let parameters = program.type_of(number).map_or(0, |ty| ty.params().len() as u32);
                     let callee = Callee { number, ty: program.functions[number as usize], parameters };
-                    let body = this.import(callee, calls);
+                    let body = this.import(callee, &calls);
                     this.replaced.function(&body);
                 }
                 Some(other) => {
                     let ty = &script.others[other as usize];
                     let parameters = ty.params().len() as u32;
                     let ty = this.function_type(encoded(ty.params()), encoded(ty.results()));
-                    let body = this.import(Callee { number, ty, parameters }, calls);
+                    let body = this.import(Callee { number, ty, parameters }, &calls);
                     this.types_of_others.function(ty);
                     this.others.function(&body);
                 }
@@ -195,6 +208,13 @@ impl<'a> Functions<'a> {
         this.restore = script.snapshot.as_ref().map(|actions| this.of_host(actions));
         this.start = this.of_host(&script.host);
         this
+    }
+
+    /// Takes the code: of functions that replace imports, of those that the program does not have,
+    /// and of the added ones.
+    pub(super) fn take_code(&mut self) -> [Items; 3] {
+        [&mut self.replaced, &mut self.others, &mut self.bodies]
+            .map(|code| Items::encoded(&std::mem::take(code)))
     }
 
     /// A function that executes these actions.
@@ -415,8 +435,11 @@ impl<'a> Functions<'a> {
     /// A value that the program can have.
     pub(super) fn constant(&self, code: &mut InstructionSink<'_>, value: Value) {
         match value {
-            Value::Func(Some(index)) => constant(code, Value::Func(Some(self.indices.function(index)))),
-            value => constant(code, value),
+            Value::Func(Some(index)) => {
+                let index = self.indices.function(index);
+                constant(code, Value::Func(Some(index)), self.has_typed_nulls);
+            }
+            value => constant(code, value, self.has_typed_nulls),
         }
     }
 
@@ -457,12 +480,16 @@ impl<'a> Functions<'a> {
             Value::F64(bits) => code.i64_reinterpret_f64().i64_const(bits as i64).i64_ne(),
             Value::V128(bits) => code.v128_const(bits as i128).i8x16_ne().v128_any_true(),
             Value::Func(Some(_)) => code.ref_is_null(),
-            Value::Func(None) | Value::Extern(None) => code.ref_is_null().i32_eqz(),
+            Value::Func(None) | Value::Extern(None) | Value::Any(None) | Value::Exn => {
+                code.ref_is_null().i32_eqz()
+            }
             // In a replay, there are only references that can be compared.
             Value::Extern(Some(number)) => {
-                let equals = HeapType::Abstract { shared: false, ty: AbstractHeapType::Eq };
-                code.any_convert_extern().ref_cast_nullable(equals);
+                code.any_convert_extern().ref_cast_nullable(EQ);
                 code.i32_const(number as i32).ref_i31().ref_eq().i32_eqz()
+            }
+            Value::Any(Some(value)) => {
+                code.ref_cast_nullable(EQ).i32_const(value).ref_i31().ref_eq().i32_eqz()
             }
         };
         code.if_(BlockType::Empty);
@@ -517,43 +544,4 @@ fn open(code: &mut InstructionSink<'_>, branches: usize) {
     for _ in 0..=branches {
         code.block(BlockType::Empty);
     }
-}
-
-/// The type of a value.
-pub(super) fn type_of(value: Value) -> ValType {
-    encoded_type(value.ty())
-}
-
-fn encoded_type(ty: Type) -> ValType {
-    match ty {
-        Type::I32 => ValType::I32,
-        Type::I64 => ValType::I64,
-        Type::F32 => ValType::F32,
-        Type::F64 => ValType::F64,
-        Type::V128 => ValType::V128,
-        Type::Func => ValType::FUNCREF,
-        Type::Extern => ValType::EXTERNREF,
-    }
-}
-
-/// Converts these types, which can be in a trace.
-pub(super) fn encoded(types: &[wp::ValType]) -> Vec<ValType> {
-    let ty = |ty: &wp::ValType| Type::ALL.into_iter().find(|one| parsed_type(*one) == *ty);
-    types.iter().filter_map(ty).map(encoded_type).collect()
-}
-
-/// Appends the instruction that produces this value.
-pub(super) fn constant(code: &mut InstructionSink<'_>, value: Value) {
-    match value {
-        Value::I32(value) => code.i32_const(value),
-        Value::I64(value) => code.i64_const(value),
-        Value::F32(bits) => code.f32_const(Ieee32::new(bits)),
-        Value::F64(bits) => code.f64_const(Ieee64::new(bits)),
-        Value::V128(bits) => code.v128_const(bits as i128),
-        Value::Func(Some(index)) => code.ref_func(index),
-        Value::Func(None) => code.ref_null(HeapType::FUNC),
-        // A host value that any engine with garbage collection has.
-        Value::Extern(Some(number)) => code.i32_const(number as i32).ref_i31().extern_convert_any(),
-        Value::Extern(None) => code.ref_null(HeapType::EXTERN),
-    };
 }

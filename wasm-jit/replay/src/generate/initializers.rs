@@ -15,8 +15,8 @@ use wasm_encoder::{
 };
 use wasm_jit::wasmparser as wp;
 
-use super::functions::constant;
 use super::program::{DATA, ELEMENTS, GLOBALS, Items, TABLES};
+use super::values::constant;
 use crate::error::{Error, not_generated};
 use crate::value::Value;
 
@@ -25,12 +25,13 @@ use crate::value::Value;
 pub(super) fn resolve(
     sections: &mut HashMap<u8, Items>,
     globals: &[Value],
+    has_typed_nulls: bool,
     is_cleared: bool,
 ) -> Result<(), Error> {
     if globals.is_empty() && !is_cleared {
         return Ok(());
     }
-    let mut initializers = Initializers { globals, is_cleared };
+    let mut initializers = Initializers { globals, has_typed_nulls, is_cleared };
     for (id, items) in sections {
         let section = items.section();
         let reader = wp::BinaryReader::new(&section, 0);
@@ -74,6 +75,7 @@ pub(super) fn unknown(error: reencode::Error<Infallible>) -> Error {
 struct Initializers<'a> {
     /// The values of imported globals.
     globals: &'a [Value],
+    has_typed_nulls: bool,
     /// Whether memories and tables begin empty.
     is_cleared: bool,
 }
@@ -132,7 +134,7 @@ impl Reencode for Initializers<'_> {
                 _ => None,
             };
             match read {
-                Some(value) => constant(&mut InstructionSink::new(&mut bytes), *value),
+                Some(value) => constant(&mut InstructionSink::new(&mut bytes), *value, self.has_typed_nulls),
                 None => self.instruction(operator)?.encode(&mut bytes),
             }
         }

@@ -24,6 +24,7 @@ mod module;
 mod program;
 mod script;
 mod separate;
+mod values;
 
 use std::io::Read;
 
@@ -70,11 +71,12 @@ const REPORT: [&str; 5] = [DIFFERENCE, POSITION, NEXT, LAST, INCOMPLETE];
 /// [`DIFFERENCE`] names its event.
 ///
 /// Where a host function failed (for example by ending the process), the replay traps. Where it
-/// threw an exception, so does the replay, and `_start` catches what the host got. Takes memory in
-/// proportion to the trace. Replays of exceptions between program and host need an engine with
+/// threw an exception, so does the replay, and `_start` catches what the host got. Takes memory for
+/// the bytes that the host has written, for its calls (less than 500 bytes for one with a few
+/// values) and for the module. Replays of exceptions between program and host need an engine with
 /// `try_table`, and so do replays with checks of programs that use it themselves. References to
 /// host values become references to small integers (`i31ref`), so these replays need an engine with
-/// garbage collection.
+/// garbage collection; so do those in which the host passes nulls as types such as `(ref null $t)`.
 ///
 /// # Errors
 /// [`Error::Damaged`], [`Error::OtherModule`], [`Error::Mismatch`], [`Error::Module`],
@@ -82,8 +84,9 @@ const REPORT: [&str; 5] = [DIFFERENCE, POSITION, NEXT, LAST, INCOMPLETE];
 /// `any.convert_extern` and gets references to host values.
 pub fn generate(program: &[u8], trace: impl Read, check: bool) -> Result<Vec<u8>, Error> {
     let original = Program::parse(program)?;
-    let script = Script::read(program, &original, trace, |_| Ok(()))?;
+    let mut script = Script::read(program, &original, trace, |_| Ok(()))?;
     script.check_host_values(program)?;
     let indices = Indices::inside(&original, &script);
-    module::assemble(&original, &script, Functions::of(&original, &script, check, indices))
+    let calls = std::mem::take(&mut script.calls);
+    module::assemble(&original, &script, Functions::of(&original, &script, calls, check, indices))
 }

@@ -3,17 +3,18 @@
 use std::borrow::Cow;
 
 use wasm_encoder::{
-    ConstExpr, CustomSection, DataCountSection, DataSection, ElementSection, Elements, ExportKind,
-    ExportSection, FunctionSection, GlobalSection, GlobalType, InstructionSink, MemorySection, MemoryType,
-    RawSection, StartSection, TableSection, TableType, TagKind, TagSection, TagType, TypeSection, ValType,
+    ConstExpr, CustomSection, DataCountSection, ElementSection, Elements, Encode, ExportKind, ExportSection,
+    FunctionSection, GlobalSection, GlobalType, InstructionSink, MemorySection, MemoryType, StartSection,
+    TableSection, TableType, TagKind, TagSection, TagType, TypeSection, ValType,
 };
 use wasm_jit::wasmparser as wp;
 
 use super::REPORT;
-use super::functions::{Functions, constant};
+use super::functions::Functions;
 use super::initializers;
-use super::program::{Items, Program};
+use super::program::{CODE, DATA, Items, Joined, Program};
 use super::script::{ImportedSize, Script};
+use super::values::constant;
 use crate::error::{Error, not_generated};
 
 /// Functions that embedders call where they are exported: `_initialize` once, when they have loaded
@@ -25,10 +26,11 @@ pub(super) const CALLED: [&str; 2] = ["_start", "_initialize"];
 pub(super) fn assemble(
     program: &Program,
     script: &Script,
-    functions: Functions<'_>,
+    mut functions: Functions<'_>,
 ) -> Result<Vec<u8>, Error> {
     let mut sections = program.sections.clone();
-    initializers::resolve(&mut sections, &script.globals, script.snapshot.is_some())?;
+    let is_cleared = script.snapshot.is_some();
+    initializers::resolve(&mut sections, &script.globals, script.has_typed_nulls, is_cleared)?;
     let mut take = |id: u8| sections.remove(&id).unwrap_or_default();
     let (types, replaced) = (types(&functions.added_types), types_of_imports(program));
     let mut elements = ElementSection::new();
@@ -36,9 +38,7 @@ pub(super) fn assemble(
         let references = script.references.iter().map(|index| functions.indices.function(*index)).collect();
         elements.declared(Elements::Functions(Cow::Owned(references)));
     }
-    let mut data = DataSection::new();
-    data.passive(script.bytes.iter().copied());
-    let data = take(11).append(&Items::encoded(&data));
+    let data = take(DATA);
 
     let mut out = wasm_encoder::Module::new();
     put(&mut out, 1, &take(1).append(&Items::encoded(&types)));
@@ -60,11 +60,11 @@ pub(super) fn assemble(
         out.section(&StartSection { function_index });
     }
     put(&mut out, 9, &take(9).append(&Items::encoded(&elements)));
-    let added = Items::encoded(&functions.others).append(&Items::encoded(&functions.bodies));
-    let code = Items::encoded(&functions.replaced).append(&take(10)).append(&added);
-    out.section(&DataCountSection { count: data.count });
-    out.section(&RawSection { id: 10, data: &code.section() });
-    out.section(&RawSection { id: 11, data: &data.section() });
+    let [replaced, others, bodies] = functions.take_code();
+    out.section(&DataCountSection { count: data.count + 1 });
+    out.section(&Joined::new(CODE, &[&replaced, &take(CODE), &others, &bodies]));
+    drop((replaced, others, bodies));
+    put_data(&mut out, &data, &script.bytes);
     if let Some(names) = &program.names {
         out.section(&CustomSection { name: "name".into(), data: Cow::Borrowed(names) });
     }
@@ -92,8 +92,16 @@ pub(super) fn types_of_imports(program: &Program) -> FunctionSection {
 /// Appends a section, unless it has no items.
 pub(super) fn put(out: &mut wasm_encoder::Module, id: u8, items: &Items) {
     if items.count > 0 {
-        out.section(&RawSection { id, data: &items.section() });
+        out.section(&Joined::new(id, &[items]));
     }
+}
+
+/// Appends the data section, with these bytes in one more segment.
+pub(super) fn put_data(out: &mut wasm_encoder::Module, data: &Items, bytes: &[u8]) {
+    const PASSIVE: u8 = 1;
+    let mut head = vec![PASSIVE];
+    bytes.len().encode(&mut head);
+    out.section(&Joined::new(DATA, &[data]).with_item([&head, bytes]));
 }
 
 /// The memories that the program imports, as memories of its own.
@@ -109,7 +117,7 @@ pub(super) fn imported_memories(program: &Program, script: &Script) -> MemorySec
 pub(super) fn imported_tables(program: &Program, script: &Script) -> Result<TableSection, Error> {
     let mut tables = TableSection::new();
     for (ty, ImportedSize { size, maximum }) in program.imported_tables.iter().zip(&script.tables) {
-        if ![wp::RefType::FUNCREF, wp::RefType::EXTERNREF].contains(&ty.element_type) {
+        if !ty.element_type.is_nullable() {
             return Err(not_generated("an imported table of this type"));
         }
         let ty = TableType::try_from(*ty).map_err(initializers::unknown)?;
@@ -132,7 +140,7 @@ pub(super) fn imported_globals(program: &Program, script: &Script) -> Result<Glo
     let mut globals = GlobalSection::new();
     for (ty, value) in program.globals.iter().zip(&script.globals) {
         let mut initializer = Vec::new();
-        constant(&mut InstructionSink::new(&mut initializer), *value);
+        constant(&mut InstructionSink::new(&mut initializer), *value, script.has_typed_nulls);
         let ty = GlobalType::try_from(*ty).map_err(initializers::unknown)?;
         globals.global(ty, &ConstExpr::raw(initializer));
     }
@@ -150,7 +158,7 @@ pub(super) fn globals(script: &Script, check: bool) -> GlobalSection {
     let constant = GlobalType { mutable: false, ..ty };
     globals.global(constant, &ConstExpr::i32_const(script.last as i32));
     globals.global(constant, &ConstExpr::i32_const(script.is_incomplete.into()));
-    for _ in &script.calls {
+    for _ in 0..script.functions {
         globals.global(ty, &ConstExpr::i32_const(0));
     }
     globals

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use wasm_encoder::Encode;
+use wasm_encoder::{Encode, Section};
 use wasm_jit::wasmparser as wp;
+use wasm_jit::wasmparser::types::CoreTypeId;
 
 use crate::error::{Error, not_generated};
 
@@ -27,7 +28,11 @@ impl Items {
         section.encode(&mut bytes);
         let mut reader = wp::BinaryReader::new(&bytes, 0);
         reader.read_var_u32().expect("a section has a size");
-        Self::of(&bytes[reader.original_position() as usize..]).expect("a section has a number of items")
+        let count = reader.read_var_u32().expect("a section has a number of items");
+        let items = reader.original_position() as usize;
+        // The section may be large, and is not copied.
+        bytes.drain(..items);
+        Self { count, bytes }
     }
 
     /// The encoded section.
@@ -45,10 +50,52 @@ impl Items {
     }
 }
 
-/// The ids of the sections of tables, globals, elements and data.
+/// A section whose items are in several places. They are only copied to the module, since they may
+/// be large.
+pub(super) struct Joined<'a> {
+    id: u8,
+    count: u32,
+    parts: Vec<&'a [u8]>,
+}
+
+impl<'a> Joined<'a> {
+    pub(super) fn new(id: u8, items: &[&'a Items]) -> Self {
+        let count = items.iter().map(|items| items.count).sum();
+        Self { id, count, parts: items.iter().map(|items| &items.bytes[..]).collect() }
+    }
+
+    /// Appends one item, which is in these parts.
+    pub(super) fn with_item(mut self, parts: [&'a [u8]; 2]) -> Self {
+        self.count += 1;
+        self.parts.extend(parts);
+        self
+    }
+}
+
+impl Encode for Joined<'_> {
+    fn encode(&self, sink: &mut Vec<u8>) {
+        let mut count = Vec::new();
+        self.count.encode(&mut count);
+        let length = count.len() + self.parts.iter().map(|part| part.len()).sum::<usize>();
+        // Not twice as much.
+        sink.reserve_exact(length + 8);
+        length.encode(sink);
+        sink.extend(count);
+        self.parts.iter().for_each(|part| sink.extend(*part));
+    }
+}
+
+impl Section for Joined<'_> {
+    fn id(&self) -> u8 {
+        self.id
+    }
+}
+
+/// The ids of the sections of tables, globals, elements, code and data.
 pub(super) const TABLES: u8 = 4;
 pub(super) const GLOBALS: u8 = 6;
 pub(super) const ELEMENTS: u8 = 9;
+pub(super) const CODE: u8 = 10;
 pub(super) const DATA: u8 = 11;
 
 /// The parts of the program that are needed.
@@ -58,6 +105,10 @@ pub(super) struct Program {
     pub(super) names: Option<Vec<u8>>,
     /// All types, by index; `None` for types of objects.
     pub(super) types: Vec<Option<wp::FuncType>>,
+    /// The identities of all types, by index: equal types may have several indices.
+    ids: Vec<CoreTypeId>,
+    /// The types that types are declared as subtypes of.
+    supertypes: HashMap<CoreTypeId, CoreTypeId>,
     /// The types of all functions, imported ones first.
     pub(super) functions: Vec<u32>,
     pub(super) imports: u32,
@@ -83,8 +134,14 @@ pub(super) struct Program {
 impl Program {
     pub(super) fn parse(program: &[u8]) -> Result<Self, Error> {
         // The engine has accepted and recorded the program; here only the structure matters.
-        wp::Validator::new_with_features(wp::WasmFeatures::all()).validate_all(program)?;
-        let mut this = Self::default();
+        let mut validator = wp::Validator::new_with_features(wp::WasmFeatures::all());
+        let types = validator.validate_all(program)?;
+        let types = types.as_ref();
+        let ids: Vec<CoreTypeId> =
+            (0..types.core_type_count_in_module()).map(|ty| types.core_type_at_in_module(ty)).collect();
+        let supertype = |ty: &CoreTypeId| Some((*ty, types.supertype_of(*ty)?));
+        let supertypes = ids.iter().filter_map(supertype).collect();
+        let mut this = Self { ids, supertypes, ..Self::default() };
         for payload in wp::Parser::new(0).parse_all(program) {
             let payload = payload?;
             if let Some((id, range)) = payload.as_section()
@@ -195,6 +252,14 @@ impl Program {
     /// The type of a tag, by its index.
     pub(super) fn tag_type(&self, tag: u32) -> Option<&wp::FuncType> {
         self.tags.get(tag as usize).and_then(|ty| self.types[*ty as usize].as_ref())
+    }
+
+    /// Whether a function of the program has a type, given by its index.
+    pub(super) fn is_of_type(&self, function: u32, ty: u32) -> bool {
+        let id = |ty: u32| self.ids.get(ty as usize).copied();
+        let own = self.functions.get(function as usize).and_then(|own| id(*own));
+        let mut types = std::iter::successors(own, |ty| self.supertypes.get(ty).copied());
+        types.any(|own| Some(own) == id(ty))
     }
 
     /// The type of a function, by its index.

@@ -7,6 +7,7 @@ use std::io::Read;
 use wasm_jit::wasmparser as wp;
 
 use super::program::{DATA, ELEMENTS, Program};
+use super::values::{fits, null, parsed_type};
 use crate::error::{Error, not_generated};
 use crate::event::{Event, Exception};
 use crate::initializers;
@@ -30,8 +31,8 @@ pub(super) enum Action {
     DropData { segment: u32 },
     /// Makes an element segment empty.
     DropElements { segment: u32 },
-    /// Calls a function of the program.
-    Enter(Enter),
+    /// Calls a function of the program. Not inline: it is much larger than the others.
+    Enter(Box<Enter>),
 }
 
 /// The end of a call.
@@ -97,6 +98,8 @@ pub(super) struct Script {
     pub(super) globals: Vec<Value>,
     /// The calls to each import, in order; then the calls to each of the other functions.
     pub(super) calls: Vec<Vec<Call>>,
+    /// The number of these functions.
+    pub(super) functions: u32,
     /// The types of functions that the program does not have.
     pub(super) others: Vec<wp::FuncType>,
     /// The actions that restore the state of an instance that ran before, after it was cleared;
@@ -112,6 +115,8 @@ pub(super) struct Script {
     pub(super) other_tags: BTreeMap<u32, Vec<Value>>,
     /// Functions that are referenced.
     pub(super) references: BTreeSet<u32>,
+    /// Whether there are nulls of types other than the most general one of their kind.
+    pub(super) has_typed_nulls: bool,
     /// Whether there are references to host values.
     pub(super) has_host_values: bool,
     /// The number of events.
@@ -187,9 +192,10 @@ impl Script {
         let end = events.script.events;
         while let Some(running) = events.running.pop() {
             if let Running::Program(enter) = running {
-                events.act(Action::Enter(Enter { end, ..enter }));
+                events.act(Action::Enter(Box::new(Enter { end, ..enter })));
             }
         }
+        events.script.functions = events.script.calls.len() as u32;
         Ok(events.script)
     }
 }
@@ -301,7 +307,7 @@ impl Reading<'_> {
                         self.program.type_of(enter.function).ok_or("no function")?.results(),
                     )?;
                     let outcome = Outcome::Returned(results);
-                    self.act(Action::Enter(Enter { outcome, end: number, ..enter }));
+                    self.act(Action::Enter(Box::new(Enter { outcome, end: number, ..enter })));
                     self.reaches(number);
                 }
                 _ => return Err("no function of the program is running"),
@@ -312,7 +318,7 @@ impl Reading<'_> {
                 let outcome = Outcome::Threw(exception);
                 match self.running.pop() {
                     Some(Running::Program(enter)) => {
-                        self.act(Action::Enter(Enter { outcome, end: number, ..enter }));
+                        self.act(Action::Enter(Box::new(Enter { outcome, end: number, ..enter })));
                     }
                     Some(Running::Import(import, call)) => {
                         let call = &mut self.script.calls[import][call];
@@ -329,7 +335,11 @@ impl Reading<'_> {
                 }
                 match self.running.pop() {
                     Some(Running::Program(enter)) => {
-                        self.act(Action::Enter(Enter { outcome: Outcome::Failed, end: number, ..enter }));
+                        self.act(Action::Enter(Box::new(Enter {
+                            outcome: Outcome::Failed,
+                            end: number,
+                            ..enter
+                        })));
                     }
                     Some(Running::Import(import, call)) => {
                         let call = &mut self.script.calls[import][call];
@@ -412,6 +422,10 @@ impl Reading<'_> {
                 _ => &mut self.script.host,
             },
         };
+        if actions.is_empty() {
+            // Most calls have one action.
+            actions.reserve_exact(1);
+        }
         actions.push(action);
     }
 
@@ -446,11 +460,8 @@ impl Reading<'_> {
                 if !ty.table64 && elements > u32::MAX.into() {
                     return Err("a table that cannot grow so much");
                 }
-                let null = match ty.element_type {
-                    wp::RefType::FUNCREF => Value::Func(None),
-                    wp::RefType::EXTERNREF => Value::Extern(None),
-                    _ => return Err("a table of another type"),
-                };
+                let null = null(ty.element_type, self.program).ok_or("a table of another type")?;
+                self.check(&[null], &[wp::ValType::Ref(ty.element_type)])?;
                 Ok(Action::GrowTable { table, elements, null })
             }
             Event::SetElement { table, element, value } => {
@@ -501,9 +512,13 @@ impl Reading<'_> {
 
     /// Checks that the values have these types.
     fn check(&mut self, values: &[Value], types: &[wp::ValType]) -> Result<(), &'static str> {
-        if values.len() != types.len() || values.iter().zip(types).any(|(value, ty)| !fits(*value, *ty)) {
+        if values.len() != types.len()
+            || values.iter().zip(types).any(|(value, ty)| !fits(*value, *ty, self.program))
+        {
             return Err("values of other types");
         }
+        self.script.has_typed_nulls |=
+            values.iter().zip(types).any(|(value, ty)| value.is_null() && parsed_type(value.ty()) != *ty);
         for value in values {
             if let Value::Func(Some(function)) = value {
                 let functions = self.program.functions.len() + self.script.others.len();
@@ -520,26 +535,5 @@ impl Reading<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Whether a value has this type, which may exclude null.
-fn fits(value: Value, ty: wp::ValType) -> bool {
-    let ty = match ty {
-        wp::ValType::Ref(reference) if !value.is_null() => wp::ValType::Ref(reference.nullable()),
-        ty => ty,
-    };
-    parsed_type(value.ty()) == ty
-}
-
-pub(super) fn parsed_type(ty: Type) -> wp::ValType {
-    match ty {
-        Type::I32 => wp::ValType::I32,
-        Type::I64 => wp::ValType::I64,
-        Type::F32 => wp::ValType::F32,
-        Type::F64 => wp::ValType::F64,
-        Type::V128 => wp::ValType::V128,
-        Type::Func => wp::ValType::FUNCREF,
-        Type::Extern => wp::ValType::EXTERNREF,
     }
 }

@@ -8,9 +8,9 @@ use std::borrow::Cow;
 use std::io::Read;
 
 use wasm_encoder::{
-    CodeSection, ConstExpr, DataCountSection, DataSection, ElementSection, Elements, ExportKind,
-    ExportSection, Function, GlobalType, ImportSection, MemoryType, Module, RawSection, RefType,
-    StartSection, TableType, TagKind, TagType, ValType,
+    CodeSection, ConstExpr, DataCountSection, ElementSection, Elements, ExportKind, ExportSection, Function,
+    GlobalType, ImportSection, MemoryType, Module, RefType, StartSection, TableType, TagKind, TagType,
+    ValType,
 };
 use wasm_jit::wasmparser as wp;
 
@@ -19,8 +19,8 @@ use super::exports::{self, Used};
 use super::functions::{Functions, Indices};
 use super::initializers;
 use super::module;
-use super::program::{Items, Program};
-use super::script::Script;
+use super::program::{CODE, Items, Joined, Program};
+use super::script::{Call, Script};
 use crate::error::Error;
 
 /// The name of the first module's exported table, which holds the functions of the host.
@@ -53,15 +53,16 @@ impl Separate {
 pub fn separate(program: &[u8], trace: impl Read, check: bool) -> Result<Separate, Error> {
     let original = Program::parse(program)?;
     let mut used = Used::default();
-    let script = Script::read(program, &original, trace, |event| {
+    let mut script = Script::read(program, &original, trace, |event| {
         used.add(event, &original);
         Ok(())
     })?;
     script.check_host_values(program)?;
+    let calls = std::mem::take(&mut script.calls);
     Ok(Separate {
         imports: imports(&original, &script)?,
         program: exports::program(&original, &script, &used)?,
-        host: host(&original, &script, &used, check)?,
+        host: host(&original, &script, calls, &used, check)?,
     })
 }
 
@@ -125,13 +126,19 @@ fn imports(program: &Program, script: &Script) -> Result<Vec<u8>, Error> {
 }
 
 /// The module that does what the host did.
-fn host(program: &Program, script: &Script, used: &Used, check: bool) -> Result<Vec<u8>, Error> {
+fn host(
+    program: &Program,
+    script: &Script,
+    calls: Vec<Vec<Call>>,
+    used: &Used,
+    check: bool,
+) -> Result<Vec<u8>, Error> {
     let functions: Vec<u32> = used.functions.iter().copied().collect();
     let segments = [&used.data, &used.elements].map(|segments| segments.iter().copied().collect());
     let indices = Indices::outside(program, script, functions, segments);
     let first = indices.replaced;
     let references: Vec<u32> = script.references.iter().map(|index| indices.function(*index)).collect();
-    let made = Functions::of(program, script, check, indices);
+    let mut made = Functions::of(program, script, calls, check, indices);
 
     let replaced = module::types_of_imports(program);
     let mut elements = ElementSection::new();
@@ -146,8 +153,6 @@ fn host(program: &Program, script: &Script, used: &Used, check: bool) -> Result<
     for (index, name) in (made.difference..).zip(REPORT) {
         exports.export(name, ExportKind::Global, index);
     }
-    let mut data = DataSection::new();
-    data.passive(script.bytes.iter().copied());
 
     let types_of_host = Items::encoded(&replaced)
         .append(&Items::encoded(&made.types_of_others))
@@ -166,11 +171,10 @@ fn host(program: &Program, script: &Script, used: &Used, check: bool) -> Result<
     }
     out.section(&elements);
     out.section(&DataCountSection { count: 1 });
-    let code = Items::encoded(&made.replaced)
-        .append(&Items::encoded(&made.others))
-        .append(&Items::encoded(&made.bodies));
-    out.section(&RawSection { id: 10, data: &code.section() });
-    out.section(&data);
+    let [replaced, others, bodies] = made.take_code();
+    out.section(&Joined::new(CODE, &[&replaced, &others, &bodies]));
+    drop((replaced, others, bodies));
+    module::put_data(&mut out, &Items::default(), &script.bytes);
     Ok(out.finish())
 }
 

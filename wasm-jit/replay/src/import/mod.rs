@@ -1,29 +1,37 @@
 //! [`import`]: traces in the text format of Wasm-R3.
 //!
 //! 1. `text.rs`: the lines are converted to steps of the host.
-//! 2. The program runs with a host that executes these steps, and is recorded: the text lacks the
+//! 2. `imports.rs`: what the program imports. Its functions execute steps of the host.
+//! 3. The program runs with a host that executes these steps, and is recorded: the text lacks the
 //!    arguments of imported functions and the results of exported ones.
 
+mod imports;
 mod text;
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::io::{BufRead, Write};
 use std::vec::IntoIter;
 
 use wasm_jit::{
-    AsContext, AsContextMut, Caller, Extern, ExternType, Func, Instance, Linker, Module, Store,
-    StoreContextMut, Trap, Val, ValType,
+    AsContext, AsContextMut, ExternType, Func, Instance, Module, Store, StoreContextMut, Trap, Val, ValType,
 };
 
+use super::check::shared_globals;
 use super::error::Error;
 use super::limits::Limits;
 use super::record::Recorder;
-use text::{Change, Effect, Kind, Step};
+use text::{Change, Effect, Kind, Step, Text};
 
 /// The state of the host during the import.
 struct Host {
     steps: std::iter::Peekable<IntoIter<Step>>,
     instance: Option<Instance>,
+    /// The globals that the host can change.
+    globals: BTreeSet<u32>,
+    /// The number of memories that the program imports.
+    memories: u32,
+    /// The number of tables that the program imports.
+    tables: u32,
     /// The reason why the program was stopped.
     failed: Option<Error>,
 }
@@ -39,10 +47,14 @@ impl Host {
 ///
 /// If the text ends before the run does, the trace ends with a failure of the host.
 ///
+/// Memories and tables that the program imports have the smallest size that it declares, unless the
+/// text has their size, and contain nothing before the program's own segments are copied; globals
+/// without a value in the text are zero or null. What the program later reads there is in the text.
+///
 /// # Errors
 /// [`Error::Text`] with a line that cannot be read or does not fit the program;
 /// [`Error::Unsupported`] for a module that cannot be recorded; [`Error::NotImported`] for one that
-/// has a start function or imports something other than functions; [`Error::Engine`],
+/// imports a global without a default value, whose value is not in the text; [`Error::Engine`],
 /// [`Error::Io`].
 pub fn import(module: &Module, text: impl BufRead, out: impl Write + Send + 'static) -> Result<(), Error> {
     import_within(&Limits::default(), module, text, out)
@@ -59,63 +71,52 @@ pub fn import_within(
     text: impl BufRead,
     out: impl Write + Send + 'static,
 ) -> Result<(), Error> {
-    if module.start_function().is_some() {
-        // The text does not contain the calls that it made.
-        return Err(Error::NotImported { what: "it has a start function".to_owned() });
-    }
-    for import in module.imports() {
-        let kind = match import.ty() {
-            ExternType::Func(_) => continue,
-            ExternType::Memory(_) => "memory",
-            ExternType::Table(_) => "table",
-            ExternType::Global(_) => "global",
-            ExternType::Tag(_) => "tag",
-        };
-        let what = format!("it imports {}.{}, a {kind}", import.module(), import.name());
-        return Err(Error::NotImported { what });
-    }
     let recorder = Recorder::new(module, out)?;
-    let host = Host { steps: text::steps(text)?.into_iter().peekable(), instance: None, failed: None };
+    let exported = |name: &str| {
+        let function = module.functions().find(|function| function.exports().any(|export| export == name));
+        function.map(|function| function.index())
+    };
+    let Text { imported, changes, steps } = text::read(text, &exported)?;
+    let (steps, globals) = (steps.into_iter().peekable(), shared_globals(module)?);
+    let number =
+        |of: fn(&ExternType) -> bool| module.imports().filter(|import| of(import.ty())).count() as u32;
+    let memories = number(|ty| matches!(ty, ExternType::Memory(_)));
+    let tables = number(|ty| matches!(ty, ExternType::Table(_)));
+    let host = Host { steps, instance: None, globals, memories, tables, failed: None };
     let mut store = Store::new(module.engine(), host);
     let _timeout = limits.apply(&mut store)?;
-    let linker = linker(module)?;
-    let instance = recorder.instantiate(&mut store, &linker)?;
+    let imports = imports::make(&mut store, module, &imported)?;
+    let instance = recorder.instantiate_unstarted(&mut store, &imports)?;
     store.data_mut().instance = Some(instance);
-    let ended = act(&mut store.as_context_mut(), None);
+    let ended = run(&mut store.as_context_mut(), changes);
     match store.data_mut().failed.take() {
         Some(error) => Err(error),
-        None => ended.map(drop),
+        None => ended,
     }
 }
 
-/// The imports, which execute the steps of the host. Imports with the same names share a function.
-fn linker(module: &Module) -> Result<Linker<Host>, Error> {
-    let mut named: HashMap<(&str, &str), Vec<u32>> = HashMap::new();
-    for (index, import) in (0..).zip(module.imports()) {
-        named.entry((import.module(), import.name())).or_default().push(index);
-    }
-    let mut linker = Linker::new(module.engine());
-    for import in module.imports() {
-        let (ExternType::Func(ty), names) = (import.ty(), (import.module(), import.name())) else { continue };
-        let Some(indices) = named.remove(&names) else { continue };
-        let ty = ty.clone();
-        let types: Vec<ValType> = ty.results().collect();
-        let host = move |mut caller: Caller<'_, Host>, _: &[Val], results: &mut [Val]| {
-            let store = &mut caller.as_context_mut();
-            match called(store, &indices, &types) {
-                Ok(Some(values)) => {
-                    results.clone_from_slice(&values);
-                    return Ok(());
-                }
-                // The end of the text, or a failure of a function that the host has called.
-                Ok(None) => {}
-                Err(error) => _ = store.data_mut().failed.get_or_insert(error),
-            }
-            Err(wasm_jit::Error::host("the text does not go on here"))
+/// Runs the new instance, from its start function to the end of the text.
+fn run(store: &mut StoreContextMut<'_, Host>, changes: Vec<Change>) -> Result<(), Error> {
+    let instance = store.data().instance();
+    let start = instance.module(store.as_context()).start_function().map(|start| start.index());
+    let Some(start) = start else {
+        return match changes.first() {
+            Some(change) => Err(at(change.line, "the program does not run here")),
+            None => act(store, None).map(drop),
         };
-        linker.func_new(names.0, names.1, ty, host)?;
+    };
+    changes.into_iter().try_for_each(|change| apply(store, change))?;
+    // The first call of the function is the one by the instantiation. The text does not have it if
+    // the recorder did not see it.
+    let is_start = |step: &Step| matches!(step.kind, Kind::Enter { function, .. } if function == start);
+    if let Some(step) = store.data_mut().steps.next_if(is_start) {
+        step.changes.into_iter().try_for_each(|change| apply(store, change))?;
     }
-    Ok(linker)
+    let done = instance.start(store.as_context_mut());
+    if ended(store, done)? {
+        act(store, None)?;
+    }
+    Ok(())
 }
 
 /// The program calls one of these imports. Returns the results, or `None` at the end of the text.
@@ -147,7 +148,6 @@ fn act(store: &mut StoreContextMut<'_, Host>, import: Option<u32>) -> Result<Opt
                 if !enter(store, line, function, &arguments)? {
                     break;
                 }
-                store.data_mut().steps.next_if(|step| step.kind == Kind::Leave);
             }
             Kind::Return { import: returns, results } if Some(returns) == import => {
                 return Ok(Some((line, results)));
@@ -177,9 +177,19 @@ fn enter(
     let arguments = list(line, arguments, &parameters)?;
     let mut results: Vec<Val> = ty.results().map(Val::default_for_ty).collect();
     let done = func.call(store.as_context_mut(), &arguments, &mut results);
+    ended(store, done)
+}
+
+/// A call by the host has ended. Returns whether it has returned.
+fn ended(store: &mut StoreContextMut<'_, Host>, done: Result<(), wasm_jit::Error>) -> Result<bool, Error> {
     let host = store.data_mut();
     match (done, host.steps.peek()) {
-        (Ok(()), _) => Ok(true),
+        (Ok(()), _) => {
+            if let Some(step) = host.steps.next_if(|step| step.kind == Kind::Leave) {
+                step.changes.into_iter().try_for_each(|change| apply(store, change))?;
+            }
+            Ok(true)
+        }
         (Err(_), _) if host.failed.is_some() => Ok(false),
         (Err(error), None) => {
             if matches!(error.trap(), Some(Trap::Interrupt | Trap::OutOfFuel)) {
@@ -210,10 +220,12 @@ fn own_function(store: &StoreContextMut<'_, Host>, line: u64, function: u32) -> 
 fn apply(store: &mut StoreContextMut<'_, Host>, Change { line, effect }: Change) -> Result<(), Error> {
     let instance = store.data().instance();
     match effect {
-        Effect::Write { memory, address, bytes } => {
-            let memory = instance.memory(store.as_context(), memory);
+        Effect::Write { memory: index, address, bytes } => {
+            let memory = instance.memory(store.as_context(), index);
             let memory = memory.ok_or_else(|| at(line, "there is no such memory"))?;
-            memory.write(store.as_context_mut(), address, &bytes).map_err(|error| at(line, error))
+            memory.write(store.as_context_mut(), address, &bytes).map_err(|error| {
+                if index < store.data().memories { beyond(line, error, "IM") } else { at(line, error) }
+            })
         }
         Effect::Grow { memory, pages } => {
             let memory = instance.memory(store.as_context(), memory);
@@ -226,20 +238,21 @@ fn apply(store: &mut StoreContextMut<'_, Host>, Change { line, effect }: Change)
             let null = Val::default_for_ty(ValType::Ref(table.ty(store.as_context()).element()));
             table.grow(store.as_context_mut(), elements, null).map(drop).map_err(|error| at(line, error))
         }
-        Effect::SetElement { table, element, function } => {
-            let table = instance.table(store.as_context(), table);
+        Effect::SetElement { table: index, element, function } => {
+            let table = instance.table(store.as_context(), index);
             let table = table.ok_or_else(|| at(line, "there is no such table"))?;
-            let func = own_function(store, line, function)?;
+            let func = instance.func(store.as_context(), function);
+            let func = func.ok_or_else(|| at(line, format!("there is no function {function}")))?;
             let set = table.set(store.as_context_mut(), element, Val::FuncRef(Some(func)));
-            set.map_err(|error| at(line, error))
+            set.map_err(
+                |error| {
+                    if index < store.data().tables { beyond(line, error, "IT") } else { at(line, error) }
+                },
+            )
         }
         Effect::SetGlobal { global, value } => {
-            let found = instance.global(store.as_context(), global).filter(|global| {
-                let mut exports = instance.exports(store.as_context());
-                exports.any(
-                    |export| matches!(export.into_extern(), Extern::Global(exported) if exported == *global),
-                )
-            });
+            let found = instance.global(store.as_context(), global);
+            let found = found.filter(|_| store.data().globals.contains(&global));
             let found = found.ok_or_else(|| at(line, "there is no such global that the host can change"))?;
             let value = list(line, &value, &[found.ty(store.as_context()).content()])?;
             found.set(store.as_context_mut(), value[0].clone()).map_err(|error| at(line, error))
@@ -249,6 +262,11 @@ fn apply(store: &mut StoreContextMut<'_, Host>, Change { line, effect }: Change)
 
 fn at(line: u64, what: impl ToString) -> Error {
     Error::Text { line, what: what.to_string() }
+}
+
+/// The error for a change beyond the end of an imported memory or table.
+fn beyond(line: u64, error: wasm_jit::Error, kind: &str) -> Error {
+    at(line, format!("{error}; if it was larger than the program declares, add an {kind} line with its size"))
 }
 
 /// The values in a list.
@@ -263,12 +281,12 @@ fn list(line: u64, text: &str, types: &[ValType]) -> Result<Vec<Val>, Error> {
     }
     let values = fields.iter().zip(types);
     values
-        .map(|(field, ty)| value(field, ty).ok_or_else(|| at(line, format!("`{field}` is no {ty}"))))
+        .map(|(field, ty)| value(field, *ty).ok_or_else(|| at(line, format!("`{field}` is no {ty}"))))
         .collect()
 }
 
 /// A value as JavaScript prints it.
-fn value(field: &str, ty: &ValType) -> Option<Val> {
+fn value(field: &str, ty: ValType) -> Option<Val> {
     Some(match ty {
         ValType::I32 => {
             let value = integer(field)?;
@@ -280,6 +298,9 @@ fn value(field: &str, ty: &ValType) -> Option<Val> {
         }
         ValType::F32 => Val::F32((field.parse::<f64>().ok()? as f32).to_bits()),
         ValType::F64 => Val::F64(field.parse::<f64>().ok()?.to_bits()),
+        ValType::Ref(ty) if ty.is_nullable() && matches!(field, "null" | "") => {
+            Val::default_for_ty(ValType::Ref(ty))
+        }
         _ => return None,
     })
 }

@@ -1,9 +1,12 @@
-//! [`Step`]: parses the text format.
+//! [`Text`]: parses the text format.
 //!
 //! A line is an event with fields that are separated by `;`:
 //!
 //! | line | event |
 //! | --- | --- |
+//! | `IG;GLOBAL;MODULE;NAME;TYPE;MUTABLE;VALUE` | the program imports a global with this value |
+//! | `IM;MEMORY;MODULE;NAME;PAGES;MAXIMUM` | the program imports a memory of this size |
+//! | `IT;TABLE;MODULE;NAME;ELEMENTS;MAXIMUM;TYPE` | the program imports a table of this size |
 //! | `EC;FUNCTION;NAME;ARGUMENTS` | the host calls a function |
 //! | `TC;FUNCTION;NAME;TABLE;ARGUMENTS` | the same, by an element of a table |
 //! | `ER` | this call returns; may be missing |
@@ -17,13 +20,46 @@
 //!
 //! Some versions of the recorder also write names: after the index in `IR`, `L` and `MG`, and at
 //! the end of `IC`. Some write a repeated `IC` or `IR` as the number of that line among the
-//! different ones. The changes that the program notices were made by the host before it last called
-//! the program (`EC`, `TC`) or returned to it (`IR`). Lists are separated by commas.
+//! different ones. Only one version writes `IM`, `IT` and `IF` (the imported functions); in it,
+//! `EC` has the name of the exported function without its index. Extended recordings have further
+//! lines, `FE`, `FR`, `LE` and `TE`, of what the program does by itself; these and `IF` are
+//! skipped.
+//!
+//! The changes that the program notices were made by the host before it last called the program
+//! (`EC`, `TC`) or returned to it (`IR`). Lists are separated by commas.
+//!
+//! The recorder starts when the module has been instantiated. Until then, it only notices calls: if
+//! there is a start function, its `EC` and what belongs to it come first, without changes by the
+//! host, and `IG` has the values afterwards. Some versions start when the first function is called.
 
 use std::collections::HashMap;
 use std::io::BufRead;
 
 use crate::error::Error;
+
+/// The content of a text.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Text {
+    pub(super) imported: Vec<Imported>,
+    /// The changes that the host makes before the first step.
+    pub(super) changes: Vec<Change>,
+    pub(super) steps: Vec<Step>,
+}
+
+/// Something that the program imports.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Imported {
+    /// The line number, counted from 1.
+    pub(super) line: u64,
+    pub(super) item: Item,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Item {
+    Memory { memory: u32, pages: u32, maximum: Option<u32> },
+    Table { table: u32, elements: u32, maximum: Option<u32> },
+    Global { global: u32, is_mutable: bool, value: String },
+}
 
 /// A call or return between the host and the program.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,7 +67,7 @@ pub(super) struct Step {
     /// The line number, counted from 1.
     pub(super) line: u64,
     pub(super) kind: Kind,
-    /// The changes that the host makes before the step.
+    /// The changes that the host makes before the step; for [`Kind::Leave`], after it.
     pub(super) changes: Vec<Change>,
 }
 
@@ -68,14 +104,17 @@ pub(super) enum Effect {
 enum Line {
     Step(Kind),
     Change(Effect),
+    Imported(Item),
+    /// Nothing that the host does.
+    Skipped,
 }
 
-/// Reads the entire text.
+/// Reads the entire text. `exported` returns the index of the exported function with a name.
 ///
 /// # Errors
 /// [`Error::Text`], [`Error::Io`].
-pub(super) fn steps(mut text: impl BufRead) -> Result<Vec<Step>, Error> {
-    let mut steps: Vec<Step> = Vec::new();
+pub(super) fn read(mut text: impl BufRead, exported: &dyn Fn(&str) -> Option<u32>) -> Result<Text, Error> {
+    let mut found = Text::default();
     // The different lines of calls to imports and of their returns.
     let (mut numbered, mut numbers) = (Vec::new(), HashMap::new());
     let mut bytes = Vec::new();
@@ -97,17 +136,36 @@ pub(super) fn steps(mut text: impl BufRead) -> Result<Vec<Step>, Error> {
             numbers.insert(read.clone(), numbered.len());
             numbered.push(read.clone());
         }
-        match parse(&read).map_err(at)? {
-            Line::Step(kind) => steps.push(Step { line, kind, changes: Vec::new() }),
-            Line::Change(effect) => match steps.last_mut() {
-                Some(Step { kind: Kind::Enter { .. } | Kind::Return { .. }, changes, .. }) => {
-                    add(changes, Change { line, effect });
+        match parse(&read, exported).map_err(at)? {
+            Line::Step(kind) => found.steps.push(Step { line, kind, changes: Vec::new() }),
+            Line::Change(effect) => {
+                let changes = match found.steps.last_mut() {
+                    Some(Step { kind: Kind::Enter { .. } | Kind::Return { .. }, changes, .. }) => changes,
+                    None => &mut found.changes,
+                    Some(_) => return Err(at("the program does not run here")),
+                };
+                add(changes, Change { line, effect });
+            }
+            Line::Imported(item) => {
+                match (found.steps.last_mut(), &item) {
+                    (None, _) => {}
+                    (
+                        Some(Step { kind: Kind::Leave, changes, .. }),
+                        Item::Global { global, is_mutable, value },
+                    ) => {
+                        if *is_mutable {
+                            let effect = Effect::SetGlobal { global: *global, value: value.clone() };
+                            changes.push(Change { line, effect });
+                        }
+                    }
+                    _ => return Err(at("an import in the middle of the run")),
                 }
-                _ => return Err(at("the program does not run here")),
-            },
+                found.imported.push(Imported { line, item });
+            }
+            Line::Skipped => {}
         }
     }
-    Ok(steps)
+    Ok(found)
 }
 
 /// Appends a change. Loads are written byte by byte: loads of adjacent bytes are merged.
@@ -121,13 +179,17 @@ fn add(changes: &mut Vec<Change>, change: Change) {
     }
 }
 
-fn parse(line: &str) -> Result<Line, &'static str> {
+fn parse(line: &str, exported: &dyn Fn(&str) -> Option<u32>) -> Result<Line, &'static str> {
     let fields: Vec<&str> = line.split(';').collect();
     let step = |kind| Ok(Line::Step(kind));
     let change = |effect| Ok(Line::Change(effect));
     match fields[..] {
         ["EC", function, _, arguments] | ["TC", function, _, _, arguments] => {
             step(Kind::Enter { function: number(function)?, arguments: arguments.to_owned() })
+        }
+        ["EC", name, arguments] => {
+            let function = exported(name).ok_or("a name that no exported function has")?;
+            step(Kind::Enter { function, arguments: arguments.to_owned() })
         }
         ["ER", ..] => step(Kind::Leave),
         ["IC", import, ..] => step(Kind::Call { import: number(import)? }),
@@ -151,8 +213,25 @@ fn parse(line: &str) -> Result<Line, &'static str> {
             let (element, function) = (number(element)?.into(), number(function)?);
             change(Effect::SetElement { table: number(table)?, element, function })
         }
-        ["IG", ..] => Err("an imported global, which is not supported"),
-        ["EC" | "TC" | "IC" | "IR" | "L" | "MG" | "G" | "T" | "TG", ..] => {
+        ["IG", global, _, _, _, mutable, value] => {
+            let is_mutable = match mutable.trim() {
+                "0" => false,
+                "1" => true,
+                _ => return Err("a field that is neither 0 nor 1"),
+            };
+            let (global, value) = (number(global)?, value.to_owned());
+            Ok(Line::Imported(Item::Global { global, is_mutable, value }))
+        }
+        ["IM", memory, _, _, pages, maximum] => {
+            let (memory, pages, maximum) = (number(memory)?, number(pages)?, optional(maximum)?);
+            Ok(Line::Imported(Item::Memory { memory, pages, maximum }))
+        }
+        ["IT", table, _, _, elements, maximum, _] => {
+            let (table, elements, maximum) = (number(table)?, number(elements)?, optional(maximum)?);
+            Ok(Line::Imported(Item::Table { table, elements, maximum }))
+        }
+        ["IF" | "FE" | "FR" | "LE" | "TE", ..] => Ok(Line::Skipped),
+        ["EC" | "TC" | "IC" | "IR" | "IG" | "IM" | "IT" | "L" | "MG" | "G" | "T" | "TG", ..] => {
             Err("another number of fields than it has")
         }
         _ => Err("an unknown event"),
@@ -161,6 +240,11 @@ fn parse(line: &str) -> Result<Line, &'static str> {
 
 fn number(field: &str) -> Result<u32, &'static str> {
     field.trim().parse().map_err(|_| "a field that is no number of 32 bits")
+}
+
+/// A number, or nothing.
+fn optional(field: &str) -> Result<Option<u32>, &'static str> {
+    if field.trim().is_empty() { Ok(None) } else { number(field).map(Some) }
 }
 
 /// Some versions write bytes as signed numbers.
@@ -175,9 +259,13 @@ fn byte(field: &str) -> Result<u8, &'static str> {
 mod tests {
     use super::*;
 
+    fn read(text: &[u8]) -> Result<Text, Error> {
+        super::read(text, &|name| (name == "start").then_some(7))
+    }
+
     #[track_caller]
     fn fails(text: &[u8], expected: &str) {
-        let error = steps(text).unwrap_err().to_string();
+        let error = read(text).unwrap_err().to_string();
         assert_eq!(error, expected, "{}", String::from_utf8_lossy(text));
     }
 
@@ -212,23 +300,54 @@ mod tests {
             leave(15, vec![]),
             Step { line: 16, kind: Kind::Leave, changes: Vec::new() },
         ];
-        assert_eq!(steps(text.as_bytes()).unwrap(), expected);
-        assert_eq!(steps(&b""[..]).unwrap(), []);
+        let found = read(text.as_bytes()).unwrap();
+        assert_eq!((found.steps, found.changes, found.imported), (expected.into(), vec![], vec![]));
+        assert_eq!(read(&b""[..]).unwrap(), Text::default());
+    }
+
+    #[test]
+    fn imports_come_before_the_run_or_after_the_start_function() {
+        let text = "IM;0;env;memory;3;\nIT;1;env;table;2;9;anyfunc\nIF;0;env;f\nIG;0;env;g;f64;0;NaN\n\
+            MG;0;1\nEC;start;\nFE;2;1\nLE;0;memory;1;2\nTE;0;t;1;2;f\nFR;2;\nER\nIG;1;env;h;i64;1;-1\n\
+            IG;0;env;g;f64;0;2";
+        let global = |line, global, is_mutable, value: &str| {
+            let value = value.to_owned();
+            Imported { line, item: Item::Global { global, is_mutable, value } }
+        };
+        let imported = vec![
+            Imported { line: 1, item: Item::Memory { memory: 0, pages: 3, maximum: None } },
+            Imported { line: 2, item: Item::Table { table: 1, elements: 2, maximum: Some(9) } },
+            global(4, 0, false, "NaN"),
+            global(12, 1, true, "-1"),
+            global(13, 0, false, "2"),
+        ];
+        let changes = vec![Change { line: 5, effect: Effect::Grow { memory: 0, pages: 1 } }];
+        let set = Effect::SetGlobal { global: 1, value: "-1".to_owned() };
+        let enter = Kind::Enter { function: 7, arguments: String::new() };
+        let steps = vec![
+            Step { line: 6, kind: enter, changes: vec![] },
+            Step { line: 11, kind: Kind::Leave, changes: vec![Change { line: 12, effect: set }] },
+        ];
+        assert_eq!(read(text.as_bytes()).unwrap(), Text { imported, changes, steps });
     }
 
     #[test]
     fn mistakes_name_their_line() {
         fails(b"EC;1;run;\nER\nL;0;1;2\n", "line 3: the program does not run here");
-        fails(b"MG;0;1", "line 1: the program does not run here");
         fails(b"\n\nEC;x;run;", "line 3: a field that is no number of 32 bits");
         fails(b"EC;4294967296;run;", "line 1: a field that is no number of 32 bits");
         fails(b"EC;1;run;\nL;0;1;256", "line 2: a field that is no byte");
         fails(b"EC;1;run;\nL;0;1;", "line 2: a field that is no byte");
+        fails(b"EC;run;1", "line 1: a name that no exported function has");
         fails(b"EC;1", "line 1: another number of fields than it has");
         fails(b"EC;1;run;\nG;1;2", "line 2: another number of fields than it has");
         fails(b"IC;0\n1", "line 2: no such line was before");
         fails(b"ImportMemory;0;env;memory;64", "line 1: an unknown event");
-        fails(b"IG;0;env;g;i32;0;5", "line 1: an imported global, which is not supported");
+        fails(b"IG;0;env;g;i32;5", "line 1: another number of fields than it has");
+        fails(b"IG;0;env;g;i32;mut;5", "line 1: a field that is neither 0 nor 1");
+        fails(b"IM;0;env;memory;1;x", "line 1: a field that is no number of 32 bits");
+        fails(b"EC;1;run;\nIG;0;env;g;i32;1;5", "line 2: an import in the middle of the run");
+        fails(b"EC;1;run;\nER\nIM;0;env;memory;1;", "line 3: an import in the middle of the run");
         fails(b"EC;1;run;\nTG;0;2", "line 2: another number of fields than it has");
         fails(b"EC;1;run;\nT;0;t;2;foo;5", "line 2: a field that is no number of 32 bits");
         fails(b"EC;1;\xff;", "line 1: it is not UTF-8");

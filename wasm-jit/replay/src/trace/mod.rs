@@ -10,6 +10,10 @@
 //! * [Blocks](blocks) are written to a file. The last events are in pages that are mapped into the
 //!   writer's memory: without a system call, the file has what was written there, even if the
 //!   writer is killed.
+//!
+//! A [`Reader`] returns all events before the first part (frame, block or chunk of a slot) that is
+//! damaged or missing, and then the error. What follows that part is not returned, even if it is
+//! complete: its events belong to a state that the events before do not lead to.
 
 mod blocks;
 mod reader;
@@ -32,8 +36,9 @@ const MAGIC: [u8; 8] = *b"\0wjtrace";
 /// The version of the format. Version 1 lacks [`Event::Snapshot`], [`Event::DropData`] and
 /// [`Event::DropElements`], version 2 lacks [`Event::Throw`], version 3 lacks [`Event::Function`],
 /// version 4 lacks blocks and reasons in [`Event::Fail`], version 5 lacks host values and
-/// [`Reason::Exit`](crate::Reason::Exit).
-const VERSION: u32 = 6;
+/// [`Reason::Exit`](crate::Reason::Exit), version 6 lacks [`Value::Any`](crate::Value::Any) and
+/// [`Value::Exn`](crate::Value::Exn).
+const VERSION: u32 = 7;
 
 /// The length of the head in bytes, since version 5.
 const HEAD: u64 = 24;

@@ -40,8 +40,19 @@ enum Body {
         end: u64,
         number: u64,
     },
-    /// The contents of slots, and whether they are complete.
-    Slots(VecDeque<(Vec<u8>, bool)>),
+    /// The chunks of slots, up to the first one that is not complete.
+    Slots(VecDeque<Chunk>),
+}
+
+/// What a slot has of its chunk.
+#[derive(Debug)]
+enum Chunk {
+    /// Everything that was written to it.
+    Complete(Vec<u8>),
+    /// The file ends in it.
+    Cut(Vec<u8>),
+    /// Nothing that can be trusted, for this reason.
+    Damaged(&'static str),
 }
 
 impl<R: Read> Reader<R> {
@@ -115,13 +126,15 @@ impl<R: Read> Reader<R> {
                 self.body = Body::Slots(self.slots(end, number)?);
                 self.payload()
             }
-            Body::Slots(chunks) => {
-                let Some((chunk, is_complete)) = chunks.pop_front() else { return Ok(None) };
-                if !is_complete {
+            Body::Slots(chunks) => match chunks.pop_front() {
+                None => Ok(None),
+                Some(Chunk::Complete(chunk)) => Ok(Some(chunk)),
+                Some(Chunk::Cut(chunk)) => {
                     self.cut = Some(self.damaged("it ends in a slot"));
+                    Ok(Some(chunk))
                 }
-                Ok(Some(chunk))
-            }
+                Some(Chunk::Damaged(what)) => Err(self.damaged(what)),
+            },
         }
     }
 
@@ -168,10 +181,7 @@ impl<R: Read> Reader<R> {
     }
 
     fn check(&self, payload: &[u8], checksum: u32) -> Result<(), Error> {
-        if crc32fast::hash(payload) != checksum {
-            return Err(self.damaged("the checksum differs"));
-        }
-        Ok(())
+        checked(payload, checksum).map_err(|what| self.damaged(what))
     }
 
     /// The next block.
@@ -208,8 +218,9 @@ impl<R: Read> Reader<R> {
     }
 
     /// The chunks that exist only in slots: those that follow the `blocks` blocks, which end at
-    /// `end`.
-    fn slots(&mut self, end: u64, blocks: u64) -> Result<VecDeque<(Vec<u8>, bool)>, Error> {
+    /// `end`. The events before a damaged chunk are read; those after it would follow on others
+    /// than in the run.
+    fn slots(&mut self, end: u64, blocks: u64) -> Result<VecDeque<Chunk>, Error> {
         let rest = self.raw(MAX_TAIL)?;
         let mut chunks = Vec::new();
         let first = (end.next_multiple_of(SLOT as u64) - end) as usize;
@@ -222,18 +233,10 @@ impl<R: Read> Reader<R> {
             }
             let (length, checksum) = (committed as u32 as usize, (committed >> 32) as u32);
             if length > 0 {
-                if length > CAPACITY {
-                    return Err(self.damaged("a slot of an impossible length"));
-                }
-                let is_complete = chunk.len() >= length;
-                let chunk = &chunk[..length.min(chunk.len())];
-                if is_complete {
-                    self.check(chunk, checksum)?;
-                }
-                chunks.push((number, (chunk.to_vec(), is_complete)));
+                chunks.push((number, Chunk::new(chunk, length, checksum)));
             }
         }
-        chunks.sort();
+        chunks.sort_by_key(|(number, _)| *number);
         // While the trace is being written, a chunk may have become a block since the head was
         // read, and another chunk may be in its slot: the complete part ends there.
         let complete = (blocks..).zip(chunks).take_while(|(expected, (number, _))| number == expected);
@@ -264,6 +267,29 @@ impl<R: Read> Reader<R> {
     }
 }
 
+impl Chunk {
+    /// The chunk in these bytes of a slot, with this length and checksum.
+    fn new(bytes: &[u8], length: usize, checksum: u32) -> Self {
+        if length > CAPACITY {
+            return Self::Damaged("a slot of an impossible length");
+        }
+        match bytes.get(..length) {
+            None => Self::Cut(bytes.to_vec()),
+            Some(chunk) => match checked(chunk, checksum) {
+                Ok(()) => Self::Complete(chunk.to_vec()),
+                Err(what) => Self::Damaged(what),
+            },
+        }
+    }
+}
+
+fn checked(payload: &[u8], checksum: u32) -> Result<(), &'static str> {
+    if crc32fast::hash(payload) != checksum {
+        return Err("the checksum differs");
+    }
+    Ok(())
+}
+
 /// Decompresses bytes; `None` if the result does not have this length. If the bytes are not
 /// complete, decompresses what there is.
 fn inflated(bytes: &[u8], length: usize, is_complete: bool) -> Option<Vec<u8>> {
@@ -288,5 +314,73 @@ impl<R: Read> Iterator for Reader<R> {
         let event = self.event();
         self.ended = !matches!(event, Ok(Some(_)));
         event.transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::head;
+    use super::*;
+
+    fn event(number: u64) -> Event {
+        match number {
+            0 => Event::Start { module: 1, length: 2 },
+            memory => Event::Grow { memory: memory as u32, pages: 3 },
+        }
+    }
+
+    /// A trace whose process was killed, with these chunks in slots; each has two events.
+    fn killed(chunks: &[u64]) -> Vec<u8> {
+        let mut file = head(BLOCKS, HEAD);
+        for (number, place) in chunks.iter().zip(4..) {
+            let mut chunk = Vec::new();
+            [2 * number, 2 * number + 1].iter().for_each(|number| event(*number).encode(&mut chunk));
+            file.resize(place * SLOT, 0);
+            file.extend(MARK);
+            file.extend(number.to_le_bytes());
+            file.extend((chunk.len() as u32).to_le_bytes());
+            file.extend(crc32fast::hash(&chunk).to_le_bytes());
+            file.extend([0; 8]);
+            file.extend(chunk);
+        }
+        file
+    }
+
+    /// The number of events before the end or an error, which is returned.
+    fn read(file: &[u8]) -> (u64, Option<String>) {
+        for (number, found) in (0..).zip(Reader::new(file)) {
+            match found {
+                Ok(found) => assert_eq!(found, event(number)),
+                Err(error) => return (number, Some(error.to_string())),
+            }
+        }
+        (Reader::new(file).count() as u64, None)
+    }
+
+    #[test]
+    fn chunks_before_a_damaged_one_are_read() {
+        let order = [1, 3, 0, 2];
+        let file = killed(&order);
+        assert_eq!(read(&file), (8, None));
+        for (place, chunk) in (4..).zip(order) {
+            let slot = place * SLOT;
+            for (at, what) in [
+                (CHUNK, "the checksum differs"),
+                (COMMITTED + 4, "the checksum differs"),
+                (COMMITTED + 3, "a slot of an impossible length"),
+            ] {
+                let mut damaged = file.clone();
+                damaged[slot + at] ^= 0x40;
+                let (found, error) = read(&damaged);
+                assert_eq!(found, 2 * chunk, "chunk {chunk}");
+                assert!(error.is_some_and(|error| error.ends_with(what)), "chunk {chunk}");
+            }
+            // Without a number, or with another one, a chunk is not known: as if it were not
+            // written yet, which happens to those who read a trace during the recording.
+            let mut damaged = file.clone();
+            damaged[slot + NUMBER] ^= 0x40;
+            let (found, error) = read(&damaged);
+            assert_eq!((found, error.is_some()), (2 * chunk, chunk == 0), "chunk {chunk}");
+        }
     }
 }

@@ -136,18 +136,211 @@ fn a_text_that_does_not_fit_the_program_names_the_line() {
     assert_eq!(replay(&bench), Replayed::Complete { returned: false });
     check("EC;4;back;1\nTG;0;t;9", "line 2: a table of size 1 cannot grow by 9");
     check("EC;4;back;1\nT;0;t;1;4;back", "line 2: 1 at 1 is out of the bounds of a table of size 1");
-    check("EC;4;back;1\nT;0;t;0;0;f", "line 2: function 0, which has no code");
+    check("EC;4;back;1\nT;0;t;0;9;f", "line 2: there is no function 9");
     check("EC;4;back;1\nT;1;t;0;4;back", "line 2: there is no such table");
-    let start = Module::new(&Engine::default(), "(module (func $f) (start $f))").unwrap();
-    let error = import(&start, &b"EC;0;run;"[..], Vec::new()).unwrap_err().to_string();
-    assert_eq!(error, "its traces cannot be imported: it has a start function");
-    for (import_of, kind) in [("memory 1", "memory"), ("table 1 funcref", "table"), ("global i32", "global")]
-    {
-        let text = format!("(module (import \"env\" \"x\" ({import_of})))");
-        let module = Module::new(&Engine::default(), &text).unwrap();
-        let error = import(&module, &b"IG;0;env;x;i32;0;5"[..], Vec::new()).unwrap_err().to_string();
-        assert_eq!(error, format!("its traces cannot be imported: it imports env.x, a {kind}"));
+    check("EC;4;back;1\nIG;0;env;g;i32;1;5", "line 2: an import in the middle of the run");
+    check("IG;0;env;g;i32;1;5", "line 1: the program does not import a global 0");
+    check("IM;0;env;m;1;", "line 1: the program does not import a memory 0");
+    check("IT;0;env;t;1;;anyfunc", "line 1: the program does not import a table 0");
+    check("MG;0;1", "line 1: the program does not run here");
+}
+
+/// Everything that a program can import, and a start function. Segments depend on an imported
+/// global.
+const IMPORTING: &str = r#"(module
+    (import "env" "f" (func $f (param i32) (result i32)))
+    (import "env" "memory" (memory $m 1))
+    (import "env" "base" (global $base i32))
+    (import "env" "count" (global $count (mut i64)))
+    (import "env" "nothing" (global $nothing externref))
+    (import "env" "table" (table $t 2 4 funcref))
+    (import "env" "tag" (tag $tag (param i32)))
+    (import "env" "g" (func $g (param i32) (result i32)))
+    (data (global.get $base) "data")
+    (elem (table $t) (i32.const 1) func $run)
+    (func $start (export "begin")
+        (global.set $count (i64.add (global.get $count) (i64.const 1)))
+        (i32.store (i32.const 100) (call $f (i32.const 1))))
+    (func $run (export "run") (param i32) (result i32) (local $sum i32)
+        (local.set $sum (i32.load (global.get $base)))
+        (local.set $sum (i32.add (local.get $sum) (i32.load (i32.const 100))))
+        (local.set $sum (i32.add (local.get $sum) (i32.load (i32.const 200))))
+        (local.set $sum (i32.add (local.get $sum) (i32.wrap_i64 (global.get $count))))
+        (local.set $sum (i32.add (local.get $sum) (ref.is_null (global.get $nothing))))
+        (local.set $sum (i32.add (local.get $sum)
+            (block $caught (result i32)
+                (try_table (catch $tag $caught) (throw $tag (local.get $sum)))
+                (unreachable))))
+        (local.set $sum (i32.add (local.get $sum) (call $f (i32.const 2))))
+        (local.set $sum (i32.add (local.get $sum) (i32.load (i32.const 65536))))
+        (local.set $sum (i32.add (local.get $sum)
+            (call_indirect $t (param i32) (result i32) (local.get $sum) (i32.const 2))))
+        (i32.add (local.get $sum) (i32.add (memory.size) (table.size $t))))
+    (start $start))"#;
+
+#[track_caller]
+fn import_of(program: &str, text: &str) -> Result<(Module, Vec<u8>), wasm_jit_replay::Error> {
+    let (module, trace) = (Module::new(&Engine::default(), program).unwrap(), Trace::default());
+    import(&module, text.as_bytes(), trace.clone())?;
+    Ok((module, trace.bytes()))
+}
+
+#[track_caller]
+fn replays(module: &Module, trace: Vec<u8>) {
+    let small = Trace::default();
+    reduce(module, Cursor::new(trace.clone()), small.clone()).unwrap();
+    for trace in [trace, small.bytes()] {
+        let bench = generate(module.bytes(), &trace[..], true).unwrap();
+        assert_eq!(replay(&bench), Replayed::Complete { returned: true });
     }
+}
+
+#[test]
+fn imports_and_the_start_function_are_recovered() {
+    // `count` is 5 after the start function.
+    let text = "EC;2;begin;\nIC;0;f\nIR;0;f;7\nER\nIG;0;env;base;i32;0;16\nIG;1;env;count;i64;1;5\n\
+        IG;2;env;nothing;externref;0;null\nEC;3;run;3\nL;0;memory;200;1\nG;1;count;8;i64\nIC;0;f\n\
+        IR;0;f;-1\nMG;0;memory;1\nTG;0;table;1\nL;0;memory;65536;4\nT;0;table;2;1;g\nIC;1;g\n\
+        IR;1;g;9\nER";
+    let (module, trace) = import_of(IMPORTING, text).unwrap();
+    let write = |address, bytes: &[u8]| Event::Write { memory: 0, address, bytes: bytes.to_vec() };
+    let value = |value| vec![Value::I32(value)];
+    let call = |import, argument| Event::Call { import, arguments: value(argument) };
+    let set = |value| Event::SetGlobal { global: 1, value: Value::I64(value) };
+    let data = i32::from_le_bytes(*b"data");
+    // As far as the exception.
+    let first = data + 7 + 1 + 8 + 1;
+    let second = 2 * first - 1 + 4;
+    let expected = [
+        Event::ImportMemory { memory: 0, pages: 1, maximum: None },
+        Event::ImportGlobal { global: 0, value: Value::I32(16) },
+        Event::ImportGlobal { global: 1, value: Value::I64(5) },
+        Event::ImportGlobal { global: 2, value: Value::Extern(None) },
+        Event::ImportTable { table: 0, elements: 2, maximum: Some(4) },
+        write(16, b"data"),
+        Event::SetElement { table: 0, element: 1, value: Value::Func(Some(3)) },
+        Event::Enter { function: 2, arguments: Vec::new() },
+        call(0, 1),
+        Event::Return { results: value(7) },
+        Event::Leave { results: Vec::new() },
+        write(200, &[1]),
+        set(8),
+        Event::Enter { function: 3, arguments: value(3) },
+        call(0, 2),
+        Event::Grow { memory: 0, pages: 1 },
+        write(65_536, &[4]),
+        Event::GrowTable { table: 0, elements: 1 },
+        Event::SetElement { table: 0, element: 2, value: Value::Func(Some(1)) },
+        Event::Return { results: value(-1) },
+        call(1, second),
+        Event::Return { results: value(9) },
+        Event::Leave { results: value(second + 9 + 2 + 3) },
+    ];
+    assert_eq!(events(&trace)[1..], expected);
+    replays(&module, trace);
+    // The same values in the version that knows the globals before the first call.
+    let lines: Vec<&str> = text.lines().collect();
+    let before = [&lines[4..7], &lines[..4], &lines[7..]].concat().join("\n");
+    let (module, trace) = import_of(IMPORTING, &before).unwrap();
+    assert_eq!(events(&trace)[1..], expected);
+    replays(&module, trace);
+}
+
+/// Until it is set, the value that a mutable global has after the start function is that of the
+/// text.
+#[test]
+fn a_global_that_the_start_function_changes_is_set_afterwards() {
+    let program = r#"(module
+        (import "env" "count" (global $count (mut i64)))
+        (func $start (global.set $count (i64.add (global.get $count) (i64.const 1))))
+        (func (export "count") (result i64) (global.get $count))
+        (start $start))"#;
+    let run = "EC;1;count;\nER";
+    let leave = |value| Event::Leave { results: vec![Value::I64(value)] };
+    for (text, expected) in [
+        (format!("EC;0;;\nER\nIG;0;env;count;i64;1;5\n{run}"), 5),
+        (format!("IG;0;env;count;i64;1;5\nEC;0;;\nER\n{run}"), 6),
+        // The recorder did not see the call.
+        (format!("IG;0;env;count;i64;1;5\n{run}"), 6),
+        (run.to_owned(), 1),
+    ] {
+        let (module, trace) = import_of(program, &text).unwrap();
+        assert_eq!(events(&trace).last(), Some(&leave(expected)), "{text}");
+        replays(&module, trace);
+    }
+}
+
+/// What is read in imported memories is there before the first call, even that of the start
+/// function. One version has the sizes.
+#[test]
+fn sizes_and_contents_of_imports() {
+    let program = r#"(module
+        (import "env" "f" (func $f (param i32)))
+        (import "env" "memory" (memory $m 1 8))
+        (import "env" "table" (table $t 1 funcref))
+        (func $start (export "start") (call $f (i32.load (i32.const 196608))))
+        (func (export "run") (param i32) (result i32)
+            (call_indirect $t (param i32) (local.get 0) (i32.const 5))
+            (i32.add (memory.size) (table.size $t)))
+        (start $start))"#;
+    let calls = "EC;start;\nL;0;memory;196608;9\nIC;0;f\nIR;0;f;\nEC;run;4\nT;0;table;5;0;f\nIC;0;f\nIR;0;f;";
+    let text = format!("IM;0;env;memory;4;6\nIT;0;env;table;6;;anyfunc\nIF;0;env;f\n{calls}");
+    let (module, trace) = import_of(program, &text).unwrap();
+    let call = |argument| Event::Call { import: 0, arguments: vec![Value::I32(argument)] };
+    let expected = [
+        Event::ImportMemory { memory: 0, pages: 4, maximum: Some(6) },
+        Event::ImportTable { table: 0, elements: 6, maximum: None },
+        Event::Write { memory: 0, address: 196_608, bytes: vec![9] },
+        Event::Enter { function: 1, arguments: Vec::new() },
+        call(9),
+        Event::Return { results: Vec::new() },
+        Event::Leave { results: Vec::new() },
+        Event::SetElement { table: 0, element: 5, value: Value::Func(Some(0)) },
+        Event::Enter { function: 2, arguments: vec![Value::I32(4)] },
+        call(4),
+        Event::Return { results: Vec::new() },
+        Event::Leave { results: vec![Value::I32(10)] },
+    ];
+    assert_eq!(events(&trace)[1..], expected);
+    replays(&module, trace);
+    // In a text without the call, its changes come before the first line of the host.
+    let (module, trace) = import_of(program, &text.replace("EC;start;\n", "")).unwrap();
+    assert_eq!(events(&trace)[1..], expected);
+    replays(&module, trace);
+
+    let fails = |text: &str| import_of(program, text).map(drop).unwrap_err().to_string();
+    let outside = "1 at 196608 is out of the bounds of a memory of size 65536; if it was larger than the \
+        program declares, add an IM line with its size";
+    assert_eq!(fails(calls), format!("line 2: {outside}"));
+    let outside = "1 at 5 is out of the bounds of a table of size 1; if it was larger than the program \
+        declares, add an IT line with its size";
+    assert_eq!(fails(&format!("IM;0;env;memory;4;\n{calls}")), format!("line 7: {outside}"));
+    let other = "incompatible import type for `env` `memory`: expected memory of 1 to 8 pages, found memory of \
+        9 to 9 pages";
+    assert_eq!(fails("IM;0;env;memory;9;9"), other);
+}
+
+#[test]
+fn imports_that_cannot_be_recovered_are_errors() {
+    #[track_caller]
+    fn check(program: &str, text: &str, expected: &str) {
+        let error = import_of(program, text).map(drop).unwrap_err().to_string();
+        assert_eq!(error, expected, "{text}");
+    }
+    let global = "(module (type $f (func)) (import \"env\" \"g\" (global (ref $f))))";
+    let without =
+        "its traces cannot be imported: it imports env.g, a global whose value is not in the text (IG)";
+    check(global, "", without);
+    let null = "line 1: `null` is no (ref ";
+    let error = import_of(global, "IG;0;env;g;funcref;0;null").map(drop).unwrap_err().to_string();
+    assert!(error.starts_with(null), "{error}");
+    let function = "(module (import \"env\" \"g\" (global funcref)))";
+    let text = "IG;0;env;g;funcref;0;function 3() { [native code] }";
+    check(function, text, "line 1: `function 3() { [native code] }` is no funcref");
+    let start = "(module (import \"env\" \"f\" (func $f)) (start $f))";
+    check(start, "", "cannot be recorded: a start function that is imported");
+    let shared = "(module (import \"env\" \"m\" (memory 1 1 shared)))";
+    check(shared, "", "cannot be recorded: the import env.m, a shared memory");
 }
 
 /// Whatever bytes a file has, the result is a trace or an error.

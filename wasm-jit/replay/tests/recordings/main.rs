@@ -15,6 +15,7 @@ mod order;
 mod random;
 mod random_exceptions;
 mod record;
+mod reference_types;
 mod references;
 mod replay;
 mod several;

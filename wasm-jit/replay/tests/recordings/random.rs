@@ -10,8 +10,8 @@ use crate::support::{
     Replayed, Trace, events, replay, replay_in_wasmi, replay_separately, replay_separately_in_wasmi, trace_of,
 };
 use wasm_jit::{
-    AsContextMut, Caller, Engine, Extern, Func, FuncType, Global, GlobalType, Instance, Linker, Memory,
-    MemoryType, Module, Mutability, Store, Val, ValType,
+    AsContextMut, Caller, Engine, Extern, Func, FuncType, Global, GlobalType, HeapType, Instance, Linker,
+    Memory, MemoryType, Module, Mutability, RefType, Store, Val, ValType,
 };
 use wasm_jit_replay::{CallRecorder, Calls, Event, Recorder, Value, generate, reduce, separate};
 
@@ -526,7 +526,8 @@ fn references_to_what_is_not_the_modules_are_refused() {
     .unwrap();
     let mut linker: Linker<()> = Linker::new(&engine);
     let mut store = Store::new(&engine, ());
-    let foreign = Func::new(&mut store, FuncType::new([ValType::EXNREF], []), |_, _, _| Ok(())).unwrap();
+    let eq = ValType::Ref(RefType::new(true, HeapType::Eq));
+    let foreign = Func::new(&mut store, FuncType::new([eq], []), |_, _, _| Ok(())).unwrap();
     let ty = FuncType::new([], [ValType::FUNCREF]);
     let define = move |_: Caller<'_, ()>, _: &[Val], results: &mut [Val]| {
         results[0] = Val::FuncRef(Some(foreign));

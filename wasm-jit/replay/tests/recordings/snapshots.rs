@@ -249,14 +249,15 @@ fn the_size_of_snapshots_is_limited() {
 
 #[test]
 fn programs_whose_state_has_no_recorded_form_have_no_snapshots() {
-    // References in a global, and an object that the program changes.
+    // An object in a variable, and one that the program changes.
     let texts = [
-        r#"(module (global $r (mut anyref) (ref.null any))
+        r#"(module (type $box (struct (field i32))) (global $r (mut anyref) (ref.null any))
             (func (export "act") (param i32) (result i32)
                 (local.get 0)
-                (i31.get_s (ref.cast i31ref (global.get $r))) (global.set $r (ref.i31 (local.get 0)))
+                (struct.get $box 0 (ref.cast (ref $box) (global.get $r)))
+                (global.set $r (struct.new $box (local.get 0)))
                 (i32.add))
-            (func (export "set") (global.set $r (ref.i31 (i32.const 5)))))"#,
+            (func (export "set") (global.set $r (struct.new $box (i32.const 5)))))"#,
         r#"(module (type $box (struct (field (mut i32))))
             (global $b (ref $box) (struct.new $box (i32.const 0)))
             (func (export "act") (param i32) (result i32)

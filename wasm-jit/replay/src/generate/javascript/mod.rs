@@ -10,9 +10,9 @@ use wasm_encoder::{EntityType, ExportKind, ExportSection, ImportSection, Module,
 use wasm_jit::wasmparser as wp;
 
 use super::exports::{self, Used};
-use super::functions::encoded;
 use super::program::Program;
 use super::script::Script;
+use super::values::encoded;
 use crate::error::{Error, not_generated};
 use crate::event::Event;
 use crate::value::Value;
@@ -69,8 +69,16 @@ pub fn javascript(program: &[u8], trace: impl Read) -> Result<JavaScript, Error>
 }
 
 fn check(event: &Event) -> Result<(), Error> {
-    let has_vector = event.values().iter().any(|value| matches!(value, Value::V128(_)));
-    if has_vector { Err(not_generated("a vector, which JavaScript does not have,")) } else { Ok(()) }
+    for value in event.values() {
+        match value {
+            Value::V128(_) => return Err(not_generated("a vector, which JavaScript does not have,")),
+            Value::Exn => {
+                return Err(not_generated("a value of type exnref, which JavaScript does not have,"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The host of a program.
@@ -170,6 +178,8 @@ fn type_of(value: Value) -> &'static str {
         Value::V128(_) => "v128",
         Value::Func(_) => "anyfunc",
         Value::Extern(_) => "externref",
+        Value::Any(_) => "anyref",
+        Value::Exn => "exnref",
     }
 }
 

@@ -108,6 +108,12 @@ class Events {
                 return { value: null };
             case 7:
                 return { host: this.integer() };
+            case 8:
+                return { value: null };
+            case 9: {
+                const zigzag = this.integer();
+                return { value: zigzag % 2 ? -(zigzag + 1) / 2 : zigzag / 2 };
+            }
             default:
                 throw new Error('events.bin: an unknown type of value');
         }
