@@ -140,10 +140,25 @@ impl Functions {
         let is_it = |at: &&At| self.origin(**at).unwrap_or(**at) == in_source;
         let found = concrete.iter().find(is_it).ok_or(Unavailable::NotKept)?;
         let die = self.die(*found).ok_or(Unavailable::NotKept)?;
+        let mut passed = Vec::new();
+        let mut own = None;
+        for at in self.formal_parameters((scope.0, code.function)) {
+            let Some(location) = self.die(at).and_then(|die| die.attr_value(gimli::DW_AT_location)) else {
+                continue;
+            };
+            if at == *found {
+                own = Some(passed.len());
+            }
+            passed.push(location);
+        }
+        let entry = self.ranges(scope.0, &body).first().map(|range| range.start);
         let located = Located {
             object: &self.object,
             unit: &self.units[scope.0],
             frame_base: body.attr_value(gimli::DW_AT_frame_base),
+            entry: entry.ok_or(Unavailable::UnknownPlace)?,
+            passed,
+            own,
             code: code.is_first.then_some(code.range),
             site,
             returns,

@@ -21,6 +21,12 @@ pub(super) struct Located<'a> {
     pub(super) object: &'a Object,
     pub(super) unit: &'a Unit,
     pub(super) frame_base: Option<AttributeValue<Section>>,
+    /// The entry of the function that the code is of.
+    pub(super) entry: u64,
+    /// The locations of its parameters.
+    pub(super) passed: Vec<AttributeValue<Section>>,
+    /// The one of these that is located; `None` for a parameter of an inlined function.
+    pub(super) own: Option<usize>,
     /// The code that contains the point, if it begins with the entry of the function.
     pub(super) code: Option<Range<u64>>,
     /// The address of the call to the instrumentation function.
@@ -62,6 +68,21 @@ impl Located<'_> {
         location: &AttributeValue<Section>,
         ty: ScalarType,
     ) -> Result<Source, Unavailable> {
+        let source = self.described(location, ty)?;
+        // A parameter of an inlined function may be a copy of one that was removed.
+        let is_removed = match self.own {
+            Some(own) => self.is_removed(own),
+            None => (0..self.passed.len()).any(|parameter| self.is_removed(parameter)),
+        };
+        match source {
+            Source::Constant(_) => Ok(source),
+            _ if is_removed => Err(Unavailable::NotKept),
+            _ => Ok(source),
+        }
+    }
+
+    /// The same, if the location is right.
+    fn described(&self, location: &AttributeValue<Section>, ty: ScalarType) -> Result<Source, Unavailable> {
         if let AttributeValue::Exprloc(expression) = location {
             // A location for the entire scope, which includes the code before the parameter is
             // stored.
@@ -179,6 +200,31 @@ impl Located<'_> {
             }
             _ => Err(Unavailable::Unsupported),
         }
+    }
+
+    /// Whether gcc has removed this parameter from its copy of a function (`constprop`, `isra`).
+    /// The debugging information of the copy describes it by the register that it had in the
+    /// original function: as the value at the entry, or, if another parameter has that register
+    /// now, like that one. Callers of the copy pass no value for it.
+    ///
+    /// Parameters that are passed come first.
+    fn is_removed(&self, parameter: usize) -> bool {
+        match self.at_entry(parameter) {
+            Some(Operation::EntryValue { .. }) => true,
+            Some(Operation::Register { register }) => (0..parameter).any(|earlier| {
+                matches!(self.at_entry(earlier), Some(Operation::Register { register: at }) if at == register)
+            }),
+            _ => false,
+        }
+    }
+
+    /// The location of a parameter of the function at its entry: the first operation.
+    fn at_entry(&self, parameter: usize) -> Option<Operation<Section>> {
+        let expression = match &self.passed[parameter] {
+            AttributeValue::Exprloc(expression) => expression.clone(),
+            list => self.located_at(list, self.entry)?,
+        };
+        self.operations(expression)?.into_iter().next()
     }
 
     fn of_register(&self, register: Register, ty: ScalarType) -> Result<Source, Unavailable> {
