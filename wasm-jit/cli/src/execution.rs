@@ -336,6 +336,11 @@ pub(super) fn outcome(done: &Result<(), Stop>) -> Outcome {
     }
 }
 
+/// Whether a program exits by this error.
+pub(super) fn is_exit(error: &Error) -> bool {
+    error.downcast_ref::<wasm_jit_wasi::Exit>().is_some()
+}
+
 /// The exit code of a program that did not end by returning.
 pub(super) fn ended(error: &Error) -> Result<u8, Failure> {
     if let Some(exit) = error.downcast_ref::<wasm_jit_wasi::Exit>() {

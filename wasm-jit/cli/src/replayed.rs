@@ -100,6 +100,21 @@ fn is_ended(error: &Error) -> bool {
         || matches!(error.trap(), Some(Trap::Interrupt | Trap::OutOfFuel))
 }
 
+/// Whether a program exits by this error in a replay, or the replay ends for another reason than an
+/// error of the program.
+pub(super) fn is_exit(error: &Error) -> bool {
+    error.downcast_ref::<HostFailed>().is_some_and(|failed| {
+        failed.name == "proc_exit"
+            || match &failed.reason {
+                // The replay has ended.
+                None => true,
+                Some(Reason::Exit(_)) => true,
+                Some(Reason::Host(text)) => exit_of(text).is_some(),
+                Some(_) => false,
+            }
+    })
+}
+
 /// The end of a program that failed as it did when it was recorded: it has trapped, or called a
 /// host function that ended it.
 fn failed(arguments: &Run, error: Error) -> Stop {

@@ -183,26 +183,29 @@ impl Debugger {
         self.shared.state().unseen()
     }
 
-    /// Makes traps, and exceptions that the program does not catch, stop their thread, or makes
-    /// them not do so, as before the first call. The thread stops at the instruction
-    /// ([`Reason::Trapped`](crate::Reason::Trapped), [`Reason::Thrown`](crate::Reason::Thrown)), at
+    /// Makes traps, other errors, and exceptions that the program does not catch, stop their
+    /// thread, or makes them not do so, as before the first call. The thread stops at the
+    /// instruction ([`Reason::Trapped`](crate::Reason::Trapped),
+    /// [`Reason::Thrown`](crate::Reason::Thrown), [`Reason::Failed`](crate::Reason::Failed)), at
     /// the call of the host function that has failed, or at the call for which the stack has no
     /// room. All frames can be read; operands of the instruction itself may have no value. When the
-    /// thread is resumed, in whatever way, the program ends as it would have ended.
+    /// thread is resumed, in whatever way, the program ends as it would have ended; if it is
+    /// [killed](Debugger::kill), this is reported as the outcome. A program that can [go
+    /// back](Debugger::reverse) goes back to the instruction by a step.
     ///
     /// An exception counts as not caught if it leaves the function that the host has called, even
     /// if that host function was called by the program and passes the exception on to it.
-    ///
-    /// # Errors
-    /// [`Error::NoCatch`] if the program's run is [repeatable](Debugger::allow_reverse).
-    pub fn catch_traps(&self, is_on: bool) -> Result<(), Error> {
-        if is_on && self.can_reverse() {
-            return Err(Error::NoCatch);
-        }
+    pub fn catch_traps(&self, is_on: bool) {
         let traps = is_on.then(|| self.shared.catch_traps());
         // The previous one ends after the lock is released.
         let _before = std::mem::replace(&mut self.shared.state().traps, traps);
-        Ok(())
+    }
+
+    /// Says by which errors of host functions the program exits as it intends to: [they do
+    /// not stop](Debugger::catch_traps) it. Has no effect if it was called before; without it, all
+    /// errors stop it.
+    pub fn exits_by(&self, is_exit: impl Fn(&wasm_jit::Error) -> bool + Send + Sync + 'static) {
+        let _ = self.shared.is_exit.set(Box::new(is_exit));
     }
 
     /// Whether traps stop threads.
@@ -413,6 +416,9 @@ impl Debugger {
         {
             let state = &mut *self.shared.state();
             state.end_plans();
+            if std::mem::take(&mut state.is_killed_at_end) {
+                outcome = Outcome { fuel: outcome.fuel, ..Outcome::returned("killed") };
+            }
             outcome.unwatched = state.unseen();
             if let Some(back) = &state.back {
                 // Nothing waits for it if the debugger ends.

@@ -24,9 +24,6 @@ pub enum Error {
     /// Values cannot be changed, because the program has trapped and is about to end.
     #[error("the program is about to end: its values cannot be changed")]
     Ending,
-    /// Traps do not stop a recorded run: it goes back from its end.
-    #[error("traps do not stop a recorded run: reverse-stepi goes back from its end")]
-    NoCatch,
     /// No breakpoint or watchpoint has this number.
     #[error("there is no breakpoint {number}")]
     NoBreakpoint {

@@ -90,10 +90,9 @@ pub fn serve(debugger: &Debugger, connection: impl ConnectionExt<Error = io::Err
         is_told: false,
     };
     let caught_traps = debugger.catches_traps();
-    // Those of a recorded run do not stop it.
-    let _ = debugger.catch_traps(true);
+    debugger.catch_traps(true);
     let served = client.serve(connection);
-    let _ = debugger.catch_traps(caught_traps);
+    debugger.catch_traps(caught_traps);
     client
         .breakpoints
         .values()
@@ -299,7 +298,7 @@ impl Client<'_> {
                 Reason::Pause => return signal(Signal::SIGINT),
                 Reason::Trapped { trap } => return signal(signal_of(*trap)),
                 // As for a native exception that is not caught.
-                Reason::Thrown { .. } => return signal(Signal::SIGABRT),
+                Reason::Thrown { .. } | Reason::Failed { .. } => return signal(Signal::SIGABRT),
                 Reason::HistoryStart => return log(ReplayLogPosition::Begin),
                 _ => {}
             }

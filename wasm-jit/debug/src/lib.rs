@@ -34,18 +34,20 @@
 //! [say so](Stop::unwatched).
 //!
 //! # Traps
-//! A trap, or an exception that the program does not catch, stops its thread where it occurs
-//! ([`Debugger::catch_traps`]). No probe can precede every instruction that may trap. Instead, the
-//! engine [reports](wasm_jit::Module::watch_traps) the trap on the program's thread, after the
-//! machine's fault and before any frame is left, with a [`Frame`](wasm_jit::probes::Frame) like
-//! that of a probe. The waiting frames are read as at any stop. In the frame that has trapped, the
-//! engine knows which registers the code of the instruction has overwritten; a value that was only
-//! there has no value. Nothing can be changed, since the frames do not continue.
+//! A trap, another error, or an exception that the program does not catch, stops its thread where
+//! it occurs ([`Debugger::catch_traps`]). No probe can precede every instruction that may trap.
+//! Instead, the engine [reports](wasm_jit::Module::watch_traps) the trap on the program's thread,
+//! after the machine's fault and before any frame is left, with a
+//! [`Frame`](wasm_jit::probes::Frame) like that of a probe. The waiting frames are read as at any
+//! stop. In the frame that has trapped, the engine knows which registers the code of the
+//! instruction has overwritten; a value that was only there has no value. Nothing can be changed,
+//! since the frames do not continue.
 //!
 //! # Going back
 //! If every run of the program executes the same instructions, as runs of a recorded program do,
 //! the program can go back ([`Debugger::allow_reverse`], [`Debugger::reverse`]): it is run again,
-//! and stops at an earlier moment.
+//! and stops at an earlier moment. A stop at a trap counts as the end of the run: passes continue
+//! to it, and the last instruction before it is the one that has trapped.
 //!
 //! # Example
 //! ```

@@ -51,6 +51,9 @@ pub(crate) enum Purpose {
     Stop(Vec<Reason>),
     /// Stops the thread at the first instruction, for these reasons.
     StopAtStart(Vec<Reason>),
+    /// Stops the thread where it fails, at the end of the run, for these reasons and that of the
+    /// failure.
+    StopAtFailure(Vec<Reason>),
     /// Runs with too little fuel, to find out where it ends.
     Exhaust,
     /// Records all instructions.
@@ -122,7 +125,9 @@ impl Pass {
         match self.purpose {
             Purpose::Trail | Purpose::StopAtStart(_) => true,
             Purpose::Search { watches } => watches,
-            Purpose::Stop(_) | Purpose::Exhaust | Purpose::Passage { .. } => false,
+            Purpose::Stop(_) | Purpose::StopAtFailure(_) | Purpose::Exhaust | Purpose::Passage { .. } => {
+                false
+            }
         }
     }
 
@@ -134,7 +139,7 @@ impl Pass {
             From::Fuel { less_than, .. } => less_than.saturating_sub(1),
             From::Position(position) => position.fuel,
             From::Start => match self.purpose {
-                Purpose::Stop(_) => 0,
+                Purpose::Stop(_) | Purpose::StopAtFailure(_) => 0,
                 Purpose::Exhaust => return 0,
                 Purpose::Passage { fuel, .. } => fuel,
                 _ => u64::MAX,

@@ -189,7 +189,14 @@ impl Journey<'_> {
         let found = self.target(present.point, how, call, times);
         let start = |reasons| Pass::new(From::Start, None, Purpose::StopAtStart(reasons));
         let stop = |position, reasons| Pass::new(From::Start, Some(position), Purpose::Stop(reasons));
-        let back = |reason| present.point.position().map(|position| stop(position, vec![reason]));
+        let back = |reason| match (present.point, &present.outcome) {
+            (Point::At(position), _) => Some(stop(position, vec![reason])),
+            // It was stopped where it failed.
+            (Point::End { .. }, None) if self.shared.state().traps.is_some() => {
+                Some(Pass::new(From::Start, None, Purpose::StopAtFailure(vec![reason])))
+            }
+            (Point::End { .. }, _) => None,
+        };
         let (last, problem) = match found {
             Ok(Target::Position(found)) => (Some(stop(found.position, found.reasons)), None),
             Ok(Target::Start) => (Some(start(vec![Reason::HistoryStart])), None),

@@ -116,6 +116,12 @@ pub enum Reason {
         /// The exception.
         exception: UnwoundException,
     },
+    /// The host function that the instruction has called, or the engine, has failed with an error
+    /// that is no trap, and the program is about to end.
+    Failed {
+        /// The error.
+        error: String,
+    },
     /// The program has gone back to the beginning of its run.
     HistoryStart,
     /// The program could not go back, and is where it was.
@@ -128,7 +134,7 @@ pub enum Reason {
 impl Reason {
     /// Whether the program is about to end for this reason.
     pub(crate) fn is_ending(&self) -> bool {
-        matches!(self, Self::Trapped { .. } | Self::Thrown { .. })
+        matches!(self, Self::Trapped { .. } | Self::Thrown { .. } | Self::Failed { .. })
     }
 
     /// The number of the breakpoint or watchpoint.

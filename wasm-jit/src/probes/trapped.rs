@@ -18,13 +18,17 @@ use crate::trap::Trap;
 use crate::vmctx::VmContext;
 
 /// Why a program ends, or its call by a host function.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[non_exhaustive]
-pub enum Ending {
+pub enum Ending<'e> {
     /// An instruction, or a host function, has trapped.
     Trap(Trap),
     /// An exception has no handler between its origin and the function that the host has called.
     Exception(UnwoundException),
+    /// A host function, or a routine of the engine, has failed with an error that is no trap: a
+    /// limit of the store is reached, there is no memory, or the host's own error. Programs exit by
+    /// such an error, too.
+    Error(&'e Error),
 }
 
 /// The observation of traps, which ends when this is dropped: see [`Module::watch_traps`]. It keeps
@@ -35,15 +39,16 @@ pub struct TrapWatch {
 }
 
 impl Module {
-    /// Calls a closure where a function of the module traps, or throws an exception that has no
-    /// handler in the program, before any frame is left, until the result is dropped. It is also
-    /// called if a host function that such a function has called traps or throws.
+    /// Calls a closure where a function of the module traps, fails for lack of memory, or throws an
+    /// exception that has no handler in the program, before any frame is left, until the result is
+    /// dropped. It is also called if a host function that such a function has called traps, throws,
+    /// or returns an error.
     ///
     /// The thread of the program calls it, with the frame that has trapped; a frame that has called
     /// a host function, or whose callee has no room on the stack, is at its call. The closure may
     /// do what the closure of a [generic probe](super::GenericFn) may, and take any time, except
     /// that it cannot [change values of frames](super::AccessError::Ending), and that the process
-    /// aborts if it panics. When it returns, the program ends with the trap.
+    /// aborts if it panics. When it returns, the program ends with the trap, exception or error.
     ///
     /// Operands of the instruction, and values that only it needs, may have been overwritten by the
     /// machine code of the instruction: reading them fails
@@ -76,7 +81,7 @@ impl Module {
     /// ```
     pub fn watch_traps(
         &self,
-        function: impl Fn(&mut Frame<'_>, Ending) + Send + Sync + 'static,
+        function: impl Fn(&mut Frame<'_>, Ending<'_>) + Send + Sync + 'static,
     ) -> TrapWatch {
         let image = self.code().clone();
         let watcher = {
@@ -100,7 +105,7 @@ impl Module {
 unsafe fn call(
     image: &CodeImage,
     trapped: &TrappedFrame<'_>,
-    function: &(impl Fn(&mut Frame<'_>, Ending) + Send + Sync),
+    function: &(impl Fn(&mut Frame<'_>, Ending<'_>) + Send + Sync),
 ) {
     let TrappedFrame { function: index, position, ref located, site, cause, .. } = *trapped;
     // SAFETY: the context is that of the frame's instance, and `invoke` has set the store.
@@ -109,19 +114,18 @@ unsafe fn call(
         let area: *mut StoreArea = (*context).store.cast();
         ((*area).store, NonNull::new_unchecked((*context).owner.cast::<InstanceData>()))
     };
-    let ending = match cause {
-        Cause::Trap(trap) => Some(Ending::Trap(trap)),
-        Cause::Exception(thrown) => Some(Ending::Exception(exception_of(image, thrown))),
-        // SAFETY: nothing else uses the store.
-        Cause::Failure => match unsafe { &(*store).failure } {
-            Some(Failure::Error(Error::Trap { trap, .. })) => Some(Ending::Trap(*trap)),
-            // The end of the program, another error of the host, or a panic.
-            _ => None,
-        },
+    // The closure may call functions that fail.
+    // SAFETY: nothing else uses the store.
+    let failure = unsafe { (*store).failure.take() };
+    let ending = match (cause, &failure) {
+        (Cause::Trap(trap), _) => Some(Ending::Trap(trap)),
+        (Cause::Exception(thrown), _) => Some(Ending::Exception(exception_of(image, thrown))),
+        (Cause::Failure, Some(Failure::Error(Error::Trap { trap, .. }))) => Some(Ending::Trap(*trap)),
+        (Cause::Failure, Some(Failure::Error(error))) => Some(Ending::Error(error)),
+        // A panic.
+        (Cause::Failure, _) => None,
     };
-    let Some(ending) = ending.filter(|ending| !matches!(ending, Ending::Trap(Trap::Interrupt))) else {
-        return;
-    };
+    let ending = ending.filter(|ending| !matches!(ending, Ending::Trap(Trap::Interrupt)));
     let generic = Generic {
         fire: 0,
         closure: Arc::new(()),
@@ -132,12 +136,11 @@ unsafe fn call(
         located: located.clone(),
         results: 0,
     };
-    // SAFETY: the caller's obligation.
-    let mut frame = unsafe { Frame::ending(store, instance, &generic, site) };
-    // The closure may call functions that fail.
-    // SAFETY: nothing else uses the store.
-    let failure = unsafe { (*store).failure.take() };
-    function(&mut frame, ending);
+    if let Some(ending) = ending {
+        // SAFETY: the caller's obligation.
+        let mut frame = unsafe { Frame::ending(store, instance, &generic, site) };
+        function(&mut frame, ending);
+    }
     // SAFETY: the closure has returned its borrow of the store.
     unsafe { (*store).failure = failure };
 }

@@ -21,7 +21,7 @@ use wasm_jit_debug::{Debugger, Outcome};
 
 use super::address::{Address, Listener};
 use super::commands::{Answer, Session};
-use crate::Failure;
+use crate::{Failure, execution};
 
 /// Polling interval until the first byte of a new client.
 const POLL: Duration = Duration::from_millis(5);
@@ -59,7 +59,9 @@ impl Port {
             }
             Address::Port(_) => None,
         };
-        let port = Self { debugger: Arc::new(Debugger::new(module)), busy: Arc::default(), file };
+        let debugger = Arc::new(Debugger::new(module));
+        debugger.exits_by(execution::is_exit);
+        let port = Self { debugger, busy: Arc::default(), file };
         let served = Arc::new(Served {
             debugger: port.debugger.clone(),
             busy: port.busy.clone(),

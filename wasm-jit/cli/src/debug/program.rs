@@ -35,6 +35,7 @@ impl Launcher {
     ) -> Result<Self, Failure> {
         let monitors = Monitors::start(&module, &arguments.monitors, requests)?;
         let arguments = Arc::new(arguments);
+        debugger.exits_by(|error| execution::is_exit(error) || replayed::is_exit(error));
         let snapshots = Arc::new(Snapshots::new());
         if arguments.replay.is_some() {
             // The debugger keeps this closure.

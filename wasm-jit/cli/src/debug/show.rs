@@ -84,6 +84,9 @@ pub(super) fn reasons(stop: &Stop) -> String {
                 let tag = tag.unwrap_or_default();
                 writeln!(text, "The program does not catch an exception, and ends when it continues{tag}")
             }
+            Reason::Failed { error } => {
+                writeln!(text, "The program has failed, and ends when it continues: {error}")
+            }
             Reason::HistoryStart => writeln!(text, "No more reverse-execution history"),
             Reason::NotReversed { problem } => writeln!(text, "It could not go back: {problem}"),
             _ => Ok(()),

@@ -53,8 +53,8 @@ fn a_trap_is_followed_back_to_its_cause() {
     place.record(&["app.wat"], 134);
     let commands = [
         "run",
-        "reverse-stepi",
         "backtrace 1",
+        "reverse-stepi",
         "print $sum",
         "watch i32[32]",
         "reverse-continue",
@@ -73,11 +73,11 @@ fn a_trap_is_followed_back_to_its_cause() {
     ];
     let text = place.again(&commands, "app.wat");
     let answers = answers(&text);
-    assert!(answers[0].contains("The program has failed: wasm trap: wasm `unreachable`"), "{text}");
+    assert!(answers[0].starts_with("The program has trapped, and ends when it continues: "), "{text}");
     assert!(!text.contains("hello"), "the host's output is not repeated: {text}");
-    assert!(answers[1].contains("fail\n") && answers[1].contains("unreachable"), "{text}");
+    assert!(answers[2].contains("fail\n") && answers[2].contains("unreachable"), "{text}");
     let sum = answers[3].trim();
-    assert!(answers[2].starts_with("#0") && answers[2].contains(&format!("($sum={sum})")), "{text}");
+    assert!(answers[1].starts_with("#0") && answers[1].contains(&format!("($sum={sum})")), "{text}");
     let expected = format!("Watchpoint 1: i32[32]\n  old: {sum}\n  new: 0\n");
     assert!(answers[5].starts_with(&expected) && answers[5].contains("i32.store"), "{text}");
     assert_eq!(answers[6].trim(), sum, "{text}");
@@ -90,6 +90,52 @@ fn a_trap_is_followed_back_to_its_cause() {
     assert!(answers[15].starts_with("Breakpoint 2, "), "{text}");
     assert_eq!(answers[16], "0\n", "{text}");
     assert!(text.contains("a recorded run cannot be changed"), "{text}");
+}
+
+#[test]
+fn a_recorded_run_goes_back_from_its_trap_and_reaches_it_again() {
+    let place = Place::new();
+    std::fs::write(place.path("app.wat"), RANDOM).unwrap();
+    place.record(&["app.wat"], 134);
+    let commands = [
+        "run",
+        "reverse-stepi",
+        "stepi",
+        "reverse-finish",
+        "continue",
+        "break next",
+        "reverse-continue",
+        "continue",
+        "watch i32[32]",
+        "reverse-continue",
+        "continue",
+        "continue",
+        "kill",
+        "delete",
+        "run",
+        "continue",
+        "reverse-stepi",
+        "catch off",
+        "continue",
+    ];
+    let text = place.again(&commands, "app.wat");
+    let answers = answers(&text);
+    let trapped = "The program has trapped, and ends when it continues: wasm trap: wasm `unreachable`";
+    for at in [0, 2, 4, 7, 11, 14] {
+        assert!(answers[at].starts_with(trapped) && answers[at].contains(" fail\n"), "{at}: {text}");
+    }
+    assert!(answers[1].contains("unreachable") && !answers[1].contains("trapped"), "{text}");
+    assert!(answers[3].contains("call $fail"), "{text}");
+    assert!(answers[6].starts_with("Breakpoint 1, "), "{text}");
+    for at in [9, 10] {
+        assert!(answers[at].starts_with("Watchpoint 2: "), "{at}: {text}");
+    }
+    assert!(answers[12].contains("The program has ended: killed"), "{text}");
+    for at in [15, 18] {
+        assert!(answers[at].contains("The program has failed: wasm trap"), "{at}: {text}");
+    }
+    assert!(answers[16].contains("unreachable"), "{text}");
+    assert!(!answers[18].contains("when it continues"), "{text}");
 }
 
 #[test]
@@ -218,13 +264,18 @@ fn packets_go_back_and_forward() {
     assert!(supported.contains("ReverseStep+") && supported.contains("ReverseContinue+"), "{supported}");
     assert!(client.send("?").starts_with("T05"));
     let first = client.send("p0");
-    // To the end, which is the trap: its frame is there.
+    // To the trap, SIGILL, and to the end, which is the same instruction.
+    let trapped = client.send("vCont;c");
+    assert!(trapped.starts_with("T04"), "{trapped}");
+    let trap = client.send("p0");
     let end = client.send("vCont;c");
     assert!(end.contains("replaylog:end"), "{end}");
-    let trap = client.send("p0");
     assert!(end.contains(&format!("00:{trap}")), "{end}");
     let sum = client.send("qWasmLocal:0;0");
     assert_eq!(client.send("qWasmCallStack:1").len(), 32, "two frames");
+    assert!(client.send("vCont;c").starts_with("T04"));
+    assert_eq!(client.send("qWasmCallStack:1").len(), 32, "two frames");
+    assert_eq!(client.send("qWasmLocal:0;0"), sum);
     // Back to where the sum was written.
     assert_eq!(client.send("Z2,20,4"), "OK");
     let watched = client.send("bc");
@@ -251,7 +302,7 @@ fn packets_go_back_and_forward() {
     assert_eq!(client.send(&format!("Z0,{address:x},1")), "OK");
     let forward = client.send("vCont;c");
     assert!(forward.contains("swbreak") && forward.contains(&little_endian(address)), "{forward}");
-    assert!(client.send("vCont;c").contains("replaylog:end"));
+    assert!(client.send("vCont;c").starts_with("T04"));
     let back = client.send("bc");
     assert!(back.contains("swbreak") && back.contains(&little_endian(address)), "{back}");
     // The program goes on without the client, to its end.

@@ -92,12 +92,63 @@ fn traps_need_not_stop_the_program() {
     let text =
         place.session(&["catch", "catch off", "catch", "run"], &["--invoke", "main", "divides.wat", "3"]);
     let expected = [
-        "traps and uncaught exceptions stop the program\n",
-        "traps and uncaught exceptions do not stop the program\n",
+        "traps, other errors and uncaught exceptions stop the program\n",
+        "traps, other errors and uncaught exceptions do not stop the program\n",
         "The program has failed: wasm trap: integer divide by zero",
     ];
     contains(&text, &expected);
     assert!(!text.contains("has trapped"), "{text}");
+}
+
+#[test]
+fn errors_that_are_no_traps_stop_the_program() {
+    let place = place();
+    std::fs::write(
+        place.path("fails.wat"),
+        r#"(module (type $bytes (array (mut i8)))
+            (import "env" "missing" (func $missing (param i32)))
+            (func $allocate (param $size i32) (drop (array.new_default $bytes (local.get $size))))
+            (func (export "unknown") (param $n i32) (call $missing (local.get $n)))
+            (func (export "large") (param $n i32)
+                (call $allocate (i32.mul (local.get $n) (i32.const 1000000)))))"#,
+    )
+    .unwrap();
+    std::fs::write(
+        place.path("exits.wat"),
+        r#"(module (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+            (memory (export "memory") 1)
+            (func (export "_start") (call $exit (i32.const 7))))"#,
+    )
+    .unwrap();
+    let session = |function: &str, commands: &[&str]| {
+        let options =
+            ["--allow-unknown-functions", "--max-heap", "1M", "--invoke", function, "fails.wat", "9"];
+        place.session(commands, &options)
+    };
+    let text = session("unknown", &["run", "backtrace", "continue"]);
+    let failed = "The program has failed, and ends when it continues: ";
+    let missing = "the program called `env` `missing`, which it imports and which is not defined";
+    let ended = format!("The program has failed: {missing}");
+    let stopped = format!("{failed}{missing}\n");
+    contains(&text, &[&stopped, " ($n=9)\n", &ended]);
+    let text = session("large", &["run", "backtrace", "continue"]);
+    let stopped = format!("{failed}the store's limit of ");
+    contains(
+        &text,
+        &[&stopped, " allocate ($size=9000000)\n", "#1", " ($n=9)\n", "The program has failed: "],
+    );
+    // A program may end itself.
+    let text = place.session(&["run"], &["exits.wat"]);
+    contains(&text, &["run\nThe program has ended: exit code 7\n"]);
+}
+
+#[test]
+fn a_program_is_killed_where_it_has_trapped() {
+    let place = place();
+    let text = place.session(&["run", "kill", "run"], &["--invoke", "main", "divides.wat", "3"]);
+    contains(&text, &["kill\nThe program has ended: killed\n"]);
+    assert_eq!(text.matches("has trapped").count(), 2, "it is run again: {text}");
+    assert!(!text.contains("The program has failed"), "{text}");
 }
 
 #[test]

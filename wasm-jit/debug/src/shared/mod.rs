@@ -15,7 +15,7 @@ use crate::Error;
 use crate::code::Code;
 use crate::expression::Expression;
 use crate::frames::{Changes, Scope, Stopped};
-use crate::pass::{From, Pass, Repetition, Request};
+use crate::pass::{From, Pass, Purpose, Repetition, Request};
 use crate::places::Places;
 use crate::position::{Point, Position};
 use crate::step::{Found, Plan, Resume, Site};
@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     hit: OnceLock<GenericFn>,
     /// Set if the program's run is repeatable.
     pub repeats: OnceLock<Repeats>,
+    /// Whether the program exits by an error of the host.
+    pub is_exit: OnceLock<Box<IsExit>>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -44,6 +46,9 @@ impl std::fmt::Debug for Shared {
 
 /// Starts the program again.
 pub(crate) type Start = dyn Fn(Repetition) -> Result<(), String> + Send + Sync;
+
+/// Whether the program exits by an error.
+pub(crate) type IsExit = dyn Fn(&wasm_jit::Error) -> bool + Send + Sync;
 
 /// A repeatable run.
 pub(crate) struct Repeats {
@@ -107,6 +112,9 @@ pub(crate) struct State {
     pub threads: Vec<ThreadId>,
     pub handles: Vec<InterruptHandle>,
     pub is_killed: bool,
+    /// Whether the program was killed where it was about to end: then its own error is not
+    /// reported.
+    pub is_killed_at_end: bool,
     pub present: Option<Present>,
     /// Set while the program goes back.
     pub back: Option<Back>,
@@ -148,6 +156,7 @@ impl Shared {
             reports,
             hit: OnceLock::new(),
             repeats: OnceLock::new(),
+            is_exit: OnceLock::new(),
         });
         // Probes keep their closure as long as the code: the closure must not keep the debugger.
         let weak = Arc::downgrade(&shared);
@@ -319,34 +328,54 @@ impl Shared {
         self.stop(frame, location, reasons)
     }
 
-    /// Makes traps, and exceptions that the program does not catch, stop threads.
+    /// Makes traps, errors, and exceptions that the program does not catch, stop threads.
     pub(crate) fn catch_traps(self: &Arc<Self>) -> TrapWatch {
         // The code keeps the closure for some time.
         let shared = Arc::downgrade(self);
         self.code.module().watch_traps(move |frame, ending| {
             if let Some(shared) = shared.upgrade() {
-                shared.trapped(frame, ending);
+                shared.trapped(frame, &ending);
             }
         })
     }
 
-    /// A thread has trapped, and is about to leave its frames.
-    fn trapped(&self, frame: &mut Frame<'_>, ending: Ending) {
+    /// A thread has trapped, or failed in another way, and is about to leave its frames.
+    fn trapped(self: &Arc<Self>, frame: &mut Frame<'_>, ending: &Ending<'_>) {
         let reason = match ending {
-            Ending::Trap(trap) => Reason::Trapped { trap },
-            Ending::Exception(exception) => Reason::Thrown { exception },
+            Ending::Trap(trap) => Reason::Trapped { trap: *trap },
+            Ending::Exception(exception) => Reason::Thrown { exception: exception.clone() },
+            Ending::Error(error) if self.is_exit(error) => return,
+            Ending::Error(error) => Reason::Failed { error: error.to_string() },
             _ => return,
         };
         let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
-        let stops = {
+        let pass = {
             let state = self.state();
-            state.traps.is_some() && !state.is_killed && self.repeats.get().is_none()
+            if state.traps.is_none() || state.is_killed {
+                return;
+            }
+            state.pass.clone()
         };
-        if stops {
-            let location = frame.location();
-            // The program ends with the trap even if it is killed.
-            let _ = self.stop(frame, location, vec![reason]);
+        let location = frame.location();
+        let reasons = match pass.as_deref().map(|pass| &pass.purpose) {
+            None => vec![reason],
+            Some(Purpose::StopAtFailure(reasons)) => {
+                // Without probes, breakpoints do not stop the next run.
+                let others = self.arrive(frame, location, reasons.clone()).unwrap_or_default();
+                others.into_iter().chain([reason]).collect()
+            }
+            // The others continue to the end of the run.
+            Some(_) => return,
+        };
+        if self.stop(frame, location, reasons).is_err() {
+            // The program ends as it would have ended.
+            self.state().is_killed_at_end = true;
         }
+    }
+
+    /// Whether the program exits by this error, or is killed.
+    fn is_exit(&self, error: &wasm_jit::Error) -> bool {
+        error.downcast_ref::<Killed>().is_some() || self.is_exit.get().is_some_and(|is_exit| is_exit(error))
     }
 
     /// Stops the thread until it is resumed.
@@ -358,6 +387,7 @@ impl Shared {
     ) -> Result<(), wasm_jit::Error> {
         let (sender, commands) = channel();
         let locations = frame.locations();
+        let is_ending = reasons.iter().any(Reason::is_ending);
         let (number, thread, unwatched) = {
             let state = &mut *self.state();
             // Before watching is ended by what has stopped the thread.
@@ -371,7 +401,11 @@ impl Shared {
                 }
             }
             state.present = self.repeats.get().and_then(|_| {
-                let point = Point::At(Position::of(frame, location).ok()?);
+                let point = match is_ending {
+                    // After the last instruction.
+                    true => Point::End { fuel: frame.fuel().ok() },
+                    false => Point::At(Position::of(frame, location).ok()?),
+                };
                 Some(Present { point, locations: locations.clone(), outcome: None })
             });
             state.stops += 1;
@@ -385,7 +419,6 @@ impl Shared {
             (state.stops, thread as u32 + 1, unwatched)
         };
         let depth = locations.len().saturating_sub(1);
-        let is_ending = reasons.iter().any(Reason::is_ending);
         let changes = match self.repeats.get() {
             _ if is_ending => Changes::Ending,
             Some(_) => Changes::Recorded,
@@ -541,6 +574,7 @@ impl State {
     /// Begins another run of the program.
     pub(crate) fn begin(&mut self) {
         self.is_killed = false;
+        self.is_killed_at_end = false;
         self.handles.clear();
         self.threads.clear();
         self.present = None;

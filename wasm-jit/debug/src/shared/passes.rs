@@ -194,7 +194,7 @@ impl Shared {
     }
 
     /// The program has reached the moment at which it stops. From here on, it runs as usual.
-    fn arrive(
+    pub(super) fn arrive(
         self: &Arc<Self>,
         frame: &mut Frame<'_>,
         location: Location,

@@ -644,6 +644,31 @@ fn a_search_is_interrupted() {
 }
 
 #[test]
+fn a_search_from_a_trap_is_interrupted() {
+    let passes = Arc::new(AtomicU32::new(0));
+    let counted = passes.clone();
+    let debugged = Debugged::repeating(TRAPS, move |debugger, _| {
+        if counted.fetch_add(1, Ordering::Relaxed) == 0 {
+            debugger.pause();
+        }
+    });
+    debugged.debugger.catch_traps(true);
+    start(&debugged.debugger, FUEL);
+    let stop = debugged.stop();
+    assert!(matches!(stop.reasons[..], [Reason::Trapped { .. }]), "{stop:?}");
+    let back = debugged.back(Reverse::StepInstruction);
+    assert!(matches!(back.reasons[..], [Reason::Pause, Reason::Trapped { .. }]), "{back:?}");
+    assert_eq!((back.location, back.depth), (stop.location, stop.depth));
+    // To the instruction itself, and to the trap again.
+    let back = debugged.back(Reverse::StepInstruction);
+    assert!(matches!(back.reasons[..], [Reason::Step]), "{back:?}");
+    assert_eq!((back.location, back.depth), (stop.location, stop.depth));
+    let again = debugged.go(Resume::StepInstruction);
+    assert!(matches!(again.reasons[..], [Reason::Trapped { .. }]), "{again:?}");
+    assert!(debugged.run_to_end().has_failed);
+}
+
+#[test]
 fn a_program_is_killed_while_it_goes_back() {
     let debugged = Debugged::repeating(LONG, |debugger, _| debugger.kill());
     debugged.debugger.add_breakpoint("work", None, false).unwrap();

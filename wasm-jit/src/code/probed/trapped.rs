@@ -143,31 +143,21 @@ fn ranges(positions: &[Position], wasm: u32, function: &CompiledFunction) -> Vec
 
 /// The registers, as a set of bits, that these pieces of code may have written when a thread is
 /// about to execute the instruction at `pc` in one of them: those that are written before it, and
-/// in other pieces, before the last branch to another piece.
+/// in other pieces, before the last branch that leads to it.
 fn written(code: &[u8], ranges: &[Range<u32>], pc: u32) -> u32 {
+    let decode = |range: &Range<u32>| -> Vec<Instruction> {
+        let bytes = &code[range.start as usize..range.end as usize];
+        Decoder::with_ip(64, bytes, u64::from(range.start), DecoderOptions::NONE).iter().collect()
+    };
+    let pieces: Vec<(&Range<u32>, Vec<Instruction>)> =
+        ranges.iter().map(|range| (range, decode(range))).collect();
+    let ends = ends(&pieces, pc);
     let (mut written, mut repeats) = (0, false);
     let mut all = 0;
     let mut factory = InstructionInfoFactory::new();
-    for range in ranges {
-        let bytes = &code[range.start as usize..range.end as usize];
-        let instructions: Vec<Instruction> =
-            Decoder::with_ip(64, bytes, u64::from(range.start), DecoderOptions::NONE).iter().collect();
-        let target = |instruction: &Instruction| match instruction.flow_control() {
-            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
-                Some(instruction.near_branch_target() as u32)
-            }
-            _ => None,
-        };
-        let leaves = |instruction: &&Instruction| {
-            target(instruction).is_some_and(|target| {
-                !range.contains(&target) && ranges.iter().any(|range| range.contains(&target))
-            })
-        };
-        let end = match range.contains(&pc) {
-            true => pc,
-            false => instructions.iter().rfind(leaves).map_or(range.end, |last| last.ip() as u32),
-        };
-        for instruction in &instructions {
+    for ((range, instructions), end) in pieces.iter().zip(ends) {
+        let Some(end) = end else { continue };
+        for instruction in instructions {
             let ip = instruction.ip() as u32;
             // Code after the end may have been executed if a branch leads back.
             repeats |= ip >= end && target(instruction).is_some_and(|to| (range.start..=end).contains(&to));
@@ -189,6 +179,50 @@ fn written(code: &[u8], ranges: &[Range<u32>], pc: u32) -> u32 {
         }
     }
     if repeats { all } else { written }
+}
+
+/// For each of these pieces of code, the end of its part that may have been executed before the
+/// instruction at `pc`; none if the piece does not lead there.
+fn ends(pieces: &[(&Range<u32>, Vec<Instruction>)], pc: u32) -> Vec<Option<u32>> {
+    let mut ends: Vec<Option<u32>> =
+        pieces.iter().map(|(range, _)| range.contains(&pc).then_some(pc)).collect();
+    // A branch that is found may make parts of other pieces lead to it.
+    loop {
+        let before = ends.clone();
+        let leads = |to: u32| {
+            let at = pieces.iter().zip(&before).find(|((range, _), _)| range.contains(&to));
+            at.is_some_and(|(_, end)| end.is_some_and(|end| to <= end))
+        };
+        for ((range, instructions), end) in pieces.iter().zip(&mut ends) {
+            if range.contains(&pc) {
+                continue;
+            }
+            let leaves = |instruction: &&Instruction| {
+                target(instruction).is_some_and(|to| !range.contains(&to) && leads(to))
+            };
+            let continues = instructions.last().is_some_and(|last| {
+                let next = last.flow_control();
+                !matches!(next, FlowControl::Return | FlowControl::UnconditionalBranch)
+            });
+            *end = match continues && leads(range.end) {
+                true => Some(range.end),
+                false => instructions.iter().rfind(leaves).map(|last| last.ip() as u32),
+            };
+        }
+        if ends == before {
+            return ends;
+        }
+    }
+}
+
+/// The target of a branch.
+fn target(instruction: &Instruction) -> Option<u32> {
+    match instruction.flow_control() {
+        FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+            Some(instruction.near_branch_target() as u32)
+        }
+        _ => None,
+    }
 }
 
 /// The bit of a register in a set.
@@ -234,6 +268,14 @@ mod tests {
         // cmp eax, ecx; jb to UD2; mov ecx, eax; ret; ud2.
         let branch = [0x39, 0xc8, 0x72, 0x03, 0x89, 0xc1, 0xc3, 0x0f, 0x0b];
         check(&branch, &[0..7, 7..9], 7, 0);
+        // cmp eax, ecx; jb to UD2; mov ecx, eax; jb to a piece that continues with a `ret`; the
+        // piece; ud2: what follows the first branch has not been executed.
+        let others =
+            [0x39, 0xc8, 0x72, 0x09, 0x89, 0xc1, 0x72, 0x01, 0xc3, 0x89, 0xc2, 0xeb, 0xfb, 0x0f, 0x0b];
+        check(&others, &[0..9, 9..13, 13..15], 13, 0);
+        // The piece leads to the trap: so does all that precedes it.
+        let leads = [&others[..11], &[0xeb, 0x00, 0x0f, 0x0b]].concat();
+        check(&leads, &[0..9, 9..13, 13..15], 13, RCX | RDX);
         // movups xmm1, xmm0; ud2.
         check(&[0x0f, 0x10, 0xc8, 0x0f, 0x0b], &[0..5], 3, 1 << 17);
         // div ebx; mov ecx, eax; jne to the division: the second time, `ecx` is changed.

@@ -66,7 +66,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "catch",
         [],
         "[on|off]",
-        "whether traps and uncaught exceptions stop the program: initially on, except with --replay",
+        "whether traps, other errors and uncaught exceptions stop the program: initially on",
         Session::catch,
         false
     ),
@@ -294,7 +294,7 @@ impl Session {
         session.is_running = true;
         // Another session may have left breakpoints.
         session.detach();
-        let _ = session.debugger.catch_traps(true);
+        session.debugger.catch_traps(true);
         session.debugger.pause();
         let stopped = session.wait();
         (session, stopped)
@@ -305,7 +305,7 @@ impl Session {
         for breakpoint in self.debugger.breakpoints() {
             let _ = self.debugger.delete(breakpoint.number);
         }
-        let _ = self.debugger.catch_traps(false);
+        self.debugger.catch_traps(false);
         if self.debugger.is_stopped() {
             let _ = self.debugger.resume(Resume::Continue);
         }
@@ -317,8 +317,7 @@ impl Session {
     }
 
     fn of(debugger: Arc<Debugger>, launcher: Option<Launcher>) -> Self {
-        // A recorded run goes back from its end instead.
-        let _ = debugger.catch_traps(true);
+        debugger.catch_traps(true);
         Self {
             debugger,
             launcher,
@@ -410,11 +409,11 @@ impl Session {
     fn catch(&mut self, arguments: &str) -> Done {
         match arguments {
             "" => say(match self.debugger.catches_traps() {
-                true => "traps and uncaught exceptions stop the program\n",
-                false => "traps and uncaught exceptions do not stop the program\n",
+                true => "traps, other errors and uncaught exceptions stop the program\n",
+                false => "traps, other errors and uncaught exceptions do not stop the program\n",
             }),
             "on" | "off" => {
-                self.debugger.catch_traps(arguments == "on").map_err(message)?;
+                self.debugger.catch_traps(arguments == "on");
                 say("")
             }
             _ => Err("catch [on|off]".to_owned()),
