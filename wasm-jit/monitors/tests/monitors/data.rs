@@ -153,6 +153,27 @@ fn traced(text: &str, request: &str, run: impl FnOnce(&Observed)) -> (Observed, 
 }
 
 #[test]
+fn bulk_instructions_of_no_bytes_access_nothing() {
+    let text = "(module (memory 1) (data $none \"abc\")
+        (func (export \"run\") (param i32)
+            (memory.fill (i32.const 60) (i32.const 0) (i32.const 0))
+            (memory.copy (i32.const 8192) (i32.const 0) (i32.const 0))
+            (memory.init $none (i32.const 65536) (i32.const 3) (i32.const 0))
+            (memory.fill (i32.const 60) (i32.const 0) (local.get 0))))";
+    for request in ["memory{trace}", "memory{trace,values}"] {
+        let (observed, trace) = traced(text, request, |observed| observed.call("run", 1).unwrap());
+        let report = observed.report("memory");
+        let values = ["loads", "stores", "bytes_of_stores", "pages"].map(|name| report.get(name).unwrap());
+        assert_eq!(values, [0, 1, 1, 1], "{request}");
+        assert_eq!(report.get_table("by_instruction").unwrap().rows().len(), 1);
+        assert_eq!(trace.lines().count(), 1, "{trace}");
+    }
+    let observed = Observed::by(text, "cache");
+    observed.call("run", 1).unwrap();
+    assert_eq!(observed.report("cache").get("accesses"), Some(1));
+}
+
+#[test]
 fn accesses_have_addresses_and_pages() {
     let (observed, trace) = traced(MEMORY, "memory{trace}", |observed| observed.call("run", 3).unwrap());
     let report = observed.report("memory");

@@ -21,7 +21,7 @@ pub(super) const DESCRIPTION: Description = Description {
     name: "memory",
     summary: "Loads and stores by instruction, their addresses, and a heat map of pages and lines",
     details: "An access counts when it is about to be made, also if it then traps. An access of a bulk instruction \
-              has the number of bytes of its operand; memory.copy is a load and a store. \
+              has the number of bytes of its operand, and if that is 0, there is no access; memory.copy is a load and a store. \
               memory.atomic.notify accesses nothing. The file heat.svg has a row for each \
               page of 4 KiB that was accessed (or, of many, for several), and a column for each line of 64 bytes in \
               it. All instances share it. Its counts take an eighth of the memory that is accessed; of addresses \
@@ -175,8 +175,12 @@ impl Trace {
 impl Consumer for Seen {
     fn consume(&mut self, site: &Site, access: Access) {
         let Access { address, size, value, .. } = access;
+        // A bulk instruction of no bytes.
+        if size == 0 {
+            return;
+        }
         let counts = &mut self.counts[access.site];
-        let last = address.saturating_add(size.saturating_sub(1));
+        let last = address.saturating_add(size - 1);
         counts.least = counts.least.min(address);
         counts.greatest = counts.greatest.max(last);
         counts.accesses += 1;
