@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use nix::unistd::getuid;
 use wasm_jit::Module;
 use wasm_jit_monitors::control::{self, Control};
-use wasm_jit_monitors::{Format, Session};
+use wasm_jit_monitors::{Format, Request as Monitor, Session};
 
 use super::Failure;
 use super::monitor_modules::Files;
@@ -56,20 +56,20 @@ enum Request {
     Enable {
         /// The monitors, with options: 'hotness{function=main},icount'; or a script or monitor
         /// module with its libraries, as for run --monitors, which the other process reads
-        #[arg(value_name = "NAME[{OPTIONS}][,NAME...]")]
-        monitor: String,
+        #[arg(value_name = "NAME[{OPTIONS}][,NAME...]", value_parser = list)]
+        monitors: List,
     },
     /// Switches a monitor off; it keeps its observations
     Disable {
         /// The monitor
         #[arg(value_name = "NAME")]
-        monitor: String,
+        monitor: Monitor,
     },
     /// Prints what one or all monitors have observed so far
     Report {
         /// The monitor [default: all that were started]
         #[arg(value_name = "NAME")]
-        monitor: Option<String>,
+        monitor: Option<Monitor>,
 
         /// text, json or csv
         #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = format)]
@@ -116,19 +116,30 @@ fn format(text: &str) -> Result<String, String> {
 }
 
 /// The name of a monitor in the other process, which has another current directory.
-fn name(monitor: &str) -> String {
-    Files::of(monitor).map_or_else(|| monitor.to_owned(), |files| files.absolute())
+fn name(monitor: &Monitor) -> String {
+    Files::of(monitor).map_or_else(|| monitor.to_string(), |files| files.absolute())
+}
+
+/// A list of monitors.
+#[derive(Clone, Debug)]
+struct List(Vec<Monitor>);
+
+fn list(text: &str) -> Result<List, wasm_jit_monitors::Error> {
+    Monitor::list(text).map(List)
 }
 
 impl Request {
-    /// The request as it is sent.
-    fn line(&self) -> String {
-        match self {
+    /// The requests as they are sent.
+    fn lines(&self) -> Vec<String> {
+        let line = match self {
+            // One for each: the name of a file may contain commas.
+            Self::Enable { monitors } => {
+                return monitors.0.iter().map(|monitor| format!("enable {}", name(monitor))).collect();
+            }
             Self::List => "list".to_owned(),
-            Self::Enable { monitor } => format!("enable {}", name(monitor)),
             Self::Disable { monitor } => format!("disable {}", name(monitor)),
             Self::Report { monitor, format } => {
-                format!("report {format} {}", monitor.as_deref().map(name).unwrap_or_default())
+                format!("report {format} {}", monitor.as_ref().map(name).unwrap_or_default())
             }
             Self::Record { from, calls, output: Some(output), .. } => {
                 // The other process has another current directory.
@@ -136,7 +147,8 @@ impl Request {
                 recordings::starting(from.as_deref(), *calls, &output)
             }
             Self::Record { .. } => "record".to_owned(),
-        }
+        };
+        vec![line]
     }
 }
 
@@ -153,8 +165,11 @@ pub(super) fn run(arguments: &Attach) -> Result<ExitCode, Failure> {
         _ => Failure::new(error).about(format_args!("process {process}")),
     };
     let path = directory().join(process.to_string());
-    let answer = control::request(path, &arguments.request.line()).map_err(silent)?;
-    let text = answer.map_err(Failure::new)?;
+    let mut text = String::new();
+    for line in arguments.request.lines() {
+        let answer = control::request(&path, &line).map_err(silent)?;
+        text += &answer.map_err(Failure::new)?;
+    }
     if text.is_empty() && matches!(arguments.request, Request::Report { .. }) {
         let message = "there is no report: no monitor was started; `enable NAME` starts one";
         Failure::new(message).about(format_args!("process {process}")).report();

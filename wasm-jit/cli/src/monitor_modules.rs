@@ -7,7 +7,7 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use wasm_jit::{Engine, Error, Linker, Module, Store};
-use wasm_jit_monitors::Program;
+use wasm_jit_monitors::{Options, Program, Request};
 use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
 use wasm_jit_whamm::lang::{Script, ScriptReport};
 use wasm_jit_whamm::monitor_module::{Attached, MonitorModule, Unfit};
@@ -25,14 +25,13 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// `None` if the text is the name of a built-in monitor.
-    pub(super) fn of(text: &str) -> Option<Self> {
-        let is_file =
-            |name: &str| [".wasm", ".wat", ".mm"].iter().any(|end| name.ends_with(end)) || name.contains('/');
-        if text.contains('{') || !is_file(text) {
+    /// `None` if the request is for a built-in monitor, or has options, which sessions refuse for
+    /// files.
+    pub(super) fn of(request: &Request) -> Option<Self> {
+        if !request.is_file() || request.options != Options::default() {
             return None;
         }
-        let mut files = text.split('+').map(PathBuf::from);
+        let mut files = request.name.split('+').map(PathBuf::from);
         Some(Self { monitor: files.next()?, libraries: files.collect() })
     }
 

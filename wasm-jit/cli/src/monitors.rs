@@ -24,9 +24,9 @@ use super::shared_monitors::{SharedMonitors, starts_threads};
 pub(super) struct Arguments {
     /// Observes the program by monitors, such as hotness; `wasm-jit monitors` lists them; quote
     /// options: 'hotness{function=main}'. Reports are written when the program ends, and at
-    /// SIGUSR1. A name with a slash, or that ends in .wasm, .wat or .mm, is a monitor module or
-    /// script: ./monitor.wasm, or monitor.wasm+whamm_core.wasm with a library. The libraries of a
-    /// script may also be next to it
+    /// SIGUSR1. A name with a dot or a slash is the file of a monitor module or script:
+    /// ./monitor.wasm, or monitor.wasm+whamm_core.wasm with a library. The libraries of a script
+    /// may also be next to it
     #[arg(long, value_name = "NAME[{OPTIONS}],...")]
     monitors: Vec<String>,
 
@@ -52,30 +52,18 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// The monitors of this program.
-    pub(super) fn requests(&self) -> Result<Vec<Request>, Failure> {
-        let mut requests = Vec::new();
+    /// The requested monitors, in order.
+    pub(super) fn requests(&self) -> Result<Requests, Failure> {
+        let mut requests = Requests::default();
         for list in &self.monitors {
-            let names: Vec<&str> = split(list).filter(|name| Files::of(name).is_none()).collect();
-            if !names.is_empty() {
-                requests.extend(Request::list(&names.join(",")).map_err(usage)?);
+            for request in Request::list(list).map_err(usage)? {
+                match Files::of(&request) {
+                    Some(files) => requests.files.push(files),
+                    None => requests.monitors.push(request),
+                }
             }
         }
         Ok(requests)
-    }
-
-    /// The monitor modules and scripts.
-    fn files(&self) -> impl Iterator<Item = Files> {
-        self.monitors.iter().flat_map(|list| split(list)).filter_map(Files::of)
-    }
-
-    pub(super) fn has_files(&self) -> bool {
-        self.files().next().is_some()
-    }
-
-    /// The monitors that run in the store of the program.
-    pub(super) fn modules(&self, program: &Module) -> Vec<Files> {
-        if self.has_shared(program) { Vec::new() } else { self.files().collect() }
     }
 
     /// Whether monitor modules and scripts have their own stores.
@@ -107,17 +95,12 @@ impl Arguments {
     }
 }
 
-/// The parts of a list; commas in braces separate options.
-fn split(list: &str) -> impl Iterator<Item = &str> {
-    let mut depth = 0;
-    list.split(move |c: char| {
-        match c {
-            '{' => depth += 1,
-            '}' => depth -= 1,
-            _ => {}
-        }
-        c == ',' && depth == 0
-    })
+/// The requested monitors.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Requests {
+    monitors: Vec<Request>,
+    /// Monitor modules and scripts.
+    pub(super) files: Vec<Files>,
 }
 
 /// A mistake in the command line.
@@ -140,29 +123,26 @@ pub(super) struct Monitors(Option<Arc<Running>>);
 struct Running {
     session: Arc<Session>,
     shared: SharedMonitors,
-    /// Files of monitors that report only at the end.
-    at_end: Vec<Files>,
+    /// The monitors that run in the store of the program, and report only at the end.
+    modules: Vec<Files>,
     control: Mutex<Option<Control>>,
 }
 
 impl Monitors {
     /// Starts the monitors, in order.
-    pub(super) fn start(
-        module: &Module,
-        arguments: &Arguments,
-        requests: Vec<Request>,
-    ) -> Result<Self, Failure> {
+    pub(super) fn start(module: &Module, arguments: &Arguments, requests: Requests) -> Result<Self, Failure> {
         if !arguments.any() {
             return Ok(Self(None));
         }
         let output = arguments.output()?;
         let shared = SharedMonitors::default();
         let session = shared.in_session(Session::new(module, output), arguments.directory());
-        for request in requests {
+        let Requests { monitors, mut files } = requests;
+        for request in monitors {
             session.enable(request).map_err(usage)?;
         }
         if arguments.has_shared(module) {
-            for files in arguments.files() {
+            for files in std::mem::take(&mut files) {
                 files.check_script(module.engine())?;
                 let request = files.absolute().parse().map_err(usage)?;
                 session.enable(request).map_err(Failure::new)?;
@@ -174,8 +154,12 @@ impl Monitors {
         let session = Arc::new(session);
         let control =
             arguments.control.then(|| super::attach::listen(session.clone(), module)).transpose()?;
-        let at_end = arguments.modules(module);
-        Ok(Self(Some(Arc::new(Running { session, shared, at_end, control: Mutex::new(control) }))))
+        Ok(Self(Some(Arc::new(Running { session, shared, modules: files, control: Mutex::new(control) }))))
+    }
+
+    /// The monitors that run in the store of the program.
+    pub(super) fn modules(&self) -> &[Files] {
+        self.0.as_ref().map_or(&[], |running| &running.modules)
     }
 
     /// Defines the functions of monitors that programs may import.
@@ -192,13 +176,15 @@ impl Monitors {
             && let Err(error) = running.session.write()
         {
             // The program's exit code stays valid.
-            Failure::new(error).about("monitors").report();
+            for error in error.each() {
+                Failure::new(error).about("monitors").report();
+            }
         }
     }
 
     /// As [`Self::write`], at a signal.
     fn write_now(&self) {
-        for files in self.0.iter().flat_map(|running| &running.at_end) {
+        for files in self.0.iter().flat_map(|running| &running.modules) {
             let message = "its report is written when the program ends; with --control, also at SIGUSR1";
             Failure::of_file(files.monitor(), message).report();
         }

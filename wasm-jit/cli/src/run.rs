@@ -12,7 +12,7 @@ use super::count::Counts;
 use super::debug::Port;
 use super::execution::{self, Run, Stop};
 use super::monitor_modules::MonitorModules;
-use super::monitors::Monitors;
+use super::monitors::{Monitors, Requests, Signals};
 use super::program::{self, Program};
 use super::recordings::Recording;
 use super::replayed;
@@ -27,11 +27,7 @@ pub(super) fn run(mut arguments: Run) -> Result<ExitCode, Failure> {
     program::run_with_stack(stack, move || run_here(&arguments, requests, signals))
 }
 
-fn run_here(
-    arguments: &Run,
-    requests: Vec<wasm_jit_monitors::Request>,
-    signals: Option<super::monitors::Signals>,
-) -> Result<ExitCode, Failure> {
+fn run_here(arguments: &Run, requests: Requests, signals: Option<Signals>) -> Result<ExitCode, Failure> {
     let module = arguments.load()?;
     let _known_to_gdb = arguments.gdb.then(|| module.show_to_gdb());
     let counts = Counts::of(&module, &arguments.counts)?;
@@ -107,8 +103,8 @@ impl Observers {
         }
         let timeout = arguments.limits.timeout.map(|time| store.interrupt_handle().interrupt_after(time));
         let timeout = timeout.transpose().map_err(Failure::new)?;
-        let (files, directory) = (arguments.monitors.modules(&module), arguments.monitors.directory());
-        let mut modules = MonitorModules::attach(&files, directory, &mut store, &module)?;
+        let directory = arguments.monitors.directory();
+        let mut modules = MonitorModules::attach(monitors.modules(), directory, &mut store, &module)?;
         let started = program.instantiate(&mut store);
         let instance = started.as_ref().ok().copied();
         let done = started

@@ -39,7 +39,7 @@ impl SharedMonitors {
     pub(super) fn in_session(&self, session: Session, directory: Option<&Path>) -> Session {
         let (all, directory) = (self.clone(), directory.map(Path::to_owned));
         session.with_others(move |name, setup| {
-            let files = Files::of(name)?;
+            let files = Files::of(&name.parse().ok()?)?;
             let mut all = all.0.lock().unwrap_or_else(PoisonError::into_inner);
             let names = Names::of(files.monitor(), all.iter().map(|other| &other.names));
             let opened = Shared::open(files, names, directory.as_deref(), setup).map(Arc::new);

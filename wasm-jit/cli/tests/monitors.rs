@@ -702,17 +702,19 @@ fn other_processes_switch_scripts() {
         report
     };
     let calls = || report("count.mm")["calls"].as_u64().unwrap();
-    // The names are relative to the directory of `attach`.
-    for script in ["count.mm", "./by.mm"] {
-        let ran = attach(&["enable", script]);
-        assert!(ran.status.success(), "{}", text(&ran.stderr));
+    // The names are relative to the directory of `attach`, in lists, too.
+    write("a,b.mm", "report var n: u64; wasm:begin { n = 1; }");
+    for list in ["count.mm", "icount{rows=3},./by.mm,loops", "a,b.mm"] {
+        let ran = attach(&["enable", list]);
+        assert!(ran.status.success(), "{list}: {}", text(&ran.stderr));
     }
+    let listed = |end: &str| text(&attach(&["list"]).stdout).lines().any(|line| line.ends_with(end));
+    assert!(["icount on", "loops on", "/a,b.mm on"].iter().all(|end| listed(end)));
     while calls() == 0 {}
     while report("by.mm")["by"].as_array().unwrap().len() < 2 {}
     let by = report("by.mm");
     let [even, odd] = [0, 1].map(|key| by["by"][key]["value"].as_i64().unwrap());
     assert!((even - odd).abs() <= 1, "{by}");
-    let listed = |end: &str| text(&attach(&["list"]).stdout).lines().any(|line| line.ends_with(end));
     assert!(listed("/count.mm on") && listed("/by.mm on"));
     // A report at a signal, into files.
     send(&child, Signal::SIGUSR1);

@@ -66,6 +66,28 @@ fn inputs_are_not_overwritten() {
 }
 
 #[test]
+fn every_report_that_cannot_be_written_and_every_trace_that_is_cut_is_named() {
+    let place = Place::new();
+    let calls = r#"(module (import "wasi_snapshot_preview1" "sched_yield" (func $yield (result i32)))
+        (memory (export "memory") 1) (func (export "_start") (drop (call $yield))))"#;
+    fs::write(place.path("app.wat"), calls).unwrap();
+    for directory in ["icount.txt", "hotness.txt", "hotness.json"] {
+        fs::create_dir_all(place.path("out").join(directory)).unwrap();
+    }
+    for trace in ["trace.log", "hostcalls.log"] {
+        symlink("/dev/full", place.path("out").join(trace)).unwrap();
+    }
+    let message = "\
+wasm-jit: monitors: out/icount.txt: Is a directory (os error 21)
+wasm-jit: monitors: out/hotness.txt: Is a directory (os error 21); 1 more file of the report cannot be written either
+wasm-jit: monitors: out/trace.log: lines are lost: No space left on device (os error 28)
+wasm-jit: monitors: out/hostcalls.log: lines are lost: No space left on device (os error 28)";
+    let monitors = "--monitors=icount,trace,imix,hotness,hostcalls{trace}";
+    place.check(&["run", monitors, "--monitor-out", "out", "app.wat"], Some(0), message);
+    assert!(place.path("out/imix.json").exists() && place.path("out/trace.txt").exists());
+}
+
+#[test]
 fn a_trace_to_which_a_recording_writes_is_not_replaced() {
     let place = Place::new();
     let trace = File::open(place.path("app.trace")).unwrap();

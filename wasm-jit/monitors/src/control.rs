@@ -192,13 +192,7 @@ fn answer(session: &Session, others: &Others, line: &str) -> Result<String, Stri
 
 /// Starts one monitor, or a list of them up to the first that cannot be started.
 fn enable(session: &Session, monitors: &str) -> Result<(), Error> {
-    // A list with the name of a file looks like the name of a file.
-    let requests = match monitors.parse() {
-        Ok(one) if !monitors.contains(',') || Path::new(monitors).exists() => vec![one],
-        Ok(_) => Request::list(monitors)?,
-        Err(error) => Request::list(monitors).map_err(|_| error)?,
-    };
-    requests.into_iter().try_for_each(|request| session.enable(request))
+    Request::list(monitors)?.into_iter().try_for_each(|request| session.enable(request))
 }
 
 fn list(session: &Session) -> String {

@@ -54,8 +54,11 @@ pub enum Error {
         /// The problem, as the rest of a sentence.
         reason: &'static str,
     },
-    /// The monitor was already started with other options.
-    #[error("the monitor `{name}` has started with other options: {options}")]
+    /// The monitor is on with other options.
+    #[error(
+        "the monitor `{name}` is on with other options, {options}: `disable {name}` first; the other options \
+         then drop what it has observed"
+    )]
     OtherOptions {
         /// The monitor's name.
         name: String,
@@ -88,6 +91,28 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// Lines that a monitor writes while the program runs are lost.
+    #[error("{}: lines are lost: {source}", path.display())]
+    Lost {
+        /// The path of the file, or `standard error`.
+        path: PathBuf,
+        /// The system's error when a line was first lost.
+        source: io::Error,
+    },
+    /// Several errors, which are independent of each other.
+    #[error("{}", lines(errors))]
+    Several {
+        /// The errors: two at least.
+        errors: Vec<Error>,
+    },
+    /// Several files of a report cannot be written.
+    #[error("{first}; {others} more {} of the report cannot be written either", files(*others))]
+    Files {
+        /// The error of the first file.
+        first: Box<Error>,
+        /// The number of other files.
+        others: usize,
+    },
     /// A file cannot be written.
     #[error("{}: {source}", path.display())]
     Write {
@@ -96,4 +121,31 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
+}
+
+impl Error {
+    /// The error that stands for all of these.
+    pub(crate) fn of(mut errors: Vec<Self>) -> Result<(), Self> {
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            _ => Err(Self::Several { errors }),
+        }
+    }
+
+    /// The independent errors: those in [`Error::Several`], or else this one.
+    pub fn each(&self) -> &[Self] {
+        match self {
+            Self::Several { errors } => errors,
+            error => std::slice::from_ref(error),
+        }
+    }
+}
+
+fn lines(errors: &[Error]) -> String {
+    errors.iter().map(Error::to_string).collect::<Vec<_>>().join("\n")
+}
+
+fn files(count: usize) -> &'static str {
+    if count == 1 { "file" } else { "files" }
 }

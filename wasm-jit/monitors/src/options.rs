@@ -1,6 +1,7 @@
 //! [`Request`]: a monitor's name with options, as on a command line.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 use wildmatch::WildMatch;
@@ -156,11 +157,20 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads a list: `NAME[{options}][,NAME[{options}]]...`.
+    /// Reads a list: `NAME[{options}][,NAME[{options}]]...`. The name of an existing file, without
+    /// options, is no list, even if it has commas; libraries may follow it, each after a plus sign.
     ///
     /// # Errors
     /// [`Error::Syntax`].
     pub fn list(text: &str) -> Result<Vec<Self>, Error> {
+        let file = text.split('+').next().unwrap_or(text);
+        if let Ok(request) = text.parse::<Self>()
+            && text.contains(',')
+            && request.options == Options::default()
+            && Path::new(file).exists()
+        {
+            return Ok(vec![request]);
+        }
         let mut depth = 0;
         let separates = |c: char| {
             match c {
@@ -171,6 +181,26 @@ impl Request {
             c == ',' && depth == 0
         };
         text.split(separates).map(str::parse).collect()
+    }
+
+    /// Whether the name is that of a file, as opposed to a monitor that a session
+    /// [knows](crate::Session::known).
+    pub fn is_file(&self) -> bool {
+        Self::is_file_name(&self.name)
+    }
+
+    pub(crate) fn is_file_name(name: &str) -> bool {
+        name.contains(['.', '/'])
+    }
+}
+
+/// As in a list.
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.options.0.is_empty() {
+            true => write!(f, "{}", self.name),
+            false => write!(f, "{}{}", self.name, self.options),
+        }
     }
 }
 
@@ -187,7 +217,7 @@ impl FromStr for Request {
             !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
         };
         let is_file =
-            |name: &str| name.contains(['.', '/']) && !name.contains(['{', '}', '\n']) && name.trim() == name;
+            |name: &str| Self::is_file_name(name) && !name.contains(['{', '}', '\n']) && name.trim() == name;
         if !is_name(name) && !is_file(name) {
             return Err(wrong());
         }

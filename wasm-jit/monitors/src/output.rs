@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::report::{csv, json, text};
 use crate::{Error, Report};
@@ -56,7 +57,13 @@ impl FromStr for Format {
 
 /// A destination for reports.
 #[derive(Clone, Debug)]
-pub struct Output(Destination);
+pub struct Output {
+    to: Destination,
+    lost: Lost,
+}
+
+/// Errors of streams that were not reported yet.
+type Lost = Arc<Mutex<Vec<Error>>>;
 
 #[derive(Clone, Debug)]
 enum Destination {
@@ -65,19 +72,57 @@ enum Destination {
     Directory(PathBuf),
 }
 
-/// A stream to which a monitor writes while the program runs.
+/// A stream to which a monitor writes while the program runs. When lines are lost, the next
+/// [`Session::write`](crate::Session::write) says so.
 pub type Stream = Box<dyn Write + Send>;
+
+/// The destination of a stream, whose first error is noted.
+struct Noted<W> {
+    to: W,
+    path: PathBuf,
+    /// `None` once there was an error.
+    lost: Option<Lost>,
+}
+
+impl<W: Write> Noted<W> {
+    fn note<R>(&mut self, done: io::Result<R>) -> io::Result<R> {
+        if let Err(error) = &done
+            && error.kind() != io::ErrorKind::Interrupted
+            && let Some(lost) = self.lost.take()
+        {
+            let source = match error.raw_os_error() {
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => error.kind().into(),
+            };
+            let path = self.path.clone();
+            lost.lock().unwrap_or_else(PoisonError::into_inner).push(Error::Lost { path, source });
+        }
+        done
+    }
+}
+
+impl<W: Write> Write for Noted<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let done = self.to.write(bytes);
+        self.note(done)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let done = self.to.flush();
+        self.note(done)
+    }
+}
 
 impl Output {
     /// Writes reports nowhere: the program asks for them itself.
     pub fn none() -> Self {
-        Self(Destination::Nowhere)
+        Self::to(Destination::Nowhere)
     }
 
     /// Writes reports to standard error. Files that belong to reports, such as images, are left
     /// out.
     pub fn standard_error(format: Format) -> Self {
-        Self(Destination::StandardError(format))
+        Self::to(Destination::StandardError(format))
     }
 
     /// Writes reports into a directory, which is created: `NAME.txt`, `NAME.json`, a
@@ -89,53 +134,65 @@ impl Output {
     pub fn directory(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref().to_owned();
         match fs::create_dir_all(&path) {
-            Ok(()) => Ok(Self(Destination::Directory(path))),
+            Ok(()) => Ok(Self::to(Destination::Directory(path))),
             Err(source) => Err(Error::Write { path, source }),
         }
     }
 
+    fn to(to: Destination) -> Self {
+        Self { to, lost: Lost::default() }
+    }
+
     pub(crate) fn stream(&self, name: &str) -> Result<Stream, Error> {
-        match &self.0 {
+        let lost = Some(self.lost.clone());
+        match &self.to {
             Destination::Nowhere => Ok(Box::new(io::sink())),
-            Destination::StandardError(_) => Ok(Box::new(io::stderr())),
+            Destination::StandardError(_) => {
+                Ok(Box::new(Noted { to: io::stderr(), path: STANDARD_ERROR.into(), lost }))
+            }
             Destination::Directory(directory) => {
                 let path = directory.join(name);
                 match File::create(&path) {
-                    Ok(file) => Ok(Box::new(BufWriter::new(file))),
+                    Ok(to) => Ok(Box::new(BufWriter::new(Noted { to, path, lost }))),
                     Err(source) => Err(Error::Write { path, source }),
                 }
             }
         }
     }
 
+    /// The errors of streams since the last call.
+    pub(crate) fn lost(&self) -> Vec<Error> {
+        std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Whether streams go to standard error, where reports are JSON.
     pub(crate) fn is_json_stream(&self) -> bool {
-        matches!(self.0, Destination::StandardError(Format::Json))
+        matches!(self.to, Destination::StandardError(Format::Json))
     }
 
     /// Whether reports are written at all.
     pub(crate) fn is_written(&self) -> bool {
-        !matches!(self.0, Destination::Nowhere)
+        !matches!(self.to, Destination::Nowhere)
     }
 
     /// Whether files of reports are written.
     pub(crate) fn has_files(&self) -> bool {
-        matches!(self.0, Destination::Directory(_))
+        matches!(self.to, Destination::Directory(_))
     }
 
     /// Writes reports. Existing files are replaced.
     ///
     /// # Errors
-    /// [`Error::Write`]: the first that failed; the others are written.
+    /// [`Error::Write`], [`Error::Files`], or [`Error::Several`] about several reports; the others
+    /// are written.
     pub fn write(&self, reports: &[Report]) -> Result<(), Error> {
-        let written: Vec<_> =
-            reports.iter().enumerate().map(|(at, report)| self.write_one(report, at == 0)).collect();
-        written.into_iter().collect()
+        let written = reports.iter().enumerate().map(|(at, report)| self.write_one(report, at == 0));
+        Error::of(written.filter_map(Result::err).collect())
     }
 
     /// Writes a report; in a stream, as the first or a further one.
     pub(crate) fn write_one(&self, report: &Report, is_first: bool) -> Result<(), Error> {
-        match &self.0 {
+        match &self.to {
             Destination::Nowhere => Ok(()),
             Destination::StandardError(format) => to_standard_error(report, *format, is_first),
             Destination::Directory(directory) => to_directory(report, directory),
@@ -143,11 +200,14 @@ impl Output {
     }
 }
 
+/// The name of standard error in messages.
+const STANDARD_ERROR: &str = "standard error";
+
 fn to_standard_error(report: &Report, format: Format, is_first: bool) -> Result<(), Error> {
     let separator = if is_first { "" } else { format.separator() };
     let text = format!("{separator}{}", format.print(std::slice::from_ref(report)));
     let written = io::stderr().lock().write_all(text.as_bytes());
-    written.map_err(|source| Error::Write { path: "standard error".into(), source })
+    written.map_err(|source| Error::Write { path: STANDARD_ERROR.into(), source })
 }
 
 fn to_directory(report: &Report, directory: &Path) -> Result<(), Error> {
@@ -163,8 +223,12 @@ fn to_directory(report: &Report, directory: &Path) -> Result<(), Error> {
     for (file, contents) in report.files() {
         written.push(write(format!("{name}.{file}"), contents));
     }
-    // All reports were tried, whatever happened to any of them.
-    written.into_iter().collect()
+    let mut failed = written.into_iter().filter_map(Result::err);
+    let Some(first) = failed.next() else { return Ok(()) };
+    match failed.count() {
+        0 => Err(first),
+        others => Err(Error::Files { first: Box::new(first), others }),
+    }
 }
 
 /// Writes a temporary file in the same directory, and renames it.

@@ -58,22 +58,33 @@ impl Session {
         &self.known
     }
 
-    /// Starts a monitor, or activates it again. A monitor that is on stays on.
+    /// Starts a monitor, or activates it again. A monitor that is on stays on. One that is off is
+    /// started anew if the options are others than before: its observations are dropped.
     ///
     /// # Errors
-    /// [`Error::Unknown`] and others about the request; [`Error::OtherOptions`] if the monitor was
-    /// started with other options; [`Error::Probe`] and others if its probes cannot be made.
+    /// [`Error::Unknown`] and others about the request; [`Error::OtherOptions`] if the monitor is
+    /// on with other options; [`Error::Probe`] and others if its probes cannot be made. The monitor
+    /// is then as it was.
     pub fn enable(&self, request: Request) -> Result<(), Error> {
         let mut started = self.started();
-        if let Some(known) = started.iter_mut().find(|started| started.name == request.name) {
-            if request.options != known.options {
+        let earlier = started.iter_mut().find(|started| started.name == request.name);
+        match earlier {
+            Some(known) if request.options == known.options => {
+                known.monitor.activate()?;
+                known.is_on = true;
+            }
+            Some(known) if known.is_on => {
                 let options = known.options.to_string();
                 return Err(Error::OtherOptions { name: request.name, options });
             }
-            known.monitor.activate()?;
-            known.is_on = true;
-            return Ok(());
+            Some(known) => *known = self.start(request)?,
+            None => started.push(self.start(request)?),
         }
+        Ok(())
+    }
+
+    /// Starts a monitor, which is then on.
+    fn start(&self, request: Request) -> Result<Started, Error> {
         let Request { name, options } = request;
         let setup = Setup { module: &self.module, options: &options, output: &self.output };
         let monitor = match self.known.iter().find(|known| known.name == name) {
@@ -92,8 +103,7 @@ impl Session {
             },
         };
         monitor.activate()?;
-        started.push(Started { name, options, is_on: true, monitor });
-        Ok(())
+        Ok(Started { name, options, is_on: true, monitor })
     }
 
     /// Deactivates a monitor. It keeps its observations.
@@ -173,19 +183,20 @@ impl Session {
     /// replaced.
     ///
     /// # Errors
-    /// [`Error::Write`]. The remaining reports are written nevertheless.
+    /// [`Error::Write`] and [`Error::Files`], about one report; [`Error::Lost`], once for each
+    /// [stream](Setup::stream) of a monitor; [`Error::Several`]. The remaining reports are written
+    /// nevertheless.
     pub fn write(&self) -> Result<(), Error> {
-        let mut written = Ok(());
+        let mut errors = Vec::new();
         let mut is_first = true;
         if self.output.is_written() {
             self.visit_reports(self.output.has_files(), |report| {
-                let of_report = self.output.write_one(&report, std::mem::take(&mut is_first));
-                if written.is_ok() {
-                    written = of_report;
-                }
+                errors.extend(self.output.write_one(&report, std::mem::take(&mut is_first)).err());
             });
         }
-        written
+        // Reports write what monitors have buffered.
+        errors.extend(self.output.lost());
+        Error::of(errors)
     }
 
     fn unknown(&self, name: String) -> Error {
@@ -195,7 +206,7 @@ impl Session {
 
     /// The error for a monitor that was not started, which may be a file.
     fn not_started(&self, name: &str) -> Error {
-        let may_start = self.known.iter().any(|known| known.name == name) || name.contains(['.', '/']);
+        let may_start = self.known.iter().any(|known| known.name == name) || Request::is_file_name(name);
         let name = name.to_owned();
         if may_start { Error::NotStarted { name } } else { self.unknown(name) }
     }

@@ -105,7 +105,7 @@ pub(super) fn run(mut arguments: Debug) -> Result<ExitCode, Failure> {
         return Err(Failure { code: 2, message: message.to_owned() });
     }
     let requests = arguments.run.monitors.requests()?;
-    if arguments.run.monitors.has_files() {
+    if !requests.files.is_empty() {
         return Err(Failure::new("--monitors: the debugger runs no monitor modules"));
     }
     if arguments.run.replay.is_some() {

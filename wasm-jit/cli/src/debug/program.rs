@@ -6,12 +6,11 @@ use std::sync::Arc;
 
 use wasm_jit::{Error, Module};
 use wasm_jit_debug::{Debugger, Outcome, Repetition};
-use wasm_jit_monitors::Request;
 use wasm_jit_replay::{Event, Reader, Snapshots};
 
 use crate::Failure;
 use crate::execution::{self, Run, Stop};
-use crate::monitors::Monitors;
+use crate::monitors::{Monitors, Requests};
 use crate::program::{self, Program};
 use crate::{replay, replayed};
 
@@ -31,7 +30,7 @@ impl Launcher {
         arguments: Run,
         module: Module,
         debugger: Arc<Debugger>,
-        requests: Vec<Request>,
+        requests: Requests,
     ) -> Result<Self, Failure> {
         let monitors = Monitors::start(&module, &arguments.monitors, requests)?;
         let arguments = Arc::new(arguments);

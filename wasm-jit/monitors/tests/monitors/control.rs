@@ -48,6 +48,10 @@ fn monitors_are_switched_over_a_socket() {
 
     assert_eq!(ask("enable icount{function=leaf},loops,opcodes{rows=3}"), Ok(String::new()));
     assert_eq!([state("icount"), state("loops"), state("opcodes")], ["on"; 3]);
+    let message = ask("enable icount{rows=3}").unwrap_err();
+    let expected = "the monitor `icount` is on with other options, {function=leaf}: `disable icount` first";
+    assert!(message.starts_with(expected), "{message}");
+    assert_eq!(ask("disable icount").and_then(|_| ask("enable icount{rows=3}")), Ok(String::new()));
     // The second is a file, which this session cannot read.
     let message = ask("enable loops,./count.mm").unwrap_err();
     assert!(message.starts_with("there is no monitor `./count.mm`"), "{message}");

@@ -186,7 +186,8 @@ fn mistakes_are_named() {
     assert_eq!(refused("hotness{rows=x}"), "option `rows`: `x` is not a number");
     assert_eq!(
         refused("icount{function=leaf},icount{function=run}"),
-        "the monitor `icount` has started with other options: {function=leaf}"
+        "the monitor `icount` is on with other options, {function=leaf}: `disable icount` first; the other \
+         options then drop what it has observed"
     );
     assert_eq!(
         session.disable("hotness").unwrap_err().to_string(),
@@ -200,6 +201,41 @@ fn mistakes_are_named() {
         let error = Request::list(text).unwrap_err().to_string();
         assert!(error.contains("without spaces") && error.contains("`?` matches any character"), "{error}");
     }
+}
+
+#[test]
+fn a_monitor_that_is_off_starts_anew_with_other_options() {
+    let module = Module::new(&Engine::default(), LOOP).unwrap();
+    let session = Session::new(&module, Output::none());
+    let enable = |request: &str| session.enable(request.parse().unwrap());
+    let run = || {
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap().call(&mut store, 10).unwrap();
+    };
+    let count = || session.report("icount").unwrap().get("instructions").unwrap();
+    enable("loops").unwrap();
+    enable("icount").unwrap();
+    enable("opcodes").unwrap();
+    run();
+    assert_eq!(count(), 132);
+    assert!(matches!(enable("icount{function=leaf}"), Err(Error::OtherOptions { .. })));
+    run();
+    assert_eq!(count(), 264, "it is unchanged");
+    session.disable("icount").unwrap();
+    // Options with a mistake change nothing.
+    assert!(enable("icount{function=none}").is_err() && enable("icount{rows=x}").is_err());
+    assert_eq!(count(), 264);
+    enable("icount{function=leaf}").unwrap();
+    run();
+    assert_eq!(count(), 40);
+    // The order of the reports is the same.
+    let started = ["loops", "icount", "opcodes"].map(|name| (name.to_owned(), true));
+    assert_eq!(session.started_monitors(), started);
+    session.disable("icount").unwrap();
+    enable("icount{function=leaf}").unwrap();
+    run();
+    assert_eq!(count(), 80, "with the same options, it continues");
 }
 
 /// This holds for every monitor.
