@@ -50,7 +50,8 @@ impl Debugger {
     /// if `once`, it is then deleted. Returns its number.
     ///
     /// # Errors
-    /// As [`Code::places`]; [`Error::Probe`].
+    /// As [`Code::places`]; [`Error::Unknown`] if a name in the condition has no meaning at any of
+    /// the locations; [`Error::Probe`].
     pub fn add_breakpoint(
         &self,
         text: &str,
@@ -64,7 +65,8 @@ impl Debugger {
     /// As [`Debugger::add_breakpoint`], at given locations.
     ///
     /// # Errors
-    /// [`Error::Probe`], [`Error::NoInstruction`] if no location can be reached.
+    /// [`Error::Probe`], [`Error::NoInstruction`] if no location can be reached,
+    /// [`Error::Unknown`].
     pub fn add_breakpoint_at(
         &self,
         text: &str,
@@ -73,6 +75,9 @@ impl Debugger {
         once: bool,
     ) -> Result<u32, Error> {
         let shared = &*self.shared;
+        if let Some(condition) = &condition {
+            condition.check(&shared.code, &locations)?;
+        }
         let first = locations.first().map_or(0, |location| shared.code.module_offset(*location));
         let state = &mut *shared.state();
         let mut wanted: Vec<Location> = Vec::new();
@@ -279,10 +284,14 @@ impl Debugger {
     /// value.
     ///
     /// # Errors
-    /// [`Error::NoBreakpoint`].
+    /// [`Error::NoBreakpoint`]; [`Error::Unknown`] if a name in the condition has no meaning at any
+    /// of the locations, or for a watchpoint, anywhere.
     pub fn set_condition(&self, number: u32, condition: Option<Expression>) -> Result<(), Error> {
         let mut state = self.shared.state();
         let breakpoint = state.breakpoints.get_mut(&number).ok_or(Error::NoBreakpoint { number })?;
+        if let Some(condition) = &condition {
+            condition.check(&self.shared.code, &breakpoint.locations)?;
+        }
         breakpoint.condition = condition.map(Arc::new);
         Ok(())
     }

@@ -1,10 +1,35 @@
 //! The meaning of names in a frame.
 
+use wasm_jit::probes::Location;
+
 use crate::Error;
+use crate::code::Code;
+use crate::dwarf::Dwarf;
 use crate::dwarf::variables::Variable;
 use crate::expression::Term;
 use crate::frames::Scope;
 use crate::value::Value;
+
+impl Code {
+    /// Whether a name denotes something at a location, or without one, somewhere.
+    pub(crate) fn knows(&self, name: &str, location: Option<Location>) -> bool {
+        let plain = name.strip_prefix('$');
+        let of_source = |dwarf: &Dwarf| match location {
+            Some(location) => dwarf.variable(self.module_offset(location), name).is_some(),
+            None => dwarf.has_variable(name),
+        };
+        if plain.is_none() && self.dwarf().is_some_and(of_source) {
+            return true;
+        }
+        let name = plain.unwrap_or(name);
+        let is_local = |function: u32| self.local_of_name(function, name).is_some();
+        self.global_of_name(name).is_some()
+            || match location {
+                Some(location) => is_local(location.function),
+                None => self.own_functions().any(is_local),
+            }
+    }
+}
 
 impl Scope<'_, '_> {
     /// The source variables in scope, the innermost first, with their values as text.

@@ -152,6 +152,9 @@ fn variables_of_the_source_are_shown_by_their_names() {
         "print way",
         "print/x way",
         "print way == 5",
+        "print sizeof(struct point) + 100 * sizeof(a.next) + 1000 * sizeof(*a.next) + 100000 * sizeof(int)",
+        "print sizeof(char *) + 10 * sizeof names + 1000 * sizeof(enum way)",
+        "print way == 4 ? 1 : n ? first : second",
         "info threads",
         "break points.c:19 if way == 0",
         "info locals all",
@@ -169,6 +172,9 @@ fn variables_of_the_source_are_shown_by_their_names() {
         [answer("print way"), answer("print/x way"), answer("print way == 5")],
         ["RIGHT\n", "0x5\n", "1\n"]
     );
+    assert_eq!(answer("print way == 4 ? 1 : n ? first : second"), "9\n");
+    assert!(text.contains("sizeof(int)\n412412\n"), "{text}");
+    assert!(text.contains("sizeof(enum way)\n4084\n"), "{text}");
     let threads = answer("info threads");
     assert!(threads.starts_with("* 1   0x") && threads.ends_with(" run at points.c:19\n"), "{threads}");
     let all = answer("info locals all");
@@ -195,6 +201,23 @@ fn values_are_changed_and_the_program_runs_again() {
     assert!(text.contains("(wasm-jit) continue\n129\nThe program has ended"), "{text}");
     assert!(text.contains("(wasm-jit) run\n21\nThe program has ended"), "{text}");
     assert!(text.ends_with("no breakpoints\n"), "{text}");
+}
+
+#[test]
+fn conditions_with_unknown_names_are_refused() {
+    let place = Place::new();
+    place.points();
+    for (commands, name) in [
+        (&["break points.c:8 if i == 1 && summ > 2"][..], "summ"),
+        // In scope in another function.
+        (&["tbreak points.c:8 if way == 5"], "way"),
+        (&["break add", "condition 1 sizeof(struct pint) == 4"], "struct pint"),
+        (&["watch total if totl > 3", "info breakpoints"], "totl"),
+    ] {
+        let text = place.session(commands, &["--invoke", "main", "points.wasm", "2"]);
+        let last = text.lines().last().unwrap();
+        assert!(last.contains(": there is no ") && last.ends_with(&format!("`{name}`")), "{text}");
+    }
 }
 
 /// Values are written as they are shown.

@@ -4,6 +4,7 @@
 //! contents. Here, all offsets are in the module. Data that cannot be read is treated as absent.
 
 mod lines;
+mod types;
 pub(crate) mod variables;
 
 use std::collections::HashMap;

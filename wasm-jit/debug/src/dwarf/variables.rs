@@ -139,6 +139,21 @@ impl Dwarf {
         })
     }
 
+    /// Whether any function has a variable or parameter with this name.
+    pub(crate) fn has_variable(&self, name: &str) -> bool {
+        (0..self.parsed.0.len()).any(|unit| {
+            let mut entries = self.parsed.0[unit].entries();
+            while let Ok(Some(entry)) = entries.next_dfs() {
+                let is_variable =
+                    matches!(entry.tag(), gimli::DW_TAG_variable | gimli::DW_TAG_formal_parameter);
+                if is_variable && self.name(unit, entry).as_deref() == Some(name) {
+                    return true;
+                }
+            }
+            false
+        })
+    }
+
     /// Whether the location of a variable is only an address.
     fn is_static(&self, variable: &Variable) -> bool {
         let Some(AttributeValue::Exprloc(expression)) = &variable.location else { return false };
@@ -256,7 +271,7 @@ impl Dwarf {
         }
     }
 
-    fn name(&self, unit: usize, entry: &Entry) -> Option<String> {
+    pub(super) fn name(&self, unit: usize, entry: &Entry) -> Option<String> {
         let (unit, value) = self.attribute(unit, entry, gimli::DW_AT_name)?;
         let name = self.units.attr_string(&self.parsed.0[unit], value).ok()?;
         Some(name.to_string_lossy().ok()?.into_owned())
@@ -284,6 +299,11 @@ impl Dwarf {
             }
         }
         None
+    }
+
+    /// The size of the type that an entry defines.
+    pub(super) fn size_of_entry(&self, unit: usize, entry: &Entry) -> u64 {
+        self.size_of(Type { unit, entry: Some(entry.offset()) })
     }
 
     fn size_of(&self, ty: Type) -> u64 {
@@ -575,6 +595,14 @@ impl Object {
             At::Bits(bits) => bits,
         };
         Ok(if size == 8 { bits } else { bits & ((1 << (8 * size)) - 1) })
+    }
+
+    /// The size of the object in bytes.
+    pub(crate) fn size(&self, scope: &Scope<'_, '_>) -> Result<u64, Error> {
+        match Self::dwarf(scope)?.size_of(self.ty) {
+            0 => Err(Error::Value("the size is not known".to_owned())),
+            size => Ok(size),
+        }
     }
 
     /// The value of the object.

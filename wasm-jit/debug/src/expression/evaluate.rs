@@ -79,7 +79,7 @@ pub(crate) enum Term {
 }
 
 impl Term {
-    fn value(self, scope: &mut Scope<'_, '_>) -> Result<Value, Error> {
+    pub(super) fn value(self, scope: &mut Scope<'_, '_>) -> Result<Value, Error> {
         match self {
             Self::Value(value) => Ok(value),
             Self::Object(object) => object.value(scope),
@@ -149,7 +149,7 @@ impl Node {
         }
     }
 
-    fn evaluate(&self, scope: &mut Scope<'_, '_>) -> Result<Term, Error> {
+    pub(super) fn evaluate(&self, scope: &mut Scope<'_, '_>) -> Result<Term, Error> {
         let value = match self {
             Self::Integer(value) => integer(*value)?,
             Self::Float(value) => Value::F64(value.to_bits()),
@@ -160,10 +160,8 @@ impl Node {
             Self::Special(Special::Depth) => Value::Unsigned(scope.depth()? as u64),
             Self::Special(Special::Function) => Value::Unsigned(scope.location().function.into()),
             Self::Vector(bits) => Value::V128(*bits),
-            Self::Name(name) => match (scope.named(name), name.as_str()) {
-                // As values are shown; variables may have these names.
-                (Err(Error::Unknown { .. }), "NaN" | "nan") => Value::F64(f64::NAN.to_bits()),
-                (Err(Error::Unknown { .. }), "inf") => Value::F64(f64::INFINITY.to_bits()),
+            Self::Name(name) => match (scope.named(name), constant(name)) {
+                (Err(Error::Unknown { .. }), Some(value)) => value,
                 (term, _) => return term,
             },
             Self::Load(load, memory, at) => {
@@ -192,6 +190,12 @@ impl Node {
                 let result = if decides { is_true } else { of[1].evaluate(scope)?.value(scope)?.is_true() };
                 Value::I32(result.into())
             }
+            Self::Choice(of) => {
+                let [condition, then, otherwise] = &**of;
+                let is_true = condition.evaluate(scope)?.value(scope)?.is_true();
+                return if is_true { then } else { otherwise }.evaluate(scope);
+            }
+            Self::SizeOf(of) => Value::Unsigned(of.evaluate(scope)?),
             Self::Binary(operator, of) => {
                 let [left, right] = &**of;
                 let left = left.evaluate(scope)?.value(scope)?;
@@ -199,6 +203,15 @@ impl Node {
             }
         };
         Ok(Term::Value(value))
+    }
+}
+
+/// A float by its name, as it is shown; variables may have these names.
+pub(super) fn constant(name: &str) -> Option<Value> {
+    match name {
+        "NaN" | "nan" => Some(Value::F64(f64::NAN.to_bits())),
+        "inf" => Some(Value::F64(f64::INFINITY.to_bits())),
+        _ => None,
     }
 }
 

@@ -9,14 +9,18 @@
 //! | `i32[A]`, also `i64` `f32` `f64` `u8` `s8` `u16` `s16` `u32` | the contents of memory 0 at the address |
 //! | `i32[1:A]` | the contents of memory 1 |
 //! | `v.member`, `p->member`, `*p`, `a[1]`, `&v` | for variables of the source |
-//! | `- ! ~ * / % + - << >> < <= > >= == != & ^ \| && \|\|` | as in C |
+//! | `- ! ~ * / % + - << >> < <= > >= == != & ^ \| && \|\|`, `a ? b : c` | as in C |
+//! | `sizeof(T)`, `sizeof(v)`, `sizeof v` | the size in bytes of a type of the source, `i32` etc., or of the value of an expression |
 //!
 //! Integers have 128 bits during the computation. A division by zero is an error.
 
+mod check;
 mod evaluate;
 mod parse;
+mod size;
 
 pub(crate) use evaluate::Term;
+use size::Sized;
 
 use crate::Error;
 
@@ -55,6 +59,7 @@ impl Expression {
         self.node.any(&|node| match node {
             Node::Integer(_) | Node::Float(_) | Node::Vector(_) => false,
             Node::Unary(..) | Node::Binary(..) | Node::Member(..) | Node::Index(_) => false,
+            Node::Choice(_) | Node::SizeOf(_) => false,
             Node::Local(_) | Node::Operand(_) | Node::Global(_) => true,
             Node::Special(_) | Node::Name(_) | Node::Load(..) => true,
         })
@@ -156,16 +161,25 @@ pub(crate) enum Node {
     Binary(Binary, Box<[Node; 2]>),
     Member(Box<Node>, String),
     Index(Box<[Node; 2]>),
+    /// The second one if the first one is true, else the third one.
+    Choice(Box<[Node; 3]>),
+    SizeOf(Box<Sized>),
 }
 
 impl Node {
     /// Whether the expression, or a part of it, satisfies a condition.
     fn any(&self, test: &impl Fn(&Self) -> bool) -> bool {
-        test(self)
-            || match self {
-                Self::Load(_, _, of) | Self::Unary(_, of) | Self::Member(of, _) => of.any(test),
-                Self::Binary(_, of) | Self::Index(of) => of.iter().any(|of| of.any(test)),
-                _ => false,
-            }
+        test(self) || self.parts().iter().any(|of| of.any(test))
+    }
+
+    /// The expressions of which it consists.
+    fn parts(&self) -> &[Self] {
+        match self {
+            Self::Load(_, _, of) | Self::Unary(_, of) | Self::Member(of, _) => std::slice::from_ref(of),
+            Self::Binary(_, of) | Self::Index(of) => &**of,
+            Self::Choice(of) => &**of,
+            Self::SizeOf(of) => of.of.as_slice(),
+            _ => &[],
+        }
     }
 }

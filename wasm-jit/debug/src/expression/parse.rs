@@ -1,5 +1,6 @@
 //! Parses expressions: recursive descent, by precedence.
 
+use super::size::{Sized, TypeName};
 use super::{Binary, Load, Node, Special, Unary};
 use crate::Error;
 
@@ -27,9 +28,9 @@ const LEVELS: [&[(&str, Binary)]; 10] = [
 ];
 
 /// Operators, longer ones first.
-const TOKENS: [&str; 28] = [
+const TOKENS: [&str; 29] = [
     "||", "&&", "==", "!=", "<=", ">=", "<<", ">>", "->", "|", "^", "&", "<", ">", "+", "-", "*", "/", "%",
-    "!", "~", "(", ")", "[", "]", ".", ",", ":",
+    "!", "~", "(", ")", "[", "]", ".", ",", ":", "?",
 ];
 
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +45,7 @@ enum Token {
 
 pub(super) fn parse(text: &str) -> Result<Node, Error> {
     let mut parser = Parser { text, tokens: tokens(text)?, at: 0, depth: 0, operators: 0 };
-    let node = parser.binary(0)?;
+    let node = parser.choice()?;
     match parser.peek() {
         Token::End => Ok(node),
         _ => Err(parser.expected("an operator, or the end")),
@@ -139,6 +140,20 @@ impl Parser<'_> {
         if self.operators > MAX_OPERATORS { Err(self.expected("fewer operators")) } else { Ok(()) }
     }
 
+    fn choice(&mut self) -> Result<Node, Error> {
+        let condition = self.binary(0)?;
+        if !self.take("?") {
+            return Ok(condition);
+        }
+        self.operator()?;
+        let then = self.nested(Self::choice)?;
+        if !self.take(":") {
+            return Err(self.expected("`:`"));
+        }
+        let otherwise = self.nested(Self::choice)?;
+        Ok(Node::Choice(Box::new([condition, then, otherwise])))
+    }
+
     fn binary(&mut self, level: usize) -> Result<Node, Error> {
         let Some(operators) = LEVELS.get(level) else { return self.unary() };
         let mut left = self.binary(level + 1)?;
@@ -164,8 +179,47 @@ impl Parser<'_> {
                 let of = self.nested(Self::unary)?;
                 Ok(Node::Unary(operator, Box::new(of)))
             }
+            None if matches!(self.peek(), Token::Name(name) if name == "sizeof") => {
+                self.next();
+                self.nested(Self::size_of)
+            }
             None => self.postfix(),
         }
+    }
+
+    /// The operand of `sizeof`.
+    fn size_of(&mut self) -> Result<Node, Error> {
+        let sized = |of, ty| Ok(Node::SizeOf(Box::new(Sized { of, ty })));
+        if !self.take("(") {
+            return sized(Some(self.unary()?), None);
+        }
+        let start = self.at;
+        let ty = self.type_name();
+        let after_type = std::mem::replace(&mut self.at, start);
+        let of = self.choice();
+        match of {
+            Ok(of) if self.take(")") => sized(Some(of), ty),
+            Ok(_) | Err(_) if ty.is_some() => {
+                self.at = after_type;
+                sized(None, ty)
+            }
+            of => of.and_then(|_| Err(self.expected("`)`"))),
+        }
+    }
+
+    /// The name of a type and a closing parenthesis, if this is what follows.
+    fn type_name(&mut self) -> Option<TypeName> {
+        let mut words = Vec::new();
+        while let Token::Name(word) = self.peek().clone() {
+            self.next();
+            words.push(word);
+        }
+        let mut is_pointer = false;
+        while self.take("*") {
+            is_pointer = true;
+        }
+        let is_type = !words.is_empty() && self.take(")");
+        is_type.then(|| TypeName { name: words.join(" "), is_pointer })
     }
 
     fn nested(&mut self, read: impl FnOnce(&mut Self) -> Result<Node, Error>) -> Result<Node, Error> {
@@ -195,7 +249,7 @@ impl Parser<'_> {
                 self.operator()?;
                 let load = if let Node::Name(name) = &node { Load::of(name) } else { None };
                 let memory = if load.is_some() { self.memory()? } else { None };
-                let index = self.nested(|parser| parser.binary(0))?;
+                let index = self.nested(Self::choice)?;
                 if !self.take("]") {
                     return Err(self.expected("`]`"));
                 }
@@ -221,7 +275,7 @@ impl Parser<'_> {
 
     fn primary(&mut self) -> Result<Node, Error> {
         if self.take("(") {
-            let node = self.nested(|parser| parser.binary(0))?;
+            let node = self.nested(Self::choice)?;
             return if self.take(")") { Ok(node) } else { Err(self.expected("`)`")) };
         }
         match self.next() {

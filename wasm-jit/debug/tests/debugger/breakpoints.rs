@@ -57,6 +57,35 @@ fn conditions_are_evaluated_in_the_frame() {
 }
 
 #[test]
+fn conditions_with_unknown_names_are_refused() {
+    let debugged = Debugged::new(COUNTS);
+    let debugger = &debugged.debugger;
+    let unknown = |error: Error| {
+        let Error::Unknown { name, .. } = error else { panic!("{error}") };
+        name
+    };
+    for (text, name) in [
+        ("$by == 1 && $nothing > 2", "$nothing"),
+        ("i32[nothing]", "nothing"),
+        ("1 ? 2 : $nothing", "$nothing"),
+        ("sizeof(struct nothing) == 4", "struct nothing"),
+        // A local of another function.
+        ("$n == 1", "$n"),
+    ] {
+        let error = debugger.add_breakpoint("add", condition(text), false).unwrap_err();
+        assert_eq!(unknown(error), name);
+    }
+    assert!(debugger.breakpoints().is_empty());
+    let number = debugger.add_breakpoint("add", condition("$by == nan || $by"), false).unwrap();
+    assert_eq!(unknown(debugger.set_condition(number, condition("$bye")).unwrap_err()), "$bye");
+    assert_eq!(debugger.breakpoints()[0].condition.as_ref().unwrap().text(), "$by == nan || $by");
+    // The frame in which a watchpoint's condition is evaluated may be that of any function.
+    let number = debugger.add_watch(Expression::parse("i32[16]").unwrap(), 0).unwrap();
+    assert_eq!(unknown(debugger.set_condition(number, condition("$bye")).unwrap_err()), "$bye");
+    debugger.set_condition(number, condition("$n > $by")).unwrap();
+}
+
+#[test]
 fn a_condition_without_a_value_stops_and_says_why() {
     let mut debugged = Debugged::new(COUNTS);
     debugged.debugger.add_breakpoint("add", condition("1 / ($by - 4)"), false).unwrap();

@@ -73,6 +73,15 @@ fn expressions_have_the_values_of_c() {
     check("$depth", "1");
     check("$function", "0");
     check("i32[65532]", "0");
+    check("1 ? 2 : 3", "2");
+    check("$a == 5 ? 1 : $a == 6 ? 2 : 3", "2");
+    check("0 ? 1 / 0 : i32[0:1 ? 100 : 128]", "98559");
+    check("(1 ? 0 : 1) || 0 ? 7 : 8 + 1", "9");
+    check("sizeof(i32) + sizeof(f64) + sizeof(u8) + sizeof(v128)", "29");
+    check("sizeof $g + sizeof($f) + sizeof(i64[100])", "20");
+    check("sizeof(none)", "<there is no variable, local or global `none`>");
+    check("sizeof(struct none)", "<there is no type `struct none`>");
+    check("sizeof(long long int *)", "<there is no type `long long int`>");
     // Expressions without a value.
     check("i32[65533]", "<4 at 65533 is out of the bounds of a memory of size 65536>");
     check("i32[-4]", "<4 at 4294967292 is out of the bounds of a memory of size 65536>");
@@ -112,6 +121,13 @@ fn what_is_no_expression_is_refused() {
         "1.2.3",
         "a.",
         "a->",
+        "1 ? 2",
+        "1 ? : 2",
+        "1 : 2",
+        "sizeof",
+        "sizeof(",
+        "sizeof()",
+        "sizeof(1 2)",
         "@",
         "99999999999999999999999999999999999999999x",
     ] {

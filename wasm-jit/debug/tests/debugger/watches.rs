@@ -127,7 +127,7 @@ fn conditions_of_watchpoints_are_evaluated_where_the_expression_is() {
     assert_eq!(debugged.finish().text, "42");
     let (debugged, _) = Debugged::begin(STORES, "main", &[]);
     let number = watch(&debugged, "i32[32]", 0);
-    debugged.debugger.set_condition(number, condition("$nothing")).unwrap();
+    debugged.debugger.set_condition(number, condition("1 / 0")).unwrap();
     let stop = debugged.go(Resume::Continue);
     assert!(matches!(&stop.reasons[..], [Reason::Watch { problem: Some(_), .. }]), "{stop:?}");
 }

@@ -49,7 +49,11 @@ impl Session {
         let text = expression.text().to_owned();
         let number = self.debugger.add_watch(expression, self.level).map_err(message)?;
         if condition.is_some() {
-            self.debugger.set_condition(number, condition).map_err(message)?;
+            let set = self.debugger.set_condition(number, condition);
+            if let Err(error) = set {
+                self.debugger.delete(number).map_err(message)?;
+                return Err(message(error));
+            }
         }
         let unwatched = show::unwatched(self.debugger.code(), self.debugger.unwatched().as_ref());
         say(format!("Watchpoint {number}: {text}\n{unwatched}"))

@@ -247,8 +247,8 @@ const EXPRESSIONS: &str = "\
 Values: 1, 0xff, 1.5, 'a'; $local0, $stack0 (an operand, counted from the top), $global0;
   $pc, $depth, $function; variables of the source; $name of a local or global in the name section;
   memory by type and address: i32[1024], also i64 f32 f64 u8 s8 u16 s16 u32; memory 1: i32[1:1024]
-Operators as in C: - ! ~ * / % + << >> < <= > >= == != & ^ | && ||, and for variables of the source
-  v.member, p->member, *p, a[1], &v
+Operators as in C: - ! ~ * / % + << >> < <= > >= == != & ^ | && ||, a ? b : c, sizeof(type),
+  sizeof(expression), and for variables of the source v.member, p->member, *p, a[1], &v
 ";
 
 /// A session: the program and the selected frame.

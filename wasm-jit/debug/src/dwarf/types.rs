@@ -1,0 +1,78 @@
+//! Types by their names.
+
+use super::Dwarf;
+
+impl Dwarf {
+    /// The size in bytes of a type with this name, as in C: `struct point`, `unsigned long`. `None`
+    /// if the program has no such type, or its size is not known.
+    pub(crate) fn size_of_name(&self, name: &str) -> Option<u64> {
+        let name = canonical(name);
+        (0..self.parsed.0.len()).find_map(|unit| {
+            let mut entries = self.parsed.0[unit].entries();
+            while let Ok(Some(entry)) = entries.next_dfs() {
+                let is_type = matches!(
+                    entry.tag(),
+                    gimli::DW_TAG_base_type
+                        | gimli::DW_TAG_typedef
+                        | gimli::DW_TAG_structure_type
+                        | gimli::DW_TAG_class_type
+                        | gimli::DW_TAG_union_type
+                        | gimli::DW_TAG_enumeration_type
+                );
+                if is_type && self.name(unit, entry).as_deref() == Some(&name) {
+                    // Declarations have no size.
+                    let size = self.size_of_entry(unit, entry);
+                    if size > 0 {
+                        return Some(size);
+                    }
+                }
+            }
+            None
+        })
+    }
+}
+
+/// The name of a type in DWARF: without qualifiers, and for integers, the words that clang uses, in
+/// their order.
+fn canonical(name: &str) -> String {
+    let ignored = ["const", "volatile", "struct", "union", "enum", "class"];
+    let words: Vec<&str> = name.split_whitespace().filter(|word| !ignored.contains(word)).collect();
+    let count = |word: &str| words.iter().filter(|of| **of == word).count();
+    let integer = ["unsigned", "signed", "long", "short", "int", "char"];
+    if words.is_empty() || !words.iter().all(|word| integer.contains(word)) {
+        return words.join(" ");
+    }
+    let size = match (count("long"), count("short"), count("char")) {
+        (0, 0, 0) => "int",
+        (1, ..) => "long",
+        (0, 1.., _) => "short",
+        (0, 0, _) => "char",
+        (2.., ..) => "long long",
+    };
+    match (count("unsigned") > 0, count("signed") > 0) {
+        (true, _) => format!("unsigned {size}"),
+        (false, true) if size == "char" => "signed char".to_owned(),
+        _ => size.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_have_one_name() {
+        for (name, expected) in [
+            ("unsigned", "unsigned int"),
+            ("long unsigned int", "unsigned long"),
+            ("long long", "long long"),
+            ("signed char", "signed char"),
+            ("short int", "short"),
+            ("const char", "char"),
+            ("struct point", "point"),
+            ("size_t", "size_t"),
+        ] {
+            assert_eq!(canonical(name), expected);
+        }
+    }
+}

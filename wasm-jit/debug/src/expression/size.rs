@@ -1,0 +1,77 @@
+//! `sizeof`.
+
+use super::evaluate::Term;
+use super::{Load, Node};
+use crate::Error;
+use crate::code::Code;
+use crate::frames::Scope;
+use crate::value::Value;
+
+/// The operand of `sizeof`, which may be an expression, a type, or a name that is either.
+#[derive(Clone, Debug)]
+pub(crate) struct Sized {
+    pub of: Option<Node>,
+    pub ty: Option<TypeName>,
+}
+
+/// The name of a type.
+#[derive(Clone, Debug)]
+pub(crate) struct TypeName {
+    pub name: String,
+    /// Whether it is the type of pointers to this one.
+    pub is_pointer: bool,
+}
+
+impl Sized {
+    /// The size in bytes. As in C, a variable hides a type of its name.
+    pub(crate) fn evaluate(&self, scope: &mut Scope<'_, '_>) -> Result<u64, Error> {
+        let of = match &self.of {
+            Some(of) => of.size(scope),
+            None => Err(self.unknown()),
+        };
+        match of {
+            Err(Error::Unknown { .. }) => {
+                let ty = self.ty.as_ref().and_then(|ty| ty.size(scope.code()));
+                ty.map_or_else(|| Err(of.err().unwrap_or_else(|| self.unknown())), Ok)
+            }
+            of => of,
+        }
+    }
+
+    /// The error if the operand is a type that is not known.
+    pub(super) fn unknown(&self) -> Error {
+        let name = self.ty.as_ref().map(|ty| ty.name.clone()).unwrap_or_default();
+        Error::Unknown { what: "type", name }
+    }
+}
+
+impl TypeName {
+    /// The size in bytes; `None` if the program has no such type.
+    pub(super) fn size(&self, code: &Code) -> Option<u64> {
+        let name = self.name.as_str();
+        let of_source = code.dwarf().and_then(|dwarf| dwarf.size_of_name(name));
+        let size = of_source.or_else(|| match name {
+            "v128" => Some(16),
+            _ => Load::of(name).map(|load| load.size() as u64),
+        })?;
+        Some(if self.is_pointer { 4 } else { size })
+    }
+}
+
+impl Node {
+    fn size(&self, scope: &mut Scope<'_, '_>) -> Result<u64, Error> {
+        if let Self::Load(load, ..) = self {
+            return Ok(load.size() as u64);
+        }
+        let value = match self.evaluate(scope)? {
+            Term::Object(object) => return object.size(scope),
+            term => term.value(scope)?,
+        };
+        match value {
+            Value::I32(_) | Value::F32(_) => Ok(4),
+            Value::I64(_) | Value::F64(_) => Ok(8),
+            Value::V128(_) => Ok(16),
+            value => Err(Error::Value(format!("the type of {value} has no size"))),
+        }
+    }
+}
