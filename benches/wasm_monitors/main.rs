@@ -174,7 +174,7 @@ fn main() {
         Some(list) => {
             let requests = Request::list(list).expect("a list of monitors");
             // They are there until the end of the process, as the others.
-            requests.iter().map(|request| &*text(request).leak()).collect()
+            requests.iter().map(|request| &*request.to_string().leak()).collect()
         }
     };
     let mut variants = vec![(Variant::Original, "original")];
@@ -231,14 +231,6 @@ fn measure(
         }
     }
     loaded
-}
-
-/// A request as it was typed.
-fn text(request: &Request) -> String {
-    if request.options == Default::default() {
-        return request.name.clone();
-    }
-    format!("{}{}", request.name, request.options)
 }
 
 fn ratios(measured: &[(Kernel, Vec<Loaded>)], variants: &[(Variant, &'static str)]) -> Table {

@@ -63,6 +63,7 @@ impl Heat {
         self.add_lines(memory, first, last);
     }
 
+    #[cold]
     fn add_lines(&mut self, memory: u32, first: u64, last: u64) {
         if last >= END || last - first >= MAX_ACCESS {
             // The access traps, or the program is very large.
