@@ -164,6 +164,9 @@ pub fn lasting_metadata(id: ProbeId) -> Option<ProbeMetadata<'static>> {
 /// thread, and for every probe that is discovered later, on the thread that discovers it. A
 /// callback may activate and deactivate probes; it must not register callbacks.
 ///
+/// If a callback panics, so does the function that has discovered the probe; callbacks that were
+/// registered later are not called for this probe.
+///
 /// Blocks while another thread discovers probes.
 ///
 /// # Errors

@@ -72,6 +72,25 @@ fn metadata_have_the_address_in_the_most_recent_version() {
 }
 
 #[test]
+fn a_callback_that_panics_does_not_disturb_later_ids() {
+    static PANICS: AtomicBool = AtomicBool::new(true);
+    fastinst::register_callback(|probe| {
+        if probe.object_path == c"panics" && PANICS.swap(false, Ordering::Relaxed) {
+            panic!("the callback fails");
+        }
+    })
+    .unwrap();
+    let module = module(&engine(ProbeSites::None), "panics");
+    let offsets = offsets(&module);
+    let ask = |place: usize| module.probe_id(at(offsets[place])).unwrap();
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ask(4))).unwrap_err();
+    let (id, other) = (ask(4), ask(6));
+    assert_ne!(id, other);
+    assert_eq!(ask(4), id);
+    assert!(fastinst::with_metadata(id, |probe| probe.module_place).unwrap().is_some());
+}
+
+#[test]
 fn a_place_is_a_probe_of_fastinst() {
     type Found = (ProbeId, ProbeKind, String, Option<ModulePlace>);
     static FOUND: Mutex<Vec<Found>> = Mutex::new(Vec::new());

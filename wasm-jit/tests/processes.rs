@@ -3,15 +3,16 @@
 //! The only test of its process: a child of a process with other active threads could find a lock
 //! that is never released.
 
+use std::io::{Read as _, Write as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use wasm_jit::probes::{
     Bound, Callback, GlobalProbe, Kind, Location, NativeFn, Place, Probe, ProbeError, ProbeSpec, activate_all,
 };
-use wasm_jit::{Config, Engine, Error, Instance, InterruptHandle, Module, Store, Trap, TypedFunc};
+use wasm_jit::{Config, Engine, Error, Instance, InterruptHandle, Linker, Module, Store, Trap, TypedFunc};
 
 const PROGRAM: &str = r#"(module
     (memory 4096)
@@ -280,6 +281,50 @@ fn stub_memory_is_limited() {
     instance.get_typed_func::<(), ()>(&mut store, "f").unwrap().call(&mut store, ()).unwrap();
 }
 
+/// The way in which a child ends that executes a loop while its parent switches on a probe there.
+fn end_of_a_child_whose_code_its_parent_changes() -> End {
+    let text = "(module (import \"h\" \"tick\" (func $tick))
+        (func (export \"endless\") (loop $again (call $tick) (br $again))))";
+    let engine = Engine::default();
+    let module = Module::new(&engine, text).unwrap();
+    let (mut announced, announces) = std::io::pipe().unwrap();
+    let ticks = AtomicU32::new(0);
+    let tick = move || {
+        if ticks.fetch_add(1, Ordering::Relaxed) == 0 {
+            (&announces).write_all(&[1]).unwrap();
+        }
+    };
+    let mut linker = Linker::new(&engine);
+    linker.func_wrap("h", "tick", tick).unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = linker.instantiate(&mut store, &module).unwrap();
+    let endless = instance.get_typed_func::<(), ()>(&mut store, "endless").unwrap();
+    let body = module.function(1).unwrap().body().unwrap();
+    let call = body.instructions().nth(1).unwrap().offset() - body.range().start;
+    let location = Location { function: 1, place: Place::Instruction { offset: call as u32 } };
+    let probe = module.probe(ProbeSpec { location, kind: Kind::Count }).unwrap();
+    probe.activate().unwrap();
+    probe.deactivate().unwrap();
+    // SAFETY: this process has no other active thread. The child is killed if it hangs.
+    match unsafe { libc::fork() } {
+        0 => {
+            // SAFETY: kills this process later.
+            unsafe { libc::alarm(20) };
+            let _ = endless.call(&mut store, ());
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(1) }
+        }
+        child => {
+            announced.read_exact(&mut [0]).unwrap();
+            probe.activate().unwrap();
+            let mut status = 0;
+            // SAFETY: the child is ours.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            if libc::WIFSIGNALED(status) { Signal(libc::WTERMSIG(status)) } else { Exit(status) }
+        }
+    }
+}
+
 #[test]
 fn signals_and_forks() {
     let mut wrong = Vec::new();
@@ -353,6 +398,9 @@ fn signals_and_forks() {
         is_right && unsafe { wordpatch::text::unshare() }.is_ok() && is_refused(run("second"))
     });
     assert_eq!(run("second").unwrap(), 2, "in the parent");
+
+    // A change by the parent that the child has no data for ends the child.
+    assert_eq!(end_of_a_child_whose_code_its_parent_changes(), Signal(libc::SIGILL));
 
     // A child may be in a stub, so the parent does not use it again.
     let (closures, removed) = removed_probes();

@@ -58,7 +58,7 @@ pub fn after<'a>(
         sites.push((site.function, site.offset));
     });
     let records = Records::new();
-    let (began, period) = (records.clone(), records.period());
+    let (began, period, watch) = (records.clone(), records.period(), records.watch(of.module));
     let (places, before): (Vec<_>, Vec<_>) = followers.into_iter().unzip();
     let sites: Arc<[(u32, u32)]> = sites.into();
     let completes = callback(move |number, instance, values| {
@@ -77,5 +77,5 @@ pub fn after<'a>(
     for (number, place) in specs.into_iter().enumerate() {
         probes.add(place, &begins, number, &[Bound::Frame]);
     }
-    Hook::with_period(probes.make(of)?, period, None)
+    Hook::with_period(probes.make(of)?, period, Some(watch))
 }

@@ -93,8 +93,8 @@ pub fn memory<'a>(
     let mut found = Found::default();
     each_site(of.module, filter, |site, flow, index| found.add(site, flow, index));
     let records = Records::new();
-    let period = records.period();
-    Hook::with_period(probes(found, records, hook).make(of)?, period, None)
+    let (period, watch) = (records.period(), records.watch(of.module));
+    Hook::with_period(probes(found, records, hook).make(of)?, period, Some(watch))
 }
 
 /// Accesses to observe.
@@ -141,7 +141,10 @@ fn probes(found: Found, records: Records, hook: impl Fn(&Access) + Send + Sync +
     let begins = callback(move |number, _, values| began.begin(values[0], number, values[1]));
     let known = sites.clone();
     let stores = callback(move |number, instance, values| match known[number].2 {
-        Known { form: Form::Bulk { .. }, .. } => event(number, instance, values[0], values[1], &values[2..]),
+        Known { form: Form::Bulk { value, .. }, .. } => {
+            let byte = value.map(|_| values[2] & 0xff);
+            event(number, instance, values[0], values[1], byte.as_slice());
+        }
         Known { size, form: Form::Stored { is_vector: false }, .. } => {
             event(number, instance, values[0], size, &[values[1] & (u64::MAX >> (64 - 8 * size))])
         }
@@ -192,7 +195,8 @@ pub struct AccessInfo {
     /// Whether the [value](Access::value) is the result of the instruction, which probes at the
     /// next instruction find.
     pub has_result: bool,
-    /// The value, if the access has one; for a store, its low bytes, as many as are accessed.
+    /// The value, if the access has one; for a store, its low bytes, as many as are accessed; for
+    /// `memory.fill`, its lowest byte.
     pub value: Option<Bound>,
 }
 

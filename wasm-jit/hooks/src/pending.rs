@@ -5,14 +5,19 @@
 //! which one control took: the probe at the first instruction makes a record here, and the probe at
 //! the next one takes it.
 //!
-//! An instruction that traps or throws leaves its record behind. It is removed by the next record
-//! of this frame, or of an outer frame: deeper frames have ended by then. On stacks of coroutines,
-//! which lie elsewhere, a record may be removed before its instruction has completed; its event is
-//! then lost.
+//! An instruction that throws, and whose exception the frame catches, leaves its record behind. It
+//! is removed by the next record of this frame, or of an outer frame: deeper frames have ended by
+//! then. On stacks of coroutines, which lie elsewhere, a record may be removed before its
+//! instruction has completed; its event is then lost. A frame that is left by a trap, an exception
+//! or an interrupt has no records any more: the next frame may have the same number.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use wasm_jit::Module;
+use wasm_jit::probes::UnwoundWatch;
 
 use crate::hook::Period;
 
@@ -20,6 +25,7 @@ use crate::hook::Period;
 #[derive(Clone, Debug)]
 pub(crate) struct Records {
     number: u64,
+    alive: Arc<()>,
     period: Period,
 }
 
@@ -33,14 +39,15 @@ struct Record {
 }
 
 thread_local! {
-    /// By the number of the hook: its frames in descending order: the innermost last.
-    static RECORDS: RefCell<HashMap<u64, Vec<Record>>> = RefCell::default();
+    /// By the number of the hook, which may have ended: its frames in descending order: the
+    /// innermost last.
+    static RECORDS: RefCell<HashMap<u64, (Weak<()>, Vec<Record>)>> = RefCell::default();
 }
 
 impl Records {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), period: Period::default() }
+        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()), period: Period::default() }
     }
 
     /// The current period of the hook.
@@ -52,7 +59,11 @@ impl Records {
     pub(crate) fn begin(&self, frame: u64, site: usize, value: u64) {
         // Programs that run while their thread ends have no records.
         let _ = RECORDS.try_with_borrow_mut(|all| {
-            let records = all.entry(self.number).or_default();
+            if !all.contains_key(&self.number) {
+                all.retain(|_, (alive, _)| alive.strong_count() > 0);
+            }
+            let of_hook = || (Arc::downgrade(&self.alive), Vec::new());
+            let (_, records) = all.entry(self.number).or_insert_with(of_hook);
             while records.pop_if(|record| record.frame <= frame).is_some() {}
             records.push(Record { frame, site, value, period: self.period.current() });
         });
@@ -62,16 +73,29 @@ impl Records {
     /// that has begun in this frame and in this period of the hook, if any.
     pub(crate) fn complete(&self, frame: u64, sites: &[usize]) -> Option<(usize, u64)> {
         let taken = RECORDS.try_with_borrow_mut(|all| {
-            let records = all.get_mut(&self.number)?;
+            let (_, records) = all.get_mut(&self.number)?;
             while records.pop_if(|record| record.frame < frame).is_some() {}
             let is_it = |record: &mut Record| record.frame == frame && sites.contains(&record.site);
             let record = records.pop_if(is_it)?;
-            if records.is_empty() {
-                all.remove(&self.number);
-            }
             (record.period == self.period.current()).then_some((record.site, record.value))
         });
         taken.ok().flatten()
+    }
+
+    /// Forgets the records of frames that are left otherwise than by returning, as long as the
+    /// result exists.
+    pub(crate) fn watch(&self, module: &Module) -> UnwoundWatch {
+        let records = self.clone();
+        module.watch_unwound(move |left| records.forget(left.frame))
+    }
+
+    /// Removes the records of a frame that has been left, and of deeper ones.
+    fn forget(&self, frame: u64) {
+        let _ = RECORDS.try_with_borrow_mut(|all| {
+            if let Some((_, records)) = all.get_mut(&self.number) {
+                while records.pop_if(|record| record.frame <= frame).is_some() {}
+            }
+        });
     }
 }
 
@@ -106,5 +130,18 @@ mod tests {
         assert_eq!(records.complete(100, &[3]), None, "it has trapped");
         assert_eq!(Records::new().complete(100, &[4]), None);
         assert_eq!(records.complete(100, &[4]), Some((4, 40)));
+        records.begin(100, 1, 10);
+        records.begin(80, 2, 20);
+        records.forget(80);
+        assert_eq!(records.complete(80, &[2]), None, "it was left");
+        assert_eq!(records.complete(100, &[1]), Some((1, 10)));
+    }
+
+    #[test]
+    fn records_of_hooks_that_have_ended_are_removed() {
+        for hook in 0..100 {
+            Records::new().begin(100, hook, 0);
+        }
+        assert_eq!(RECORDS.with_borrow(HashMap::len), 1);
     }
 }

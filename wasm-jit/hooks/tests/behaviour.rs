@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use wasm_jit::probes::{InstanceId, ProbeError, Scope};
+use wasm_jit::probes::{
+    AccessError, GenericFn, InstanceId, Kind, Location, Place, ProbeError, ProbeSpec, Scope,
+};
 use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Engine, Func, Instance, Module, Store, Table, Trap, Val};
 use wasm_jit_hooks::{
@@ -75,7 +77,7 @@ fn accesses_of_every_kind_have_their_size_and_value() {
         ]
     );
     let bulk = accesses(
-        "(memory.fill (i32.const 5) (i32.const 7) (i32.const 9)) (memory.copy (i32.const 1) (i32.const 6) (i32.const 4))
+        "(memory.fill (i32.const 5) (i32.const 0x107) (i32.const 9)) (memory.copy (i32.const 1) (i32.const 6) (i32.const 4))
         (memory.init $d (i32.const 20) (i32.const 2) (i32.const 3)) (drop (i32.load8_u (i32.const 1)))",
     );
     assert_eq!(
@@ -168,6 +170,37 @@ fn a_loop_after_a_load_does_not_repeat_it() {
 }
 
 /// The filter chooses; what control never reaches has no events.
+/// A frame is left between the beginning of an instruction, which was recorded, and its completion.
+/// The frame of the next call, which has the same number, comes to the next instruction in another
+/// way.
+#[test]
+fn instructions_of_frames_that_were_left_do_not_complete_later() {
+    let text = "(module (func (export \"run\") (param $first i32)
+        (block $out
+            (block $in (br_if $in (local.get $first)) (br_if $in (i32.eqz (local.get $first))) (br $out))
+            (nop))))";
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let body = module.function(0).unwrap().body().unwrap();
+    let is_branch = |operator: &Operator<'_>| matches!(operator, Operator::BrIf { .. });
+    let branches = body.instructions().filter(|instruction| is_branch(instruction.operator()));
+    let second = (branches.last().unwrap().offset() - body.range().start) as u32;
+    let log = Log::default();
+    let _hook = after(&module, |site| site.offset == second, logging::<After>(&log)).unwrap();
+    let location = Location { function: 0, place: Place::Instruction { offset: second } };
+    let fails = Kind::Generic(GenericFn::new(|_| Err(AccessError::FrameGone.into())));
+    let probe = module.probe(ProbeSpec { location, kind: fails }).unwrap();
+    probe.activate().unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let run = instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap();
+    run.call(&mut store, 0).unwrap_err();
+    run.call(&mut store, 1).unwrap();
+    assert_eq!(*log.lock().unwrap(), []);
+    probe.deactivate().unwrap();
+    run.call(&mut store, 0).unwrap();
+    assert_eq!(log.lock().unwrap().len(), 1);
+}
+
 #[test]
 fn filters_choose() {
     let module = Module::new(

@@ -159,10 +159,12 @@ impl CodeImage {
             self.make_probes(function, &[Request { position, what, only: None }]).map_err(NoId::Make)?;
         let probe = made.into_iter().next().expect("one for one").map_err(NoId::Place)?;
         let place = self.describe(function, position, probe);
-        places.places[state.used as usize].set(place).expect("the id is new");
-        group.announce(&discovery, state.used);
+        let number = state.used;
+        places.places[number as usize].set(place).expect("the id is new");
+        // First: a callback may panic.
         state.used += 1;
         state.by_position.insert(position, id);
+        group.announce(&discovery, number);
         Ok(id)
     }
 

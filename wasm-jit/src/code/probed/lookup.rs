@@ -38,14 +38,14 @@ impl CodeImage {
         if pages.contains(&pc) { pages.end } else { probed().unwrap_or(pc) }
     }
 
-    /// The address at which a thread continues after a trap at a transfer point.
-    /// Atomics only.
+    /// The address at which a thread continues after a trap at a transfer point; `None` in a forked
+    /// child, if it is a trap of the parent. Atomics only.
     pub(crate) fn transfer(&self, pc: usize) -> Option<usize> {
         let (function, number, point) = self.transfer_point_at(pc)?;
         let current = function.current.load(Ordering::Acquire);
         if current == number {
-            // The trap has been removed since.
-            return Some(pc);
+            // The trap has been removed since; or a parent has changed the pages of a child.
+            return (!wordpatch::text::is_shared_with_parent()).then_some(pc);
         }
         Some(function.versions[current].get()?.point(point))
     }
