@@ -3,11 +3,11 @@
 use std::fmt::Write;
 
 /// Instructions of a function, all of them in its loop.
-pub const INSTRUCTIONS: usize = 200;
+pub(crate) const INSTRUCTIONS: usize = 200;
 
 /// A module of this many functions, each exported by its number, with a loop that is executed once
 /// and has some [`INSTRUCTIONS`].
-pub fn module_text(functions: usize) -> String {
+pub(crate) fn module_text(functions: usize) -> String {
     let mut text = String::from("(module (memory 1)\n");
     for function in 0..functions {
         // Writing to a String cannot fail.

@@ -132,8 +132,8 @@
 //!
 //! A forked child shares the pages of the code with its parent, but not the data that belong to it.
 //! A child that executes a function whose probes the parent switches or makes after the fork is
-//! killed by a signal, or calls closures that do not exist in it. Therefore a child that is going to
-//! execute code, and whose parent may change probes, must call
+//! killed by a signal, or calls closures that do not exist in it. Therefore a child that is going
+//! to execute code, and whose parent may change probes, must call
 //! [`unshare`](wordpatch::text::unshare) immediately after the fork, before the parent changes any;
 //! the call copies the code of all modules. Probes cannot be switched in a child before it.
 //!
