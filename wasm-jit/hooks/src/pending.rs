@@ -38,10 +38,12 @@ struct Record {
     period: u64,
 }
 
+/// By the number of the hook, which may have ended: its frames in descending order: the innermost
+/// last.
+type OfHooks = HashMap<u64, (Weak<()>, Vec<Record>)>;
+
 thread_local! {
-    /// By the number of the hook, which may have ended: its frames in descending order: the
-    /// innermost last.
-    static RECORDS: RefCell<HashMap<u64, (Weak<()>, Vec<Record>)>> = RefCell::default();
+    static RECORDS: RefCell<OfHooks> = RefCell::default();
 }
 
 impl Records {
