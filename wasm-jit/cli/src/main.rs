@@ -176,6 +176,17 @@ mod tests {
     }
 
     #[test]
+    fn every_verb_states_its_exit_codes() {
+        let mut command = Cli::command();
+        command.build();
+        let others = ["help", "completions", "man"];
+        for verb in command.get_subcommands().filter(|verb| !others.contains(&verb.get_name())) {
+            let help = verb.clone().render_help().to_string();
+            assert!(help.contains("Exit codes:"), "{}", verb.get_name());
+        }
+    }
+
+    #[test]
     fn mistakes_are_found_before_anything_runs() {
         #[track_caller]
         fn check(line: &str, expected: &str) {

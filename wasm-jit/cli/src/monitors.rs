@@ -277,9 +277,15 @@ Examples:
   wasm-jit monitors             all monitors, one per line
   wasm-jit monitors hotness     its results and its options";
 
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   done
+  1   the output cannot be written
+  2   mistake in the command line, or there is no such monitor";
+
 /// Lists the monitors for run --monitors, or describes one
 #[derive(Debug, Args)]
-#[command(before_help = EXAMPLES, help_template = super::TEMPLATE)]
+#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct List {
     /// Describes this monitor
     #[arg(value_name = "NAME")]

@@ -20,9 +20,15 @@ Examples:
   wasm-jit trace dump --json app.trace | jq -c 'select(.event == \"call\")'
   wasm-jit trace import trace.r3 app.wasm -o app.trace";
 
+const TRACE_EXIT_CODES: &str = "\
+Exit codes:
+  0   done
+  1   the trace or text is damaged or does not fit the program, or a file cannot be read or written
+  2   mistake in the command line";
+
 /// Shows or imports traces of programs that were recorded
 #[derive(Debug, Args)]
-#[command(before_help = TRACE_EXAMPLES, help_template = super::TEMPLATE)]
+#[command(before_help = TRACE_EXAMPLES, after_help = TRACE_EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct Trace {
     #[command(subcommand)]
     verb: Verb,
@@ -134,13 +140,19 @@ Examples:
   wasm-jit replay-gen --separate app.trace app.wasm -o bench        as three modules
   wasmtime --preload imports=bench/imports.wasm --preload program=bench/program.wasm bench/host.wasm";
 
+const GENERATE_EXIT_CODES: &str = "\
+Exit codes:
+  0   done
+  1   the trace is damaged or does not fit the program, or a file cannot be read or written
+  2   mistake in the command line";
+
 /// Makes a module from a program and a trace, which repeats the recorded run by itself, in any
 /// engine
 ///
 /// The module has no imports; its _start repeats the calls made by the host. A run that ended by
 /// exit, or by a trap, ends by a trap.
 #[derive(Debug, Args)]
-#[command(before_help = GENERATE_EXAMPLES, help_template = super::TEMPLATE)]
+#[command(before_help = GENERATE_EXAMPLES, after_help = GENERATE_EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct ReplayGen {
     /// The new module; with --javascript or --separate a directory, which is created if it does not
     /// exist
@@ -217,6 +229,12 @@ Examples:
   wasm-jit replay-gen small.trace app.wasm -o bench.wasm
   wasm-jit reduce --slice parse app.trace app.wasm -o parse.trace      the calls to one function";
 
+const REDUCE_EXIT_CODES: &str = "\
+Exit codes:
+  0   done
+  1   the run differs from the trace, the trace is damaged, or a file cannot be read or written
+  2   mistake in the command line";
+
 /// Writes a smaller trace of the same run
 ///
 /// Bytes that the host has written and the program does not read are dropped. For this, the program
@@ -224,7 +242,7 @@ Examples:
 /// an error, which names the first event that differs, and no trace is written. The figures of a
 /// slice are those before and after bytes were dropped from it.
 #[derive(Debug, Args)]
-#[command(before_help = REDUCE_EXAMPLES, help_template = super::TEMPLATE)]
+#[command(before_help = REDUCE_EXAMPLES, after_help = REDUCE_EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct Reduce {
     /// Keeps only the calls to this function, given by its name or its index: in the new trace, the
     /// host calls it, with the memories, tables and globals that it found. Recursive calls are part

@@ -36,6 +36,12 @@ Examples:
   wasm-jit debug --command 'break gcd' --command run --command backtrace --batch \\
       --invoke gcd math.wat 1071 462";
 
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   the debugger was left, whatever the program did
+  1   the program cannot be loaded, or with --batch, a command has failed
+  2   mistake in the command line";
+
 /// The arguments of `debug` and `run` that belong to a program which the debugger starts.
 const NOT_WITH_CONNECT: [&str; 29] = [
     "allow_precompiled",
@@ -71,7 +77,7 @@ const NOT_WITH_CONNECT: [&str; 29] = [
 
 /// Runs a WebAssembly program in a debugger
 #[derive(Debug, Args)]
-#[command(before_help = EXAMPLES, help_template = super::TEMPLATE)]
+#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 #[command(override_usage = "wasm-jit debug [OPTIONS] <FILE> [ARGS]...")]
 pub(super) struct Debug {
     /// Executes this debugger command first; may be repeated
