@@ -38,7 +38,7 @@ fn main() {
 fn all(ratios: &[f64]) -> Table {
     let mut table = Table::new(
         "All programs and kernels",
-        "The factors of the two tables above.",
+        "The processor time of all threads when they are recorded, relative to that of `run`.",
         &["number", "geometric mean", "largest"],
     );
     let largest = ratios.iter().copied().fold(0.0, f64::max);
@@ -66,8 +66,8 @@ impl Turns {
         Self { name, number: options.runs(5), elapsed: [f64::INFINITY; 2], processor: [f64::INFINITY; 2] }
     }
 
-    /// Runs both; returns what they have printed in the end.
-    fn run(&mut self, commands: impl Fn() -> [Command; 2]) -> [Vec<u8>; 2] {
+    /// Runs both; returns everything that they have printed.
+    fn run(&mut self, commands: impl Fn() -> [Command; 2]) -> [Vec<Vec<u8>>; 2] {
         let mut printed = [Vec::new(), Vec::new()];
         for turn in 0..=self.number {
             for (index, command) in commands().into_iter().enumerate() {
@@ -77,7 +77,7 @@ impl Turns {
                     self.elapsed[index] = self.elapsed[index].min(ran.elapsed.as_secs_f64());
                     self.processor[index] = self.processor[index].min(ran.cpu_seconds);
                 }
-                printed[index] = ran.output;
+                printed[index].push(ran.output);
             }
         }
         printed

@@ -42,7 +42,7 @@ fn programs(options: &Options) -> Vec<Program> {
     all.into_iter().take(options.either(usize::MAX, 2)).collect()
 }
 
-/// What the programs cost; and the factor by which recording slows each of them down.
+/// What the programs cost; and the factor of the processor time of each.
 pub(super) fn costs(options: &Options) -> (Table, Vec<f64>) {
     let mut table = Table::new(
         "Recording, reduction and replay",
@@ -115,7 +115,8 @@ fn measured(program: &Program, folder: &Path, options: &Options) -> (Vec<Cell>, 
     let mut turns = Turns::new(program.name, options);
     let [plain, recorded] =
         turns.run(|| [run(&["run".as_ref()]), run(&["record".as_ref(), "-o".as_ref(), &trace])]);
-    assert!(plain == recorded, "{}: its output is another one when it is recorded", program.name);
+    let is_same = plain.iter().chain(&recorded).all(|printed| *printed == plain[0]);
+    assert!(is_same, "{}: its output differs", program.name);
     let done =
         child::run(command(&["reduce".as_ref(), "--json".as_ref(), "-o".as_ref(), &reduced, &trace, &file]));
     assert!(done.status.success(), "{}: {}", program.name, done.status);
@@ -147,5 +148,5 @@ fn measured(program: &Program, folder: &Path, options: &Options) -> (Vec<Cell>, 
         count("bytes", 0).into(),
         count("bytes", 1).into(),
     ];
-    (row, recorded / plain)
+    (row, turns.processor[1] / turns.processor[0])
 }

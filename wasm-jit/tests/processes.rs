@@ -315,6 +315,8 @@ fn end_of_a_child_whose_code_its_parent_changes() -> End {
             unsafe { libc::_exit(1) }
         }
         child => {
+            // Only the child can write to the pipe now.
+            drop((linker, store));
             announced.read_exact(&mut [0]).unwrap();
             probe.activate().unwrap();
             let mut status = 0;

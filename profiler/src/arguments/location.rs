@@ -209,22 +209,24 @@ impl Located<'_> {
     ///
     /// Parameters that are passed come first.
     fn is_removed(&self, parameter: usize) -> bool {
-        match self.at_entry(parameter) {
-            Some(Operation::EntryValue { .. }) => true,
-            Some(Operation::Register { register }) => (0..parameter).any(|earlier| {
-                matches!(self.at_entry(earlier), Some(Operation::Register { register: at }) if at == register)
-            }),
+        match &self.at_entry(parameter)[..] {
+            [Operation::EntryValue { .. }, ..] => true,
+            [Operation::Register { register }, ..] => {
+                // Structures have several registers.
+                let has = |operation: &Operation<Section>| matches!(operation, Operation::Register { register: at } if at == register);
+                (0..parameter).any(|earlier| self.at_entry(earlier).iter().any(has))
+            }
             _ => false,
         }
     }
 
-    /// The location of a parameter of the function at its entry: the first operation.
-    fn at_entry(&self, parameter: usize) -> Option<Operation<Section>> {
+    /// The location of a parameter of the function at its entry; no operations if it has none.
+    fn at_entry(&self, parameter: usize) -> Vec<Operation<Section>> {
         let expression = match &self.passed[parameter] {
-            AttributeValue::Exprloc(expression) => expression.clone(),
-            list => self.located_at(list, self.entry)?,
+            AttributeValue::Exprloc(expression) => Some(expression.clone()),
+            list => self.located_at(list, self.entry),
         };
-        self.operations(expression)?.into_iter().next()
+        expression.and_then(|expression| self.operations(expression)).unwrap_or_default()
     }
 
     fn of_register(&self, register: Register, ty: ScalarType) -> Result<Source, Unavailable> {

@@ -57,8 +57,8 @@ pub fn after<'a>(
         specs.push((site.function, Place::Instruction { offset: site.offset }));
         sites.push((site.function, site.offset));
     });
-    let records = Records::new();
-    let (began, period, watch) = (records.clone(), records.period(), records.watch(of.module));
+    let (records, watch) = Records::new(of.module);
+    let (began, period) = (records.clone(), records.period());
     let (places, before): (Vec<_>, Vec<_>) = followers.into_iter().unzip();
     let sites: Arc<[(u32, u32)]> = sites.into();
     let completes = callback(move |number, instance, values| {

@@ -53,14 +53,16 @@ thread_local! {
 /// The frames that a hook has seen entered.
 struct Entered {
     number: u64,
-    alive: Arc<()>,
+    /// Exists as long as the hook. The closures of its probes may exist longer.
+    alive: Weak<()>,
     period: Period,
 }
 
 impl Entered {
-    fn new() -> Self {
+    fn while_alive(alive: &Arc<()>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()), period: Period::default() }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { number, alive: Arc::downgrade(alive), period: Period::default() }
     }
 
     fn add(&self, frame: u64, function: u32, instance: InstanceId) {
@@ -70,7 +72,7 @@ impl Entered {
             if !entered.contains_key(&self.number) {
                 entered.retain(|_, (alive, _)| alive.strong_count() > 0);
             }
-            let of_hook = || (Arc::downgrade(&self.alive), Frames::new());
+            let of_hook = || (self.alive.clone(), Frames::new());
             let (_, frames) = entered.entry(self.number).or_insert_with(of_hook);
             frames.insert(frame, (function, instance, self.period.current()));
         });
@@ -105,7 +107,8 @@ pub fn functions<'a>(
 ) -> Result<Hook, ProbeError> {
     let of = of.into();
     let hook = Arc::new(hook);
-    let entered = Arc::new(Entered::new());
+    let alive = Arc::new(());
+    let entered = Arc::new(Entered::while_alive(&alive));
     let report = |kind: FunctionEventKind| {
         let (hook, entered) = (hook.clone(), entered.clone());
         // The number is that of the function.
@@ -136,6 +139,7 @@ pub fn functions<'a>(
     }
     let period = entered.period.clone();
     let watch = of.module.watch_unwound(move |left| {
+        let _ = &alive;
         // Not those of other functions, nor one that is left after its exit.
         if let Some(instance) = entered.remove(left.frame, left.function) {
             let kind = FunctionEventKind::Unwound;

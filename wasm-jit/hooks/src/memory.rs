@@ -92,8 +92,8 @@ pub fn memory<'a>(
     let of = of.into();
     let mut found = Found::default();
     each_site(of.module, filter, |site, flow, index| found.add(site, flow, index));
-    let records = Records::new();
-    let (period, watch) = (records.period(), records.watch(of.module));
+    let (records, watch) = Records::new(of.module);
+    let period = records.period();
     Hook::with_period(probes(found, records, hook).make(of)?, period, Some(watch))
 }
 

@@ -25,7 +25,9 @@ use crate::hook::Period;
 #[derive(Clone, Debug)]
 pub(crate) struct Records {
     number: u64,
-    alive: Arc<()>,
+    /// Exists as long as the hook. The closures of its probes, which have copies of this, may exist
+    /// longer.
+    alive: Weak<()>,
     period: Period,
 }
 
@@ -47,9 +49,18 @@ thread_local! {
 }
 
 impl Records {
-    pub(crate) fn new() -> Self {
+    /// New records of a hook, which has to keep the watch.
+    pub(crate) fn new(module: &Module) -> (Self, UnwoundWatch) {
+        let alive = Arc::new(());
+        let records = Self::while_alive(&alive);
+        let watch = records.watch(module, alive);
+        (records, watch)
+    }
+
+    fn while_alive(alive: &Arc<()>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()), period: Period::default() }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { number, alive: Arc::downgrade(alive), period: Period::default() }
     }
 
     /// The current period of the hook.
@@ -64,7 +75,7 @@ impl Records {
             if !all.contains_key(&self.number) {
                 all.retain(|_, (alive, _)| alive.strong_count() > 0);
             }
-            let of_hook = || (Arc::downgrade(&self.alive), Vec::new());
+            let of_hook = || (self.alive.clone(), Vec::new());
             let (_, records) = all.entry(self.number).or_insert_with(of_hook);
             while records.pop_if(|record| record.frame <= frame).is_some() {}
             records.push(Record { frame, site, value, period: self.period.current() });
@@ -86,9 +97,12 @@ impl Records {
 
     /// Forgets the records of frames that are left otherwise than by returning, as long as the
     /// result exists.
-    pub(crate) fn watch(&self, module: &Module) -> UnwoundWatch {
+    fn watch(&self, module: &Module, alive: Arc<()>) -> UnwoundWatch {
         let records = self.clone();
-        module.watch_unwound(move |left| records.forget(left.frame))
+        module.watch_unwound(move |left| {
+            let _ = &alive;
+            records.forget(left.frame);
+        })
     }
 
     /// Removes the records of a frame that has been left, and of deeper ones.
@@ -119,7 +133,8 @@ mod tests {
 
     #[test]
     fn records_of_frames_that_have_ended_are_removed() {
-        let records = Records::new();
+        let alive = Arc::new(());
+        let records = Records::while_alive(&alive);
         records.begin(100, 1, 10);
         records.begin(80, 2, 20);
         assert_eq!(records.complete(80, &[1]), None);
@@ -130,7 +145,7 @@ mod tests {
         records.begin(100, 3, 30);
         records.begin(100, 4, 40);
         assert_eq!(records.complete(100, &[3]), None, "it has trapped");
-        assert_eq!(Records::new().complete(100, &[4]), None);
+        assert_eq!(Records::while_alive(&alive).complete(100, &[4]), None);
         assert_eq!(records.complete(100, &[4]), Some((4, 40)));
         records.begin(100, 1, 10);
         records.begin(80, 2, 20);
@@ -141,8 +156,12 @@ mod tests {
 
     #[test]
     fn records_of_hooks_that_have_ended_are_removed() {
+        let mut closures = Vec::new();
         for hook in 0..100 {
-            Records::new().begin(100, hook, 0);
+            let alive = Arc::new(());
+            let records = Records::while_alive(&alive);
+            records.begin(100, hook, 0);
+            closures.push(records);
         }
         assert_eq!(RECORDS.with_borrow(HashMap::len), 1);
     }

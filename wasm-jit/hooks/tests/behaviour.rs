@@ -169,7 +169,6 @@ fn a_loop_after_a_load_does_not_repeat_it() {
     assert_eq!(kinds, [FunctionEventKind::Entry, FunctionEventKind::Return]);
 }
 
-/// The filter chooses; what control never reaches has no events.
 /// A frame is left between the beginning of an instruction, which was recorded, and its completion.
 /// The frame of the next call, which has the same number, comes to the next instruction in another
 /// way.
@@ -201,6 +200,7 @@ fn instructions_of_frames_that_were_left_do_not_complete_later() {
     assert_eq!(log.lock().unwrap().len(), 1);
 }
 
+/// The filter chooses; what control never reaches has no events.
 #[test]
 fn filters_choose() {
     let module = Module::new(

@@ -29,6 +29,7 @@ mod tail_calls;
 mod threads;
 mod trapped;
 mod values;
+mod vector_writes;
 mod vectors;
 mod waiting;
 mod wasm;
