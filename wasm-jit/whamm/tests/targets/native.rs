@@ -44,6 +44,18 @@ fn static_predicates_choose_events_of_functions() {
     assert_eq!(events(4, "a", "/x"), (1, 1));
 }
 
+/// Native scripts cannot print: a rule for the report changes the variables of the report.
+#[test]
+fn report_rules_come_before_the_report() {
+    let mut monitor = monitor(
+        "report var x: u64; native:begin { x = 4; } native:report { x = x * 10; } native:end { x++; }",
+    );
+    monitor.finish().unwrap();
+    let variables = monitor.report().unwrap().variables;
+    let values: Vec<_> = variables.iter().map(|variable| (&variable.name[..], &variable.value)).collect();
+    assert_eq!(values, [("x", &ReportedValue::Value(Value::Int(50)))]);
+}
+
 #[test]
 fn rules_get_the_values_of_calls() {
     let script = "report var all: map<u32, (u32, u32, u64, u64, u32, u64)>;
