@@ -156,8 +156,8 @@ impl<'a> Parser<'a> {
         parsed
     }
 
-    /// Skips the rest of an item that has a problem at this place; returns whether there may be more
-    /// items.
+    /// Skips the rest of an item that has a problem at this place; returns whether there may be
+    /// more items.
     fn recover(&mut self, at: &Span) -> bool {
         self.depth = 0;
         self.in_predicate = false;

@@ -67,7 +67,8 @@ pub(super) struct Callees {
 }
 
 impl Callees {
-    /// The contents of the memory; `None` if nothing is looked up. They are empty if the tables are.
+    /// The contents of the memory; `None` if nothing is looked up. They are empty if the tables
+    /// are.
     pub(super) fn contents(&self) -> Option<Vec<u8>> {
         let bytes = || self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
         (!self.made.is_empty()).then(bytes)
