@@ -54,8 +54,8 @@ pub(super) struct Operands {
     /// The operands at each depth, for each instruction and after the last one.
     all: Vec<Known>,
     depth: usize,
-    /// The number of operands that each instruction takes; `None` if control never reaches it.
-    taken: Vec<Option<u32>>,
+    /// The number of operands that each instruction takes.
+    taken: Vec<u32>,
     /// The results of each instruction, or of the block that it begins, if a rule replaces them;
     /// `None` if control never reaches it.
     replaced: Vec<Option<Vec<wasmparser::ValType>>>,
@@ -72,7 +72,7 @@ impl Operands {
     /// An operand that the instruction takes. Deeper values on the stack are not its own.
     fn argument(&self, instruction: usize, depth: u32) -> Known {
         match self.taken.get(instruction) {
-            Some(Some(taken)) if depth >= *taken => Known::Absent,
+            Some(taken) if depth >= *taken => Known::Absent,
             _ => self.at(instruction, depth),
         }
     }
@@ -190,7 +190,7 @@ fn operands(
         let at = reader.original_position();
         let operator = reader.read().ok()?;
         let count = operator.operator_arity(&*validator).map_or(0, |(taken, _)| taken);
-        taken.push(is_reachable.then_some(count));
+        taken.push(count);
         validator.op(at, &operator).ok()?;
         if replaces {
             replaced.push(is_reachable.then(|| results(validator, &operator)));

@@ -54,7 +54,11 @@ fn operands_belong_to_their_instruction() {
     assert_eq!(values("br_if(arg0: i32):before"), ["0"]);
     // Calls of functions with a result.
     assert_eq!(values("call(res0: i32):after"), ["8"]);
-    for none in ["br_if(arg0: i32, arg1: i32):before", "call(arg0: i32, arg1: i32):before"] {
+    for none in [
+        "br_if(arg0: i32, arg1: i32):before",
+        "call(arg0: i32, arg1: i32):before",
+        "end(arg0: i32, arg1: i32):before",
+    ] {
         assert_eq!(values(none), [""; 0], "{none}");
     }
     let events: Vec<_> = report("*(arg0: i32):before", "i32").into_iter().map(|(event, _)| event).collect();
