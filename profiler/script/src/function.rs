@@ -59,8 +59,8 @@ impl Function {
         Path::new(OsStr::from_bytes(self.object.to_bytes()))
     }
 
-    /// The number of an argument or of the result; `None` if it does not exist, or its values are
-    /// not of the requested type.
+    /// The number of an argument or of the result, if the rule uses it; `None` if it does not
+    /// exist, or its values are not of the requested type.
     ///
     /// # Errors
     /// The reason, if the parameters of the function are not known.
@@ -71,6 +71,10 @@ impl Function {
     ) -> Result<Option<u32>, Unavailable> {
         let Some((origin, name, ty)) = self.find(&wanted.name, objects)? else { return Ok(None) };
         let Some(ty) = ty.map(number_type).filter(|ty| wanted.ty.holds(*ty)) else { return Ok(None) };
+        if !wanted.is_used {
+            // It is not fetched, and has no number.
+            return Ok(Some(u32::MAX));
+        }
         let value = Value { origin, name, is_widened: ty != wanted.ty && ty == NumberType::F32 };
         if let Some(number) = self.values.iter().position(|known| *known == value) {
             return Ok(Some(number as u32));

@@ -255,13 +255,26 @@ impl Report {
         text
     }
 
-    /// The maps with a stack as their key, in the format of tools that draw flame graphs.
+    /// The maps with a stack in their key, in the format of tools that draw flame graphs. Other
+    /// parts of the key are the outermost frames.
     fn folded(&self) -> String {
         let mut text = String::new();
-        for row in self.tables.iter().flat_map(|table| &table.rows) {
-            if let [Cell::Stack(stack), Cell::Value(Value::Int(count)), ..] = &row[..] {
+        for table in &self.tables {
+            let keys = table.columns.iter().take_while(|name| *name == "key" || name.starts_with("key."));
+            let keys = keys.count();
+            for row in &table.rows {
+                let (key, rest) = row.split_at(keys);
+                let Some(Cell::Value(Value::Int(count))) = rest.first() else { continue };
+                let stack = key.iter().find_map(|cell| match cell {
+                    Cell::Stack(stack) => Some(stack.clone()),
+                    _ => None,
+                });
+                let Some(stack) = stack else { continue };
+                let others = key.iter().filter(|cell| !matches!(cell, Cell::Stack(_)));
+                let mut frames: Vec<_> = others.map(|cell| plain(cell).replace(';', ":")).collect();
+                frames.push(stack);
                 // A line for each stack: the format has no escapes of its own.
-                text += &format!("{} {count}\n", printable(stack));
+                text += &format!("{} {count}\n", printable(&frames.join(";")));
             }
         }
         text
@@ -392,6 +405,26 @@ mod tests {
         let acts = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
         assert!(!text.contains(acts) && text.lines().count() == 12, "{text}");
         assert_eq!(report().print(ScriptFormat::Folded), format!("{escaped} 1\n"));
+    }
+
+    #[test]
+    fn other_parts_of_a_key_are_the_outermost_frames() {
+        let key = |parts: &[Value]| Value::Tuple(parts.to_vec());
+        let names = Names {
+            of_function: &|_| Name { function: "", object: "" },
+            of_stack: &|number| format!("main;f{number}"),
+        };
+        let folded = |entries: &[(Value, Value)]| {
+            let table = Table::new("samples", None, names.entries(entries));
+            Report { tables: vec![table], ..report() }.print(ScriptFormat::Folded)
+        };
+        let text = |text: &str| Value::Text(text.to_owned());
+        let by_name = [(key(&[text("a;b"), Value::Stack(1)]), Value::Int(7))];
+        assert_eq!(folded(&by_name), "a:b;main;f1 7\n");
+        let by_thread = [(key(&[Value::Stack(2), Value::Int(33)]), Value::Int(8))];
+        assert_eq!(folded(&by_thread), "33;main;f2 8\n");
+        assert_eq!(folded(&[(Value::Stack(3), Value::Int(9))]), "main;f3 9\n");
+        assert_eq!(folded(&[(text("no stack"), Value::Int(9))]), "");
     }
 
     #[test]

@@ -266,7 +266,9 @@ impl Running {
             monitor.function(NativeFunction { number, name: &name, object: &object }, &mut |wanted| {
                 match function.value(wanted, objects) {
                     Ok(found) => {
-                        let misfits = self.misfits.entry(wanted.clone()).or_default();
+                        // The same for rules that use the value and for others.
+                        let asked = NativeValue { is_used: true, ..wanted.clone() };
+                        let misfits = self.misfits.entry(asked).or_default();
                         misfits.add(number, found, || function.misfit(wanted, objects));
                         found
                     }

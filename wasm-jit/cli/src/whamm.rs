@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use wasm_jit::{Engine, Module};
-use wasm_jit_whamm::lang::{self, EventInfo, Script, ScriptError};
+use wasm_jit_whamm::lang::{self, EventInfo, NarrowRule, Script, ScriptError, WideBound};
 use wasm_jit_whamm::rewrite::{self, RewriteError};
 
 use super::Failure;
@@ -154,11 +154,17 @@ impl Source {
 }
 
 /// Reports the rules that do not observe 64-bit memories.
-pub(super) fn report_narrow<'a>(script: &Path, rules: impl IntoIterator<Item = &'a String>) {
-    for rule in rules {
+pub(super) fn report_narrow<'a>(script: &Path, rules: impl IntoIterator<Item = &'a NarrowRule>) {
+    for NarrowRule { rule, bound } in rules {
+        let bound = match bound {
+            WideBound { bound, is_for_both: true } => {
+                format!("give it the type bound `({bound})`, which is for both")
+            }
+            WideBound { bound, .. } => format!("add a rule with the type bound `({bound})`"),
+        };
         let message = format!(
             "`{rule}` does not observe memories with addresses of 64 bits, because it uses addresses or sizes \
-             of 32 bits: give it a type bound, such as `(effective_addr: u64)`, which is for both"
+             of 32 bits: {bound}"
         );
         Failure::of_file(script, message).report();
     }

@@ -32,6 +32,7 @@ use crate::monitor_module::{
     Buffer, Call, Event, MonitorError, OFF, OfCall, PAUSE, PROBES, Parameter, Rule, Static, parse_native,
 };
 
+pub(crate) use self::value::UNUSED;
 pub use self::value::{NativeValue, NumberType, ValueName};
 
 /// A function of a native program, for [`NativeMonitor::function`].
@@ -216,7 +217,7 @@ impl NativeMonitor {
     /// observed together: the duration, the depth, the stack or frame variables, and at the end the
     /// arguments.
     pub fn pairs_calls(&self) -> bool {
-        let is_argument = |parameter: &Parameter| matches!(parameter, Parameter::NativeValue(value) if value.name != ValueName::Result);
+        let is_argument = |parameter: &Parameter| matches!(parameter, Parameter::NativeValue(value) if value.name != ValueName::Result && value.is_used);
         let asks_for_arguments =
             |rule: &Rule| rule.event == Event::NativeExit && rule.parameters.iter().any(is_argument);
         self.binds(OfCall::is_of_pair) || self.rules.iter().any(|(_, rule)| asks_for_arguments(rule))
@@ -295,7 +296,8 @@ impl NativeMonitor {
                 Parameter::NativeValue(wanted) => Some(value(wanted)),
                 _ => None,
             };
-            // Variables of the place are made only if the rule matches.
+            // Values that are not used are asked for as well: the rule matches functions that have
+            // them. Variables of the place are made only if the rule matches.
             let of_function: Option<Vec<u32>> = rule.parameters.iter().filter_map(of_function).collect();
             let Some(of_function) = of_function else { continue };
             let mut of_function = of_function.into_iter();
@@ -305,10 +307,15 @@ impl NativeMonitor {
             for parameter in &rule.parameters {
                 arguments.push(match parameter {
                     Parameter::Static(Static::Probe) => Argument::Constant(id.0.into()),
-                    Parameter::NativeValue(value) => Argument::OfFunction {
-                        number: of_function.next().expect("each has a number"),
-                        is_result: value.name == ValueName::Result,
-                    },
+                    Parameter::NativeValue(value) => {
+                        let number = of_function.next().expect("each has a number");
+                        match value.is_used {
+                            true => {
+                                Argument::OfFunction { number, is_result: value.name == ValueName::Result }
+                            }
+                            false => Argument::Constant(0),
+                        }
+                    }
                     Parameter::OfCall(value) => Argument::OfCall(*value),
                     Parameter::Call(call) => Argument::Constant(self.call(&export, call, function)?),
                     Parameter::Static(value) => Argument::Constant(number_of(*value, function)),

@@ -18,6 +18,7 @@
 //!
 //! Events of native programs are in [`native`](super::native).
 
+use super::WideBound;
 use super::ast;
 use super::bound::{Bound, NAMED, NATIVE_NUMBERED, NUMBERED, numbered, of_opcode, results};
 use super::ir::Typed;
@@ -252,28 +253,32 @@ impl Event {
         types.iter().map(with).collect()
     }
 
-    /// Whether a value without a type bound is the address or the size of a memory, or depends on
-    /// one, so that the rule is called for 32-bit memories only.
-    pub(super) fn is_narrow(&self, name: &str, bounds: &[(String, Type)]) -> bool {
-        let Self::Opcode(opcode, mode) = self else { return false };
+    /// If a value without a type bound is the address or the size of a memory, or depends on one,
+    /// so that the rule is called for 32-bit memories only: the bound for 64-bit memories.
+    pub(super) fn wide_bound(&self, name: &str, bounds: &[(String, Type)]) -> Option<WideBound> {
+        let Self::Opcode(opcode, mode) = self else { return None };
         let is_bound = |name: &str| bounds.iter().any(|(bound, _)| bound == name);
         if ADDRESSES.contains(&name) {
-            return self.address().is_some_and(|operand| !is_bound(&operand));
+            let is_narrow = self.address().is_some_and(|operand| !is_bound(&operand));
+            return is_narrow.then(|| WideBound { bound: format!("{name}: u64"), is_for_both: true });
         }
         let known = match (numbered(name, "arg"), numbered(name, "res")) {
             (Some(index), _) => opcode.operands.get(index),
             (_, Some(index)) => results(opcode, *mode).and_then(|results| results.get(index)),
             _ => None,
         };
+        let Some(Known::Address(ty)) = known else { return None };
+        let wide = if ty.is_signed() { Type::I64 } else { Type::U64 };
         let is_of_table = matches!(opcode.category, "table" | "control");
-        matches!(known, Some(Known::Address(_))) && !is_of_table && !is_bound(name)
+        let is_narrow = !is_of_table && !is_bound(name);
+        is_narrow.then(|| WideBound { bound: format!("{name}: {wide}"), is_for_both: false })
     }
 
-    /// Describes the variables that the event binds.
-    pub(super) fn describe(&self) -> Vec<Description> {
+    /// Describes the variables that the event binds for a rule with these type bounds.
+    pub(super) fn describe(&self, bounds: &[(String, Type)]) -> Vec<Description> {
         let mut all = Vec::new();
         let mut add = |name: String, more: &str, help: &'static str| {
-            let (ty, is_static) = match self.bound(&name, &[]) {
+            let (ty, is_static) = match self.bound(&name, bounds) {
                 Bound::Value(value) => (value.ty.to_string(), super::split::is_static(&value)),
                 Bound::NeedsType => ("by type bound".to_owned(), name.starts_with("imm")),
                 Bound::Callee(callee) => (callee.ty().to_string(), false),

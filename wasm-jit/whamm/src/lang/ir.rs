@@ -5,6 +5,7 @@ use std::fmt;
 
 use wasm_encoder::ValType;
 
+use super::WideBound;
 use super::ast::{BinaryOp, UnaryOp};
 use super::events::Mode;
 use super::types::{Buckets, Type};
@@ -484,8 +485,9 @@ pub(super) struct Program {
     pub(super) script: String,
     /// The texts of the rules for messages, by their numbers.
     pub(super) rules: Vec<String>,
-    /// The numbers of the rules that use addresses or sizes of memories as 32-bit numbers.
-    pub(super) narrow: Vec<usize>,
+    /// The numbers of the rules that use addresses or sizes of memories as 32-bit numbers, with
+    /// the bounds for 64-bit memories.
+    pub(super) narrow: Vec<(usize, WideBound)>,
     /// Functions of libraries that are called.
     pub(super) imports: Vec<Import>,
     pub(super) probes: Vec<Probe>,

@@ -106,7 +106,7 @@ fn text<'a>(name: &str, source: &'a [u8]) -> Result<&'a str, ScriptError> {
 pub struct Script {
     module: Vec<u8>,
     layout: report::Layout,
-    narrow: Vec<String>,
+    narrow: Vec<NarrowRule>,
 }
 
 impl Script {
@@ -140,7 +140,7 @@ impl Script {
 
     /// The rules, with their lines, that do not observe all memory accesses of a program: they use
     /// addresses or sizes as 32-bit numbers, and the program has a 64-bit memory.
-    pub fn narrow_rules(&self, program: &Module) -> &[String] {
+    pub fn narrow_rules(&self, program: &Module) -> &[NarrowRule] {
         if program.memories().any(|memory| memory.is_64()) { &self.narrow } else { &[] }
     }
 }
@@ -171,6 +171,24 @@ pub(crate) fn compile_into_program(
     emit(name, source, &[], Target::Program).map(|emitted| (emitted.module, emitted.alternatives))
 }
 
+/// A rule that uses addresses or sizes of memories as 32-bit numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NarrowRule {
+    /// The rule, with its line.
+    pub rule: String,
+    /// The type bound by which a rule observes 64-bit memories.
+    pub bound: WideBound,
+}
+
+/// A type bound by which a rule observes 64-bit memories.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WideBound {
+    /// The bound, such as `arg0: u64`.
+    pub bound: String,
+    /// Whether a rule with the bound observes 32-bit memories as well.
+    pub is_for_both: bool,
+}
+
 /// The rules of a script, with their lines, that use addresses or sizes of memories as 32-bit
 /// numbers: of a program with a 64-bit memory, they do not observe all accesses.
 ///
@@ -180,7 +198,7 @@ pub fn narrow_rules(
     name: &str,
     source: &[u8],
     libraries: &[(&str, &[u8])],
-) -> Result<Vec<String>, ScriptError> {
+) -> Result<Vec<NarrowRule>, ScriptError> {
     // Scripts for all other targets are valid for this one.
     check(name, text(name, source)?, libraries, Target::Program).map(|program| narrow(&program))
 }
@@ -218,7 +236,7 @@ struct Emitted {
     layout: report::Layout,
     alternatives: Vec<Alternative>,
     /// The rules that use addresses as 32-bit numbers.
-    narrow: Vec<String>,
+    narrow: Vec<NarrowRule>,
 }
 
 fn emit(
@@ -237,8 +255,11 @@ fn emit(
     Ok(Emitted { module, layout, narrow: narrow(&program), alternatives: program.alternatives })
 }
 
-fn narrow(program: &ir::Program) -> Vec<String> {
-    program.narrow.iter().filter_map(|rule| program.rules.get(*rule).cloned()).collect()
+fn narrow(program: &ir::Program) -> Vec<NarrowRule> {
+    let rule = |(rule, bound): &(usize, WideBound)| {
+        Some(NarrowRule { rule: program.rules.get(*rule)?.clone(), bound: bound.clone() })
+    };
+    program.narrow.iter().filter_map(rule).collect()
 }
 
 /// Parses and checks a script.
@@ -346,8 +367,19 @@ pub fn info(rule: &str) -> Result<Vec<EventInfo>, ScriptError> {
     let parsed = parser::parse_rule(rule).map_err(error)?;
     let is_native = parsed.parts.first().is_some_and(|part| part.name == Provider::Native.name());
     let provider = if is_native { Provider::Native } else { Provider::Wasm };
+    let bounds: Vec<_> =
+        parsed.bounds.iter().map(|bound| (bound.name.name.clone(), bound.ty.clone())).collect();
+    let admits = |event: &&Event| bounds.iter().all(|(name, ty)| event.admits(name, ty) == Some(true));
     match events::matching(&parsed.parts, provider) {
-        Matched::Events { events, .. } => Ok(events.iter().map(|event| describe(event, provider)).collect()),
+        Matched::Events { events, .. } => {
+            let events = events.iter().filter(admits).map(|event| describe(event, provider, &bounds));
+            let events: Vec<_> = events.collect();
+            if events.is_empty() {
+                let message = "none of the events that the rule matches has values of these types";
+                return Err(error(vec![Problem::new(ProblemKind::Rule, parsed.span, message)]));
+            }
+            Ok(events)
+        }
         Matched::Nothing(help) => {
             let problem = Problem::new(ProblemKind::Rule, parsed.span.clone(), "this rule matches nothing");
             Err(error(vec![problem.help(help)]))
@@ -355,8 +387,8 @@ pub fn info(rule: &str) -> Result<Vec<EventInfo>, ScriptError> {
     }
 }
 
-fn describe(event: &Event, provider: Provider) -> EventInfo {
-    let bound = event.describe().into_iter().map(|bound| {
+fn describe(event: &Event, provider: Provider, bounds: &[(String, types::Type)]) -> EventInfo {
+    let bound = event.describe(bounds).into_iter().map(|bound| {
         let events::Description { name, ty, is_static, help } = bound;
         BoundInfo { name, ty, is_static, help }
     });

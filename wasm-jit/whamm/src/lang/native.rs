@@ -3,7 +3,8 @@
 //! | event | occurs when |
 //! | --- | --- |
 //! | `native:func:entry`, `native:func:exit` | a call to a function begins or ends |
-//! | `native:begin`, `native:end`, `native:report` | as those of `wasm` |
+//! | `native:begin`, `native:end` | as those of `wasm` |
+//! | `native:report` | after `native:end`; the report is then made, from the variables as they are |
 //!
 //! A place is the entry of a function, or all of its exits together. The bound variables are
 //! [`NAMED`](super::bound::NAMED): names are known when a function is discovered; all others belong

@@ -33,7 +33,7 @@ type Parsed<T> = Result<T, Problem>;
 
 /// Parses a script; reports all problems after which parsing can continue.
 pub(super) fn parse(source: &str) -> Result<Script, Vec<Problem>> {
-    let mut parser = Parser { lexer: Lexer::new(source), depth: 0, in_predicate: false };
+    let mut parser = Parser::new(source);
     let mut items = Vec::new();
     let mut problems = Vec::new();
     loop {
@@ -42,7 +42,8 @@ pub(super) fn parse(source: &str) -> Result<Script, Vec<Problem>> {
             Ok(None) => break,
             Err(problem) => {
                 problems.push(problem);
-                if problems.len() == MAX_PROBLEMS || !parser.recover() {
+                let span = problems.last().map_or(0..0, |problem: &Problem| problem.span.clone());
+                if problems.len() == MAX_PROBLEMS || !parser.recover(&span) {
                     break;
                 }
             }
@@ -53,7 +54,7 @@ pub(super) fn parse(source: &str) -> Result<Script, Vec<Problem>> {
 
 /// Parses the match rule of `whamm info`: no predicate, no body.
 pub(super) fn parse_rule(source: &str) -> Result<Rule, Vec<Problem>> {
-    let mut parser = Parser { lexer: Lexer::new(source), depth: 0, in_predicate: false };
+    let mut parser = Parser::new(source);
     let parsed = parser.lexer.skip_blanks().and_then(|()| {
         let start = parser.lexer.position();
         let (parts, bounds) = parser.match_rule(start)?;
@@ -71,6 +72,8 @@ pub(super) fn parse_rule(source: &str) -> Result<Rule, Vec<Problem>> {
 struct Parser<'a> {
     lexer: Lexer<'a>,
     depth: usize,
+    /// The number of blocks that are open.
+    braces: usize,
     /// Whether a `/` before `{` ends the expression.
     in_predicate: bool,
 }
@@ -84,7 +87,11 @@ fn is_of_rule(c: char) -> bool {
     c.is_ascii_alphanumeric() || "_.*+\\?|![]-^".contains(c)
 }
 
-impl Parser<'_> {
+impl<'a> Parser<'a> {
+    fn new(source: &'a str) -> Self {
+        Self { lexer: Lexer::new(source), depth: 0, braces: 0, in_predicate: false }
+    }
+
     fn peek(&self) -> Parsed<(Token, Span)> {
         self.lexer.clone().next()
     }
@@ -149,11 +156,21 @@ impl Parser<'_> {
         parsed
     }
 
-    /// Skips the rest of an item that has a problem; returns whether there may be more items.
-    fn recover(&mut self) -> bool {
+    /// Skips the rest of an item that has a problem at this place; returns whether there may be
+    /// more items.
+    fn recover(&mut self, at: &Span) -> bool {
         self.depth = 0;
         self.in_predicate = false;
-        let mut braces = 0_usize;
+        let mut braces = std::mem::take(&mut self.braces);
+        // A brace that is itself the problem may have been read.
+        if at.end == self.lexer.position() {
+            match self.lexer.text(at.clone()).as_str() {
+                "{" => braces += 1,
+                "}" if braces == 1 => return true,
+                "}" => braces = braces.saturating_sub(1),
+                _ => {}
+            }
+        }
         loop {
             match self.lexer.next() {
                 Ok((Token::End, _)) | Err(_) => return false,
@@ -449,10 +466,12 @@ impl Parser<'_> {
     fn block(&mut self) -> Parsed<Vec<Statement>> {
         self.nested(|parser| {
             parser.expect("{")?;
+            parser.braces += 1;
             let mut statements = Vec::new();
             while !parser.accept("}")? {
                 statements.push(parser.statement()?);
             }
+            parser.braces -= 1;
             Ok(statements)
         })
     }
@@ -702,7 +721,9 @@ impl Parser<'_> {
         if !self.at(".")? {
             if let Some(annotation) = annotation {
                 let message = "an annotation belongs to a call of a library";
-                return Err(Problem::new(ProblemKind::Syntax, annotation.span, message));
+                let help = "annotations of calls are `@static` and `@init`; those of rules are `@once`, \
+                            `@sample(1%)` and `@toggle`";
+                return Err(Problem::new(ProblemKind::Syntax, annotation.span, message).help(help));
             }
             let span = name.span;
             return Ok(Expr { kind: ExprKind::Name(name.name), span, depth: 1 });
@@ -718,6 +739,11 @@ impl Parser<'_> {
             }
             if length == 0 {
                 let member = self.ident("a field's number or a function")?;
+                if !path.is_empty() {
+                    let message = "only variables have functions, not the fields of tuples";
+                    let help = "assign the field to a variable, which has functions";
+                    return Err(Problem::new(ProblemKind::Syntax, member.span, message).help(help));
+                }
                 return self.call(start, annotation, Some(name), member);
             }
             let at = self.lexer.position();

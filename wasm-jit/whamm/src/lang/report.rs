@@ -151,8 +151,8 @@ fn shortest(value: f32) -> f64 {
 struct Reader<'a>(&'a [u8]);
 
 impl Script {
-    /// Whether variables are declared with `report`, and the script has no `wasm:report` or
-    /// `native:report` rule that replaces the report.
+    /// Whether variables are declared with `report`, and the script has no `wasm:report` rule that
+    /// replaces the report.
     pub fn has_report(&self) -> bool {
         !self.layout.once.is_empty() || !self.layout.rules.is_empty() || self.layout.threads.is_some()
     }

@@ -12,7 +12,7 @@ use super::error::MonitorError;
 use super::load::MonitorModule;
 use super::made::{Callee, Maker, Probes, Switches};
 use super::matching::Matching;
-use super::names::Event;
+use super::names::{Event, Rule};
 use super::operands::Functions;
 use super::strings::Buffer;
 use super::time_limit::TimeLimit;
@@ -150,11 +150,17 @@ impl MonitorModule {
     }
 
     /// The rules that match places, but none with their values, and the numbers of these places.
+    /// A compiled script has several exports for one rule if a value has several types, and one
+    /// that has matches is enough.
     fn unfit(&self, found: &[RuleMatch], unfit: &[usize]) -> Vec<Unfit> {
         let mut matches = vec![false; self.rules.len()];
         found.iter().for_each(|found| matches[found.rule] = true);
-        let all = self.rules.iter().zip(unfit).zip(matches);
-        let nothing = all.filter(|((_, places), matches)| **places > 0 && !matches);
+        let of_matches = self.rules.iter().zip(&matches).filter(|(_, matches)| **matches);
+        let found: Vec<&Rule> = of_matches.map(|((_, rule), _)| rule).collect();
+        let is_variant = |rule: &Rule| found.iter().any(|found| found.is_variant_of(rule));
+        let all = self.rules.iter().zip(unfit).zip(&matches);
+        let nothing =
+            all.filter(|(((_, rule), places), matches)| **places > 0 && !**matches && !is_variant(rule));
         nothing.map(|(((export, _), places), _)| Unfit { export: export.clone(), places: *places }).collect()
     }
 

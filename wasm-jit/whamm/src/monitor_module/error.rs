@@ -20,7 +20,7 @@ pub enum MonitorError {
         reason: NameError,
     },
     /// The rule of an export cannot be applied.
-    #[error("the export `{export}`: {reason}")]
+    #[error("{}", of_export(export, reason))]
     Signature {
         /// The name of the export.
         export: String,
@@ -160,6 +160,18 @@ pub enum NameError {
         /// The expected text.
         text: &'static str,
     },
+}
+
+/// The message of a rule that cannot be applied, which names the export once.
+fn of_export(export: &str, reason: &SignatureError) -> String {
+    match reason {
+        SignatureError::Count { function, .. } | SignatureError::Type { function, .. }
+            if function == export =>
+        {
+            format!("the export {reason}")
+        }
+        _ => format!("the export `{export}`: {reason}"),
+    }
 }
 
 /// The reason why the rule of an export cannot be applied.

@@ -209,7 +209,11 @@ impl<T: 'static> Matching<'_, T> {
         let (export, rule) = &self.monitor.rules[number];
         let instruction = place.instruction.map(|_| place.index);
         let fit = |operands: &Operands| operands.fit(rule, self.functions[number].parameters(), instruction);
-        if !place.operands.is_none_or(fit) {
+        let has_result = |value: &Parameter| match value {
+            Parameter::Result(depth) => *depth < place.results(),
+            _ => true,
+        };
+        if !place.operands.is_none_or(fit) || !rule.parameters.iter().all(has_result) {
             self.unfit[number] += 1;
             return Ok(());
         }
@@ -222,8 +226,7 @@ impl<T: 'static> Matching<'_, T> {
             values.push(match value {
                 Parameter::Argument(depth) => Bound::Operand(*depth),
                 Parameter::Reference(depth) => Bound::Reference(*depth),
-                Parameter::Result(depth) if *depth < place.results() => Bound::Operand(*depth),
-                Parameter::Result(_) => return Ok(()),
+                Parameter::Result(depth) => Bound::Operand(*depth),
                 Parameter::Local(index) => Bound::Local(*index),
                 Parameter::Frame => Bound::Frame,
                 // No place of a module has one.

@@ -205,5 +205,6 @@ pub use error::{MonitorError, NameError, SignatureError};
 pub use load::MonitorModule;
 pub(crate) use made::{CALLEE, FAILED, NOW, OFF, PAUSE, PROBES, SWITCH};
 pub(crate) use names::{Call, Event, OfCall, Parameter, Replaced, Replacement, Rule, Static, parse_native};
+pub(crate) use operands::results as results_of;
 pub use shared::SharedMonitor;
 pub(crate) use strings::Buffer;

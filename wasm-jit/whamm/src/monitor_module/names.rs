@@ -165,6 +165,15 @@ impl Rule {
         })
     }
 
+    /// Whether two rules are about the same event and bind the same values, perhaps in other types.
+    pub(super) fn is_variant_of(&self, other: &Self) -> bool {
+        let bound = |rule: &Self| {
+            let is_bound = |value: &&Parameter| !matches!(value, Parameter::Call(_));
+            rule.parameters.iter().filter(is_bound).cloned().collect::<Vec<_>>()
+        };
+        self.event == other.event && self.mode == other.mode && bound(self) == bound(other)
+    }
+
     /// Whether the rule asks for the function that is about to be called.
     pub(super) fn asks_for_callee(&self) -> bool {
         self.parameters.contains(&Parameter::Static(Static::Callee))

@@ -5,11 +5,11 @@
 
 use wasm_jit::{Module, ValType};
 use wasmparser::{
-    FuncToValidate, FuncValidator, FuncValidatorAllocations, FunctionBody, Parser, ValidPayload, Validator,
-    ValidatorResources, WasmFeatures,
+    BlockType, CompositeInnerType, FuncToValidate, FuncValidator, FuncValidatorAllocations, FunctionBody,
+    Operator, Parser, ValidPayload, Validator, ValidatorResources, WasmFeatures, WasmModuleResources,
 };
 
-use super::names::{Parameter, Rule};
+use super::names::{Parameter, Replaced, Rule};
 
 /// What is known about a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +48,17 @@ impl Known {
     }
 }
 
-/// The operands before each instruction of a function, up to the depth that rules ask for, and its
-/// locals.
+/// The values on the stack before each instruction of a function, up to the depth that rules ask
+/// for, the numbers of those that the instructions take, and the function's locals.
 pub(super) struct Operands {
     /// The operands at each depth, for each instruction and after the last one.
     all: Vec<Known>,
     depth: usize,
+    /// The number of operands that each instruction takes.
+    taken: Vec<u32>,
+    /// The results of each instruction, or of the block that it begins, if a rule replaces them;
+    /// `None` if control never reaches it.
+    replaced: Vec<Option<Vec<wasmparser::ValType>>>,
     locals: Vec<Known>,
 }
 
@@ -64,17 +69,39 @@ impl Operands {
         at.and_then(|at| self.all.get(at)).copied().unwrap_or(Known::Unknown)
     }
 
+    /// An operand that the instruction takes. Deeper values on the stack are not its own.
+    fn argument(&self, instruction: usize, depth: u32) -> Known {
+        match self.taken.get(instruction) {
+            Some(taken) if depth >= *taken => Known::Absent,
+            _ => self.at(instruction, depth),
+        }
+    }
+
+    /// Whether the instruction has the results that a rule computes in its place.
+    fn has_results(&self, instruction: usize, wanted: &[Replaced]) -> bool {
+        let Some(Some(results)) = self.replaced.get(instruction) else { return true };
+        let is_such = |(wanted, ty): (&Replaced, &wasmparser::ValType)| match wanted {
+            Replaced::Number(wanted) => Known::of(*ty) == Known::Number(*wanted),
+            Replaced::Reference => matches!(ty, wasmparser::ValType::Ref(ty) if ty.is_nullable()),
+        };
+        wanted.len() == results.len() && wanted.iter().zip(results.iter().rev()).all(is_such)
+    }
+
     /// Whether the place has the values of a rule in these types, which are those of its function's
     /// parameters. Without an instruction, there are no operands.
     pub(super) fn fit(&self, rule: &Rule, types: &[ValType], instruction: Option<usize>) -> bool {
-        let operand = |after: usize, depth: u32| {
-            instruction.map_or(Known::Unknown, |instruction| self.at(instruction + after, depth))
-        };
+        let argument =
+            |depth| instruction.map_or(Known::Unknown, |instruction| self.argument(instruction, depth));
+        let result =
+            |depth| instruction.map_or(Known::Unknown, |instruction| self.at(instruction + 1, depth));
         rule.parameters.iter().zip(types).all(|(value, ty)| match value {
-            Parameter::Argument(depth) => operand(0, *depth).is(*ty),
-            Parameter::Reference(depth) => operand(0, *depth).is_reference(),
-            Parameter::Result(depth) => operand(1, *depth).is(*ty),
+            Parameter::Argument(depth) => argument(*depth).is(*ty),
+            Parameter::Reference(depth) => argument(*depth).is_reference(),
+            Parameter::Result(depth) => result(*depth).is(*ty),
             Parameter::Local(index) => self.locals.get(*index as usize).is_some_and(|known| known.is(*ty)),
+            Parameter::Replaced(Some(wanted)) => {
+                instruction.is_none_or(|instruction| self.has_results(instruction, wanted))
+            }
             _ => true,
         })
     }
@@ -88,6 +115,8 @@ pub(super) struct Functions<'m> {
     allocations: FuncValidatorAllocations,
     /// The number of operands for which rules ask.
     depth: usize,
+    /// Whether a rule computes results in place of an instruction.
+    replaces: bool,
 }
 
 /// The maximum depth of operands that rules can ask for: the types of deeper ones are not known.
@@ -100,10 +129,14 @@ impl<'m> Functions<'m> {
             Parameter::Argument(depth) | Parameter::Reference(depth) | Parameter::Result(depth) => {
                 Some(depth.saturating_add(1).min(MAX_DEPTH))
             }
-            Parameter::Local(_) => Some(0),
+            Parameter::Local(_) | Parameter::Replaced(Some(_)) => Some(0),
             _ => None,
         };
-        let depth = rules.flat_map(|rule| &rule.parameters).filter_map(asked).max()? as usize;
+        let mut replaces = false;
+        let parameters = rules.flat_map(|rule| &rule.parameters);
+        let parameters =
+            parameters.inspect(|value| replaces |= matches!(value, Parameter::Replaced(Some(_))));
+        let depth = parameters.filter_map(asked).max()? as usize;
         let mut validator = Validator::new_with_features(WasmFeatures::all());
         let mut all = Vec::new();
         for payload in Parser::new(0).parse_all(program.bytes()) {
@@ -113,7 +146,7 @@ impl<'m> Functions<'m> {
             }
         }
         let imported = program.functions().count().checked_sub(all.len())?;
-        Some(Self { all, imported, allocations: FuncValidatorAllocations::default(), depth })
+        Some(Self { all, imported, allocations: FuncValidatorAllocations::default(), depth, replaces })
     }
 
     /// The operands in a function; each function may be requested once.
@@ -121,7 +154,7 @@ impl<'m> Functions<'m> {
         let own = (function as usize).checked_sub(self.imported)?;
         let (function, body) = self.all.get_mut(own)?.take()?;
         let mut validator = function.into_validator(std::mem::take(&mut self.allocations));
-        let operands = operands(&mut validator, &body, self.depth);
+        let operands = operands(&mut validator, &body, self.depth, self.replaces);
         self.allocations = validator.into_allocations();
         operands
     }
@@ -131,6 +164,7 @@ fn operands(
     validator: &mut FuncValidator<ValidatorResources>,
     body: &FunctionBody<'_>,
     depth: usize,
+    replaces: bool,
 ) -> Option<Operands> {
     let mut reader = body.get_locals_reader().ok()?;
     for _ in 0..reader.get_count() {
@@ -141,7 +175,7 @@ fn operands(
     let locals = 0..validator.len_locals();
     let locals = locals.map(|index| validator.get_local_type(index).map_or(Known::Absent, Known::of));
     let locals = locals.collect();
-    let mut all = Vec::new();
+    let (mut all, mut taken, mut replaced) = (Vec::new(), Vec::new(), Vec::new());
     let mut reader = body.get_operators_reader().ok()?;
     loop {
         let is_reachable = validator.get_control_frame(0).is_some_and(|frame| !frame.unreachable);
@@ -151,9 +185,43 @@ fn operands(
             None => Known::Absent,
         }));
         if reader.eof() {
-            return Some(Operands { all, depth, locals });
+            return Some(Operands { all, depth, taken, replaced, locals });
         }
         let at = reader.original_position();
-        validator.op(at, &reader.read().ok()?).ok()?;
+        let operator = reader.read().ok()?;
+        let count = operator.operator_arity(&*validator).map_or(0, |(taken, _)| taken);
+        taken.push(count);
+        validator.op(at, &operator).ok()?;
+        if replaces {
+            replaced.push(is_reachable.then(|| results(validator, &operator)));
+        }
+    }
+}
+
+/// The types of the results of an instruction that has been validated, or of the block that it has
+/// begun.
+pub(crate) fn results(
+    validator: &FuncValidator<ValidatorResources>,
+    operator: &Operator<'_>,
+) -> Vec<wasmparser::ValType> {
+    let block = match operator {
+        Operator::Block { blockty } | Operator::Loop { blockty } | Operator::If { blockty } => *blockty,
+        // After the last `end` there is no block.
+        _ if validator.get_control_frame(0).is_none() => return Vec::new(),
+        _ => {
+            let count = operator.operator_arity(validator).map_or(0, |(_, results)| results);
+            let ty = |depth| validator.get_operand_type(depth).flatten();
+            return (0..count as usize).rev().filter_map(ty).collect();
+        }
+    };
+    match block {
+        BlockType::Empty => Vec::new(),
+        BlockType::Type(ty) => vec![ty],
+        BlockType::FuncType(ty) => {
+            match validator.resources().sub_type_at(ty).map(|ty| &ty.composite_type.inner) {
+                Some(CompositeInnerType::Func(ty)) => ty.results().to_vec(),
+                _ => Vec::new(),
+            }
+        }
     }
 }

@@ -10,7 +10,12 @@ pub struct NativeValue {
     pub name: ValueName,
     /// The type that the rule expects.
     pub ty: NumberType,
+    /// Whether the rule uses the value. If not, it only matches functions that have it.
+    pub is_used: bool,
 }
+
+/// The beginning of the names of values in exports that the rule does not use.
+pub(crate) const UNUSED: &str = "unused.";
 
 /// The name of an argument of a function, or of its result.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,20 +47,22 @@ pub enum NumberType {
 }
 
 impl NativeValue {
-    /// Parses the name of a value in an export: `args.size.u64`.
+    /// Parses the name of a value in an export: `args.size.u64`, `unused.arg0.u64`.
     pub(crate) fn parse(word: &str) -> Option<Self> {
-        let (name, ty) = word.rsplit_once('.')?;
+        let used = word.strip_prefix(UNUSED);
+        let is_used = used.is_none();
+        let (name, ty) = used.unwrap_or(word).rsplit_once('.')?;
         let ty = NumberType::parse(ty)?;
         if name == "res0" {
-            return Some(Self { name: ValueName::Result, ty });
+            return Some(Self { name: ValueName::Result, ty, is_used });
         }
         if let Some(name) = name.strip_prefix("args.") {
-            return (!name.is_empty()).then(|| Self { name: ValueName::Name(name.to_owned()), ty });
+            return (!name.is_empty()).then(|| Self { name: ValueName::Name(name.to_owned()), ty, is_used });
         }
         let position = name.strip_prefix("arg")?;
         let is_number = !position.is_empty() && position.bytes().all(|byte| byte.is_ascii_digit());
         let name = ValueName::Position(position.parse().ok().filter(|_| is_number)?);
-        Some(Self { name, ty })
+        Some(Self { name, ty, is_used })
     }
 }
 
@@ -131,6 +138,7 @@ mod tests {
         assert_eq!(parse("arg12.i16"), Some(("arg12".to_owned(), integer(16, true))));
         assert_eq!(parse("args.u8.u64"), Some(("args.u8".to_owned(), integer(64, false))));
         assert_eq!(parse("args.x.bool"), Some(("args.x".to_owned(), NumberType::Bool)));
+        assert_eq!(parse("unused.arg1.u8"), Some(("arg1".to_owned(), integer(8, false))));
         assert_eq!(parse("res0.f32"), Some(("res0".to_owned(), NumberType::F32)));
         assert_eq!(parse("args.res0.f32"), Some(("args.res0".to_owned(), NumberType::F32)));
         for ty in ["u8", "i64", "bool", "f32", "f64"] {

@@ -139,7 +139,7 @@ pub(super) fn number(ty: &wasm_jit::ValType) -> ValType {
 }
 
 /// The type of a block, if it is one of the module's types.
-pub(super) fn function_type(
+fn function_type(
     validator: &FuncValidator<ValidatorResources>,
     ty: wasmparser::BlockType,
 ) -> Option<&FuncType> {
@@ -434,9 +434,11 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
         let wanted = operands(&calls);
         let inner = (0..wanted).take_while(|depth| !outer.contains_key(depth)).count();
         let mut places = Vec::new();
+        let of_block = self.validator.get_control_frame(0).map_or(0, |frame| frame.height);
+        let reachable = (self.validator.operand_stack_height() as usize).saturating_sub(of_block);
         for depth in 0..inner {
-            let Some(ty) = self.operand(depth)? else {
-                let reason = "an operand is in no block that contains its instruction".to_owned();
+            let Some(ty) = self.operand(depth)?.filter(|_| depth < reachable) else {
+                let reason = "an operand is not in the block that contains its instruction".to_owned();
                 return Err(RewriteError::Unsupported { reason });
             };
             places.push(self.scratch(ty, depth));
@@ -521,7 +523,7 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
 }
 
 /// The number of operands that these rules bind.
-pub(super) fn operands(found: &[&RuleMatch]) -> usize {
+fn operands(found: &[&RuleMatch]) -> usize {
     let depth = |value: &Bound| match value {
         Bound::Operand(depth) | Bound::Reference(depth) => *depth as usize + 1,
         Bound::Callee => 1,

@@ -67,9 +67,11 @@ pub(super) struct Callees {
 }
 
 impl Callees {
-    /// The contents of the memory, which is needed only if they are not empty.
-    pub(super) fn contents(&self) -> Vec<u8> {
-        self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    /// The contents of the memory; `None` if nothing is looked up. They are empty if the tables
+    /// are.
+    pub(super) fn contents(&self) -> Option<Vec<u8>> {
+        let bytes = || self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        (!self.made.is_empty()).then(bytes)
     }
 
     pub(super) fn add_import(&mut self, ty: &wasmparser::TableType) {

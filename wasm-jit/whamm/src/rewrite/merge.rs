@@ -337,7 +337,7 @@ pub(super) fn merge(
         sections.types.ty().function([], ty.iter().copied());
     }
     snapshot(numbers, matched, store, &mut sections)?;
-    lookups(numbers, &bodies.callees().contents(), &mut sections);
+    lookups(numbers, bodies.callees().contents(), &mut sections);
     let start = survey.entry();
     let last = matched.last.iter().map(|(export, arguments)| (function(export), arguments.as_slice()));
     let added = Added { numbers, memory: survey.memory, start };
@@ -483,12 +483,10 @@ fn snapshot(
 }
 
 /// Adds the memory in which callees are looked up, if there are any.
-fn lookups(numbers: Numbers, contents: &[u8], sections: &mut Sections) {
-    if contents.is_empty() {
-        return;
-    }
-    sections.memories.memory(memory_for(contents));
-    sections.data.active(numbers.lookups(), &ConstExpr::i32_const(0), contents.iter().copied());
+fn lookups(numbers: Numbers, contents: Option<Vec<u8>>, sections: &mut Sections) {
+    let Some(contents) = contents else { return };
+    sections.memories.memory(memory_for(&contents));
+    sections.data.active(numbers.lookups(), &ConstExpr::i32_const(0), contents);
 }
 
 /// The type of a memory that is large enough for these contents.

@@ -41,6 +41,7 @@ mod merge;
 mod replace;
 
 use wasm_jit::{ExternType, Linker, Module, Store};
+use wasmparser::{Validator, WasmFeatures};
 
 use self::merge::Script;
 use crate::lang::{self, ScriptError};
@@ -100,6 +101,14 @@ pub enum RewriteError {
     #[error("the program cannot be read: {reason}")]
     Read {
         /// The reason why the module cannot be read.
+        reason: String,
+    },
+    /// The rewritten program is not valid: a defect of the compiler.
+    #[error(
+        "the instrumented program would be invalid, which is a defect of wasm-jit; please report it: {reason}"
+    )]
+    Invalid {
+        /// The reason why it is not valid.
         reason: String,
     },
 }
@@ -180,7 +189,10 @@ fn rewrite(
     let matched = loaded.matched(&mut store, &mut linker, program)?;
     let rules: Vec<_> = loaded.names().into_iter().zip(loaded.replacements()).collect();
     let script = Script { monitor: &monitor, rules: &rules, matched: &matched, alternatives };
-    merge::merge(program, script, entry.unwrap_or(START), &mut store)
+    let rewritten = merge::merge(program, script, entry.unwrap_or(START), &mut store)?;
+    let valid = Validator::new_with_features(WasmFeatures::all()).validate_all(&rewritten);
+    valid.map_err(|error| RewriteError::Invalid { reason: error.to_string() })?;
+    Ok(rewritten)
 }
 
 fn refuse_libraries(name: &str, source: &[u8]) -> Result<(), ScriptError> {

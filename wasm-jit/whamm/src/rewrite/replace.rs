@@ -29,18 +29,17 @@ use wasmparser::{CompositeInnerType, FuncType, FuncValidator, ValidatorResources
 
 use super::RewriteError;
 use super::added;
-use super::body::{Body, function_type, number, operands};
+use super::body::{Body, number};
 use crate::lang::{FIRST_ALTERNATIVE, REPLACEMENT, REPLACEMENT_RESULT};
-use crate::monitor_module::{Replaced, RuleMatch};
+use crate::monitor_module::{Replaced, RuleMatch, results_of};
 
 /// The rules that may replace an instruction, with the operands that they need.
 pub(super) struct Replacing<'a> {
     calls: Vec<&'a RuleMatch>,
     place: Place,
-    /// The types of the operands that the instruction takes, or a rule wants, from the top.
+    /// The types of the operands that the instruction takes, from the top.
     types: Vec<ValType>,
-    /// The types of the operands that the instruction takes, as the validator names them, from the
-    /// top.
+    /// The same types, as the validator names them.
     taken: Vec<wasmparser::ValType>,
 }
 
@@ -62,14 +61,12 @@ impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
                 calls.push(each);
             }
         }
-        let count = count as usize;
         let (mut types, mut taken) = (Vec::new(), Vec::new());
-        for depth in 0..count.max(operands(&calls)) {
+        for depth in 0..count as usize {
             let Some(ty) = self.validator.get_operand_type(depth).flatten() else { return Ok(None) };
             types.push(self.defined.value_type(ty)?);
             taken.push(ty);
         }
-        taken.truncate(count);
         let sets_local = matches!(operator, Operator::LocalSet { .. } | Operator::LocalTee { .. });
         if sets_local && matches!(types[0], ValType::Ref(_)) {
             // One that cannot be null would have a value in a part of the code only.
@@ -86,7 +83,7 @@ impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
         operator: &Operator<'_>,
     ) -> Result<bool, RewriteError> {
         let Replacing { mut calls, place, types, taken } = replacing;
-        let validated = self.results(operator);
+        let validated = results_of(self.validator, operator);
         let mut results = Vec::new();
         for ty in &validated {
             results.push(self.defined.value_type(*ty)?);
@@ -103,8 +100,6 @@ impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
         let zero = I::I32Const(0);
         [&zero, &zero, &I::I32Store(flag)].into_iter().for_each(|code| self.push(code));
         locals.iter().for_each(|local| self.push(&I::LocalSet(*local)));
-        // Those that only rules want.
-        locals[taken.len()..].iter().rev().for_each(|local| self.push(&I::LocalGet(*local)));
         self.call(&calls, |depth| locals[depth]);
         let block_type = self.types.of(&results);
         [&zero, &I::I32Load(flag), &I::If(block_type)].into_iter().for_each(|code| self.push(code));
@@ -125,7 +120,7 @@ impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
             let wanted = I::I32Const((FIRST_ALTERNATIVE + number).cast_signed());
             let code = [&zero, &I::I32Load(flag), &wanted, &I::I32Eq, &I::If(block_type)];
             code.into_iter().for_each(|code| self.push(code));
-            locals[callee..taken.len()].iter().rev().for_each(|local| self.push(&I::LocalGet(*local)));
+            locals[callee..].iter().rev().for_each(|local| self.push(&I::LocalGet(*local)));
             if self.proc_exit.contains(&function) {
                 self.push(&I::Call(added::report(self.numbers)));
             }
@@ -143,7 +138,7 @@ impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
         }
         alternatives.iter().for_each(|_| self.push(&I::End));
         self.push(&I::Else);
-        locals[..taken.len()].iter().rev().for_each(|local| self.push(&I::LocalGet(*local)));
+        locals.iter().rev().for_each(|local| self.push(&I::LocalGet(*local)));
         Ok(true)
     }
 
@@ -197,26 +192,6 @@ impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
             function: self.validator.index(),
             offset: if let Place::Instruction { offset } = place { offset } else { 0 },
         })
-    }
-
-    /// The types of the results of an instruction that has been validated, or of the block that it
-    /// has begun.
-    fn results(&self, operator: &Operator<'_>) -> Vec<wasmparser::ValType> {
-        let block = match operator {
-            Operator::Block { blockty } | Operator::Loop { blockty } | Operator::If { blockty } => *blockty,
-            _ => {
-                let count = operator.operator_arity(&*self.validator).map_or(0, |(_, results)| results);
-                let ty = |depth| self.validator.get_operand_type(depth).flatten();
-                return (0..count as usize).rev().filter_map(ty).collect();
-            }
-        };
-        match block {
-            wasmparser::BlockType::Empty => Vec::new(),
-            wasmparser::BlockType::Type(ty) => vec![ty],
-            ty @ wasmparser::BlockType::FuncType(_) => {
-                function_type(self.validator, ty).map_or(Vec::new(), |ty| ty.results().to_vec())
-            }
-        }
     }
 
     fn word(&self, offset: u32) -> MemArg {

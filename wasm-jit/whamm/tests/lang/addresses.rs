@@ -2,7 +2,7 @@
 //! instructions on vectors, references and wide integers.
 
 use wasm_jit::{Engine, Module};
-use wasm_jit_whamm::lang::{self, Script};
+use wasm_jit_whamm::lang::{self, NarrowRule, Script, WideBound};
 
 use super::engine::check_program;
 
@@ -57,10 +57,39 @@ fn narrow_rules_are_known() {
     let script = Script::new("test.mm", script.as_bytes(), &[]).unwrap();
     let engine = Engine::default();
     let of = |program: &str| script.narrow_rules(&Module::new(&engine, program).unwrap()).to_vec();
-    let expected = ["wasm:opcode:*load*:before (line 2)", "wasm:opcode:memory.grow:before (line 4)"];
+    let narrow = |rule: &str, bound: &str, is_for_both| NarrowRule {
+        rule: rule.to_owned(),
+        bound: WideBound { bound: bound.to_owned(), is_for_both },
+    };
+    let expected = [
+        narrow("wasm:opcode:*load*:before (line 2)", "addr: u64", true),
+        narrow("wasm:opcode:memory.grow:before (line 4)", "arg0: u64", false),
+    ];
     assert_eq!(of(MEMORIES), expected);
     assert_eq!(of("(module (import \"m\" \"m\" (memory i64 1)))"), expected);
-    assert_eq!(of("(module (memory 1))"), [""; 0]);
+    assert_eq!(of("(module (memory 1))"), []);
+}
+
+/// A rule with the bound that a message names is accepted.
+#[test]
+fn bounds_for_addresses_of_64_bits_exist() {
+    for (rule, value, bound) in [
+        ("memory.grow:before", "arg0", "arg0: u64"),
+        ("memory.grow:after", "res0", "res0: i64"),
+        ("memory.size:after", "res0", "res0: u64"),
+        ("memory.fill:before", "arg2", "arg2: u64"),
+        ("memory.copy:before", "arg1", "arg1: u64"),
+        ("i32.load:before", "effective_addr", "effective_addr: u64"),
+    ] {
+        let script =
+            |rule: &str| format!("report var x: u64; wasm:opcode:{rule} / ({value} as u64) > 1 / {{ x++; }}");
+        let narrow = lang::narrow_rules("test.mm", script(rule).as_bytes(), &[]).unwrap();
+        assert_eq!(narrow.len(), 1, "{rule}");
+        assert_eq!(narrow[0].bound.bound, bound);
+        let wide = script(&rule.replace(':', &format!("({bound}):")));
+        let found = lang::narrow_rules("test.mm", wide.as_bytes(), &[]);
+        assert_eq!(found.unwrap_or_else(|error| panic!("{error}")), []);
+    }
 }
 
 /// Nine instructions from the proposals, and others.

@@ -53,6 +53,56 @@ fn syntax() {
     check(&format!("var x: i32 = {}«1»;", "(".repeat(128)), Limit, "levels deep");
 }
 
+/// The rest of a rule with a problem is skipped, up to the brace that closes it.
+#[test]
+fn each_problem_of_syntax_is_reported_once() {
+    for body in [
+        "report var n: u64; n += 1; n++;",
+        "if (fid == 1) { n++; } else if (fid == 2) { n++; }",
+        "var x: f64 = .5; while (true) { n++; }",
+        "report var m: map<u32, u32; m[0]++;",
+        "if (fid == 1) { n += 1; } n++;",
+        "n = ; n++;",
+        "{ n++; }",
+    ] {
+        let script = format!("var n: u64; wasm:func:entry {{ {body} }}");
+        for (script, count) in [(&script, 1), (&format!("{script} fn f() {{ n +; }}"), 2)] {
+            let error = lang::compile("test.mm", script.as_bytes(), &[]).unwrap_err();
+            assert_eq!(error.problems().len(), count, "{error}");
+        }
+    }
+    // The problem is the brace itself.
+    for script in ["wasm:func:entry { var x: u32 = } wasm:func:exit { y }", "fn f( { x } fn g( { y }"] {
+        let error = lang::compile("test.mm", script.as_bytes(), &[]).unwrap_err();
+        assert_eq!(error.problems().len(), 2, "{error}");
+    }
+}
+
+#[test]
+fn help_names_what_there_is() {
+    let check = |script: &str, expected: &str| {
+        let error = lang::compile("test.mm", script.as_bytes(), &[]).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    check("@foo wasm:func:entry { }", "those of rules are `@once`, `@sample(1%)` and `@toggle`");
+    check(
+        "var n: u32; wasm:func:entry { var t: (u32, str); n = t.1.len(); }",
+        "only variables have functions, not the fields of tuples",
+    );
+    check("var y: u64; wasm:begin { y = ns; }", "`wasm-jit whamm info wasm:begin` lists");
+    let error = lang::Script::native("test.mm", b"var y: u64; native:begin { y = ns; }").unwrap_err();
+    assert!(error.to_string().contains("`wasm-jit whamm info native:begin` lists"), "{error}");
+}
+
+/// They would hide the operands in all rules.
+#[test]
+fn variables_of_scripts_have_no_names_of_operands() {
+    use ProblemKind::Name;
+    check("report var «arg0»: u32 = 42; wasm:func:entry { }", Name, "`arg0` is bound by events");
+    check("wasm:func:entry { var «local1»: u32; }", Name, "`local1` is bound by events");
+    assert!(lang::compile("test.mm", b"report var args: u32; report var arg: u32;", &[]).is_ok());
+}
+
 #[test]
 fn names_and_rules() {
     use ProblemKind::{Name, Rule, Syntax, Unsupported};
@@ -202,6 +252,22 @@ fn info_describes_events() {
     assert_eq!(bound("local0"), Some(("by type bound", false)));
     assert_eq!(bound("taken"), None);
     assert!(lang::info("wasm:opcode:nothing:before").is_err());
+    // Type bounds are as in a script.
+    for (rule, matches) in [
+        ("wasm:opcode:*load*(arg0: f32):before", false),
+        ("wasm:opcode:*load*(foo: f32):before", false),
+        ("wasm:opcode:*(arg0: i32, arg1: i32):before", true),
+        ("wasm:func:entry(local0: i64)", true),
+    ] {
+        assert_eq!(lang::info(rule).is_ok(), matches, "{rule}");
+        let script = lang::compile("test.mm", format!("{rule} {{ }}").as_bytes(), &[]);
+        assert_eq!(script.is_ok(), matches, "{rule}");
+    }
+    let events = lang::info("wasm:opcode:*(arg0: i32, arg1: i32):before").unwrap();
+    assert!(events.iter().all(|event| event.event != "wasm:opcode:i32.clz:before"));
+    assert!(events.iter().any(|event| event.event == "wasm:opcode:i32.add:before"));
+    let wide = lang::info("wasm:opcode:i32.load(arg0: u64):before").unwrap().remove(0);
+    assert!(wide.bound.iter().any(|bound| bound.name == "arg0" && bound.ty == "u64"));
     assert!(lang::info("wasm:opcode:call:before { }").is_err());
 }
 

@@ -6,6 +6,7 @@ mod counted;
 mod failures;
 mod monitor_modules;
 mod native;
+mod operands;
 #[path = "../lang/printing.rs"]
 mod printing;
 #[path = "../../../tests/frame_maps/programs.rs"]

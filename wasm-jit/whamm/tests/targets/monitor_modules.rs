@@ -386,6 +386,30 @@ fn a_monitor_that_traps_ends_the_call() {
     run.call(&mut store, ARGUMENT).unwrap();
 }
 
+/// A script that observes accesses to memories of both kinds has two exports for each instruction,
+/// and one of them has matches.
+#[test]
+fn variants_of_a_rule_are_not_unfit() {
+    let engine = Engine::default();
+    let unfit = |monitor: &MonitorModule, program: &str| {
+        let mut store = Store::new(&engine, ());
+        let (mut linker, _) = crate::printing::printing(&engine);
+        let program = Module::new(&engine, program).unwrap();
+        let attached = monitor.attach(&mut store, &mut linker, &program).unwrap();
+        attached.unfit().iter().map(|unfit| unfit.export.clone()).collect::<Vec<_>>()
+    };
+    let script = b"report var m: map<u64, u64>; wasm:opcode:i32.load(effective_addr: u64):before { m[effective_addr]++; }";
+    let compiled = wasm_jit_whamm::lang::compile("test.mm", script, &[]).unwrap();
+    let monitor = MonitorModule::new(Module::from_binary(&engine, &compiled).unwrap(), Vec::new()).unwrap();
+    assert_eq!(monitor.rules().filter(|rule| rule.starts_with("wasm:opcode:i32.load")).count(), 2);
+    let program = "(module (memory 1) (func (drop (i32.load (i32.const 0)))))";
+    assert_eq!(unfit(&monitor, program), [""; 0]);
+    // A rule of its own is.
+    let other = r#"(module (func (export "wasm:opcode:i32.load (arg0)") (param i64))
+        (func (export "wasm:opcode:i32.load (offset)") (param i32)))"#;
+    assert_eq!(unfit(&load(&engine, other).unwrap(), program), ["wasm:opcode:i32.load (arg0)"]);
+}
+
 #[test]
 fn mistakes_are_errors_with_their_export() {
     let engine = Engine::default();
@@ -395,6 +419,10 @@ fn mistakes_are_errors_with_their_export() {
     };
     assert_eq!(export, "wasm:opcode:call (args)");
     assert_eq!(error.to_string(), "the export `wasm:opcode:call (args)`, column 19: no value has this name");
+    let error =
+        load(&engine, r#"(module (func (export "wasm:func:entry (fid, pc)") (param i32)))"#).unwrap_err();
+    let expected = "the export `wasm:func:entry (fid, pc)` has 1 parameters, but its values take 2";
+    assert_eq!(error.to_string(), expected);
     #[track_caller]
     fn check(text: &str, expected: SignatureError) {
         match load(&Engine::default(), &format!("(module {text})")) {

@@ -44,6 +44,18 @@ fn static_predicates_choose_events_of_functions() {
     assert_eq!(events(4, "a", "/x"), (1, 1));
 }
 
+/// Native scripts cannot print: a rule for the report changes the variables of the report.
+#[test]
+fn report_rules_come_before_the_report() {
+    let mut monitor = monitor(
+        "report var x: u64; native:begin { x = 4; } native:report { x = x * 10; } native:end { x++; }",
+    );
+    monitor.finish().unwrap();
+    let variables = monitor.report().unwrap().variables;
+    let values: Vec<_> = variables.iter().map(|variable| (&variable.name[..], &variable.value)).collect();
+    assert_eq!(values, [("x", &ReportedValue::Value(Value::Int(50)))]);
+}
+
 #[test]
 fn rules_get_the_values_of_calls() {
     let script = "report var all: map<u32, (u32, u32, u64, u64, u32, u64)>;
@@ -241,10 +253,15 @@ fn rules_get_arguments_with_the_types_of_their_bounds() {
     let NativePlaces { entry, exit } = places.unwrap();
     let names: Vec<_> = asked.iter().map(ToString::to_string).collect();
     assert_eq!(names, ["arg0", "args.n", "arg3", "args.x", "args.is", "args.nobody"]);
+    assert_eq!(asked.iter().position(|asked| !asked.is_used), Some(5));
     assert_eq!(asked[0].ty, NumberType::Integer { bits: 8, is_signed: true });
     assert_eq!(
         asked[2],
-        NativeValue { name: ValueName::Position(3), ty: NumberType::Integer { bits: 64, is_signed: false } }
+        NativeValue {
+            name: ValueName::Position(3),
+            ty: NumberType::Integer { bits: 64, is_signed: false },
+            is_used: true
+        }
     );
     assert_eq!((entry.len(), exit.len()), (3, 1));
     let [first, exit_place] = [entry[0], exit[0]];
@@ -259,6 +276,32 @@ fn rules_get_arguments_with_the_types_of_their_bounds() {
     assert_eq!(values[0], ReportedValue::Map(vec![sum]));
     let rest = [Value::Int(u64::MAX.into()), Value::Float(2.75), Value::Bool(true)].map(ReportedValue::Value);
     assert_eq!(values[1..], rest);
+}
+
+/// A value of which a rule states only the type need not be known when the rule is executed.
+#[test]
+fn values_that_are_not_used_are_not_fetched() {
+    let script = "report var n: u64; native:func:exit(arg0: u64, arg1: i32) / arg0 > 1 / { n++; }
+        native:func:exit(arg2: u64, res0: i32) { n++; }";
+    let mut monitor = monitor(script);
+    assert!(monitor.pairs_calls());
+    let mut asked = Vec::new();
+    let places = monitor.function(function(7, "f", "/x"), &mut |wanted| {
+        asked.push((wanted.to_string(), wanted.is_used));
+        Some(asked.len() as u32 - 1)
+    });
+    let exit = places.unwrap().exit;
+    let expected = [("arg0", true), ("arg1", false), ("arg2", false), ("res0", false)];
+    assert_eq!(asked, expected.map(|(name, is_used)| (name.to_owned(), is_used)));
+    let [first, second] = exit[..] else { panic!("both match") };
+    assert_eq!(monitor.values(first).collect::<Vec<_>>(), [0]);
+    assert_eq!((monitor.values(second).count(), monitor.needs_pairs(second)), (0, false));
+    let call = NativeCall { values: &[5], ..NativeCall::default() };
+    exit.iter().for_each(|place| monitor.fire(*place, &call).unwrap());
+    assert_eq!(monitor.report().unwrap().variables[0].value, ReportedValue::Value(Value::Int(2)));
+    // A function without the value does not match.
+    let mut lacks = |wanted: &NativeValue| (wanted.to_string() != "arg1").then_some(0);
+    assert_eq!(monitor.function(function(8, "g", "/x"), &mut lacks).unwrap().exit.len(), 1);
 }
 
 #[test]

@@ -186,7 +186,7 @@ fn program(imports_write: bool, exports_memory: bool, end: &str) -> String {
 }
 
 #[track_caller]
-fn check(script: &str, program: &str, code: Option<i32>) -> Outcome {
+pub(super) fn check(script: &str, program: &str, code: Option<i32>) -> Outcome {
     let monitor = lang::compile("test.mm", script.as_bytes(), &[]).unwrap();
     let expected = in_place(&monitor, program);
     let module = Module::new(&Engine::default(), program).unwrap();

@@ -130,8 +130,9 @@ impl Checker<'_> {
         }
         let bound = match &self.context {
             Context::Rule { event, bounds, index, .. } => {
-                if event.is_narrow(name, bounds) && !self.program.narrow.contains(index) {
-                    self.program.narrow.push(*index);
+                let is_known = self.program.narrow.iter().any(|(rule, _)| rule == index);
+                if let Some(bound) = event.wide_bound(name, bounds).filter(|_| !is_known) {
+                    self.program.narrow.push((*index, bound));
                 }
                 Some((event.bound(name, bounds), event.text()))
             }
@@ -160,6 +161,9 @@ impl Checker<'_> {
                 None
             }
             Some((Bound::Unknown, event)) => {
+                // Events without a place are the same for all providers.
+                let (_, rest) = event.split_once(':').expect("an event has parts");
+                let event = format!("{}:{rest}", self.target.provider().name());
                 self.help(
                     ProblemKind::Name,
                     span,

@@ -442,7 +442,7 @@ impl Checker<'_> {
 
     fn declare(&mut self, name: &ast::Ident, variable: Variable) {
         if self.is_bound(&name.name) {
-            let message = format!("`{}` is bound by the event", name.name);
+            let message = format!("`{}` is bound by events", name.name);
             self.problem(ProblemKind::Name, &name.span, message);
         }
         let scope = self.scopes.last_mut().expect("there is always a scope");
@@ -452,12 +452,12 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether an event binds a name for which the rule declares a variable.
+    /// Whether events bind a name for which a variable is declared that rules can use.
     fn is_bound(&self, name: &str) -> bool {
         match &self.context {
             // Only numbered names: scripts may choose any other name for a variable, `taken` for
             // instance.
-            Context::Rule { .. } => {
+            Context::Rule { .. } | Context::Script => {
                 ["arg", "res", "imm", "local"].iter().any(|prefix| bound::numbered(name, prefix).is_some())
             }
             _ => false,

@@ -38,10 +38,11 @@ fn names(script: &str, functions: &BTreeMap<u32, Name>) -> NameSection {
 const MAX_PAGES: u64 = 1 << 14;
 
 impl Emitter<'_> {
-    /// The locations of the reported variables; none if the script prints its own report.
+    /// The locations of the reported variables; none if the script prints its own report. Native
+    /// scripts cannot print.
     fn report(&self) -> ReportLayout {
         let program = self.program;
-        if !program.report.is_empty() {
+        if !program.report.is_empty() && program.failing != Failing::Calls {
             return ReportLayout::default();
         }
         let once = program.reported.iter().filter_map(|(report, rule)| {

@@ -4,7 +4,7 @@ use wasm_encoder::{Instruction as I, ValType};
 
 use super::super::ast::BinaryOp;
 use super::super::events::Mode;
-use super::super::ir::{Body, Import, Kind, Place, Probe, Statement, Typed};
+use super::super::ir::{Body, Failing, Import, Kind, Place, Probe, Statement, Typed};
 use super::super::split::Part;
 use super::super::toggled;
 use super::super::types::Type;
@@ -12,6 +12,7 @@ use super::Emitter;
 use super::code::Code;
 use super::requests::{self, Requested, reads, requests, requests_of, sets};
 use super::runtime::keyword_of;
+use crate::native::UNUSED;
 
 impl Emitter<'_> {
     /// The engine's name for a value.
@@ -156,15 +157,20 @@ impl Emitter<'_> {
         let mut requested = Vec::new();
         part.at_run.iter().for_each(|condition| requests(condition, false, &mut requested));
         requests_of(&probe.body.statements, false, &mut requested);
+        let requested_by_code = requested.clone();
         let mut add = |name: &str, ty: &Type| {
             let value = Requested::Value(name.to_owned(), ty.clone());
             if !requested.contains(&value) {
                 requested.push(value);
             }
         };
-        // The engine compares these types.
+        // The engine compares these types. Native values are not fetched only for that.
+        let is_native = self.program.failing == Failing::Calls;
         for (name, ty) in &probe.bounds {
-            add(name, ty);
+            match is_native && !requested_by_code.contains(&Requested::Value(name.clone(), ty.clone())) {
+                true => add(&format!("{UNUSED}{name}"), &Type::U32),
+                false => add(name, ty),
+            }
         }
         let condition = part.at_run.as_ref();
         let uses = |is_such: fn(Place) -> bool| {
