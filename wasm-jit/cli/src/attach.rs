@@ -178,8 +178,9 @@ pub(super) fn run(arguments: &Attach) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lets other processes of this user toggle the monitors of this process, and record it.
-pub(super) fn listen(session: Arc<Session>, module: &Module) -> Result<Control, Failure> {
+/// Lets other processes of this user toggle the monitors of this process, and record it, but not to
+/// one of its inputs.
+pub(super) fn listen(session: Arc<Session>, module: &Module, inputs: &[&Path]) -> Result<Control, Failure> {
     let directory = directory();
     let about = |message: &dyn std::fmt::Display| {
         Failure::new(message).about(format_args!("--control: {}", directory.display()))
@@ -192,7 +193,7 @@ pub(super) fn listen(session: Arc<Session>, module: &Module) -> Result<Control, 
         return Err(about(&"not a directory that only this user can access"));
     }
     let path = directory.join(process::id().to_string());
-    let recordings = AttachedRecording::new(module);
+    let recordings = AttachedRecording::new(module, inputs);
     let others = move |verb: &str, rest: &str| (verb == "record").then(|| recordings.answer(rest));
     Control::listen_with(session, path, others).map_err(|error| Failure::new(error).about("--control"))
 }

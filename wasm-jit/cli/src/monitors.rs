@@ -129,8 +129,13 @@ struct Running {
 }
 
 impl Monitors {
-    /// Starts the monitors, in order.
-    pub(super) fn start(module: &Module, arguments: &Arguments, requests: Requests) -> Result<Self, Failure> {
+    /// Starts the monitors, in order, in a program from these files.
+    pub(super) fn start(
+        module: &Module,
+        inputs: &[&Path],
+        arguments: &Arguments,
+        requests: Requests,
+    ) -> Result<Self, Failure> {
         if !arguments.any() {
             return Ok(Self(None));
         }
@@ -153,7 +158,7 @@ impl Monitors {
         }
         let session = Arc::new(session);
         let control =
-            arguments.control.then(|| super::attach::listen(session.clone(), module)).transpose()?;
+            arguments.control.then(|| super::attach::listen(session.clone(), module, inputs)).transpose()?;
         Ok(Self(Some(Arc::new(Running { session, shared, modules: files, control: Mutex::new(control) }))))
     }
 

@@ -270,12 +270,15 @@ pub(super) fn starting(from: Option<&str>, calls: Option<NonZeroU64>, trace: &Pa
 /// of the program, the recording ends.
 pub(super) struct AttachedRecording {
     module: Module,
+    /// The files of the modules that run.
+    inputs: Vec<PathBuf>,
     current: Mutex<Option<CallsToFile>>,
 }
 
 impl AttachedRecording {
-    pub(super) fn new(module: &Module) -> Self {
-        Self { module: module.clone(), current: Mutex::default() }
+    pub(super) fn new(module: &Module, inputs: &[&Path]) -> Self {
+        let inputs = inputs.iter().map(|input| input.to_path_buf()).collect();
+        Self { module: module.clone(), inputs, current: Mutex::default() }
     }
 
     /// Answers a request without the word `record`: one [to start](starting) a recording, or
@@ -299,6 +302,8 @@ impl AttachedRecording {
                 if Path::new(trace).metadata().is_ok_and(is_fifo) {
                     return Err(format!("{trace} is a FIFO, for whose reader the program would wait"));
                 }
+                let inputs = self.inputs.iter().map(PathBuf::as_path);
+                refuse_inputs(trace.as_ref(), inputs).map_err(|failure| failure.message)?;
                 let number = || calls.parse::<NonZeroU64>().map_err(|error| format!("{calls}: {error}"));
                 let started = match from {
                     "" => {
@@ -348,13 +353,13 @@ mod tests {
             (None, NonZeroU64::new(u64::MAX), NonZeroU64::new(u64::MAX)),
             (Some("f"), None, NonZeroU64::new(1)),
         ] {
-            let recording = AttachedRecording::new(&module);
+            let recording = AttachedRecording::new(&module, &[]);
             let request = starting(from, calls, &trace);
             recording.answer(request.strip_prefix("record ").unwrap()).unwrap();
             let current = recording.current.lock().unwrap();
             assert_eq!(current.as_ref().unwrap().wanted, wanted, "{request}");
         }
-        let recording = AttachedRecording::new(&module);
+        let recording = AttachedRecording::new(&module, &[]);
         let error = recording.answer(&format!("all\tf\t{}", trace.display())).unwrap_err();
         assert_eq!(error, "all: invalid digit found in string");
     }
@@ -368,7 +373,7 @@ mod tests {
         // Without a reader, a program that opens it waits for ever.
         let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
         let module = Module::new(&Engine::default(), r#"(module (func (export "f")))"#).unwrap();
-        let recording = AttachedRecording::new(&module);
+        let recording = AttachedRecording::new(&module, &[]);
         let error = recording.answer(&format!("1\tf\t{}", path.display())).unwrap_err();
         assert!(error.ends_with("trace is a FIFO, for whose reader the program would wait"), "{error}");
         drop(reader);

@@ -341,6 +341,14 @@ pub(super) fn open(trace: &Path) -> Result<BufReader<File>, Failure> {
     File::open(trace).map(BufReader::new).map_err(|error| Failure::of_file(trace, error))
 }
 
+/// Checks that a file can be read, and begins as a trace does.
+pub(super) fn check_head(trace: &Path) -> Result<(), Failure> {
+    match Reader::new(open(trace)?).next() {
+        Some(Err(error)) => Err(Failure::of_file(trace, error)),
+        _ => Ok(()),
+    }
+}
+
 /// Names the file that an error is about.
 pub(super) fn about(error: Error, trace: &Path, program: &Path) -> Failure {
     match error {

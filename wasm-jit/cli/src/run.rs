@@ -31,7 +31,7 @@ fn run_here(arguments: &Run, requests: Requests, signals: Option<Signals>) -> Re
     let module = arguments.load()?;
     let _known_to_gdb = arguments.gdb.then(|| module.show_to_gdb());
     let counts = Counts::of(&module, &arguments.counts)?;
-    let monitors = Monitors::start(&module, &arguments.monitors, requests)?;
+    let monitors = Monitors::start(&module, &arguments.inputs(), &arguments.monitors, requests)?;
     if let Some(signals) = signals {
         monitors.obey(signals);
     }

@@ -46,6 +46,10 @@ fn a_program_that_ends_says_that_calls_are_missing() {
         out.read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
         let process = program.id().to_string();
+        let refused = command(&["attach", &process, "record", "-o", "app.wat"]).output().unwrap();
+        let refusal = String::from_utf8(refused.stderr).unwrap();
+        assert!(refusal.contains("it would overwrite the input app.wat"), "{refusal}");
+        assert_eq!(fs::read_to_string(folder.path().join("app.wat")).unwrap(), PROGRAM);
         let mut record = vec!["attach", &process, "record", "-o", "app.trace"];
         if !from.is_empty() {
             record.extend(["--from", from, "--calls", calls]);

@@ -58,6 +58,8 @@ fn mistakes_of_the_user_are_2_and_other_failures_1() {
     check("whamm instrument bad.mm app.wat -o out.wasm", 2, "bad.mm: 1 problem");
     // Everything else.
     check("run missing.wat", 1, "missing.wat");
+    check("debug --batch --command run --replay missing.trace app.wat", 1, "missing.trace: No such file");
+    check("debug --batch --command run --replay app.wat app.wat", 1, "this is not a trace");
     check("run invalid.wat", 1, "invalid.wat");
     check("run --invoke none app.wat", 1, "no function is exported as `none`");
     check("run --invoke of_one app.wat", 1, "the function takes 1 argument, 0 are given");

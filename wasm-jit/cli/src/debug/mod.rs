@@ -22,8 +22,8 @@ use clap::Args;
 use nix::sys::signal::{SigSet, Signal};
 use wasm_jit_debug::Debugger;
 
-use super::Failure;
 use super::execution::Run;
+use super::{Failure, replay};
 use commands::{Answer, Session};
 pub(super) use port::Port;
 use program::Launcher;
@@ -125,6 +125,10 @@ pub(super) fn run(mut arguments: Debug) -> Result<ExitCode, Failure> {
     let interrupt = SigSet::from(Signal::SIGINT);
     interrupt.thread_block().expect("this signal can be blocked");
     let module = arguments.run.load()?;
+    if let Some(trace) = &arguments.run.replay {
+        // A file that is no trace is not the end of a program.
+        replay::check_head(trace)?;
+    }
     let debugger = Arc::new(Debugger::new(&module));
     let launcher = Launcher::new(arguments.run, module, debugger.clone(), requests)?;
     if let Some(port) = arguments.gdb_server {

@@ -32,7 +32,7 @@ impl Launcher {
         debugger: Arc<Debugger>,
         requests: Requests,
     ) -> Result<Self, Failure> {
-        let monitors = Monitors::start(&module, &arguments.monitors, requests)?;
+        let monitors = Monitors::start(&module, &arguments.inputs(), &arguments.monitors, requests)?;
         let arguments = Arc::new(arguments);
         debugger.exits_by(|error| execution::is_exit(error) || replayed::is_exit(error));
         let snapshots = Arc::new(Snapshots::new());
