@@ -109,11 +109,11 @@ enum Line {
     Skipped,
 }
 
-/// Reads the entire text. `exported` returns the index of the exported function with a name.
+/// Reads the entire text. `exported` has the indices of the exported functions, by name.
 ///
 /// # Errors
 /// [`Error::Text`], [`Error::Io`].
-pub(super) fn read(mut text: impl BufRead, exported: &dyn Fn(&str) -> Option<u32>) -> Result<Text, Error> {
+pub(super) fn read(mut text: impl BufRead, exported: &HashMap<&str, u32>) -> Result<Text, Error> {
     let mut found = Text::default();
     // The different lines of calls to imports and of their returns.
     let (mut numbered, mut numbers) = (Vec::new(), HashMap::new());
@@ -179,7 +179,7 @@ fn add(changes: &mut Vec<Change>, change: Change) {
     }
 }
 
-fn parse(line: &str, exported: &dyn Fn(&str) -> Option<u32>) -> Result<Line, &'static str> {
+fn parse(line: &str, exported: &HashMap<&str, u32>) -> Result<Line, &'static str> {
     let fields: Vec<&str> = line.split(';').collect();
     let step = |kind| Ok(Line::Step(kind));
     let change = |effect| Ok(Line::Change(effect));
@@ -188,7 +188,7 @@ fn parse(line: &str, exported: &dyn Fn(&str) -> Option<u32>) -> Result<Line, &'s
             step(Kind::Enter { function: number(function)?, arguments: arguments.to_owned() })
         }
         ["EC", name, arguments] => {
-            let function = exported(name).ok_or("a name that no exported function has")?;
+            let function = *exported.get(name).ok_or("a name that no exported function has")?;
             step(Kind::Enter { function, arguments: arguments.to_owned() })
         }
         ["ER", ..] => step(Kind::Leave),
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     fn read(text: &[u8]) -> Result<Text, Error> {
-        super::read(text, &|name| (name == "start").then_some(7))
+        super::read(text, &HashMap::from([("start", 7)]))
     }
 
     #[track_caller]

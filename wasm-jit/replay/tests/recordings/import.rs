@@ -320,6 +320,29 @@ fn sizes_and_contents_of_imports() {
     assert_eq!(fails("IM;0;env;memory;9;9"), other);
 }
 
+/// A name stands for the function that is exported by it, however many there are.
+#[test]
+fn functions_are_called_by_any_of_their_names() {
+    let number = 5000;
+    let function = |index| format!("(func (export \"{index}\") (export \"also {index}\"))");
+    let functions: String = (0..number).map(function).collect();
+    let program = format!("(module (memory (export \"memory\") 1) {functions})");
+    let text: String =
+        (0..number).rev().map(|index| format!("EC;{index};\nER\nEC;also {index};\nER\n")).collect();
+    let (_, trace) = import_of(&program, &text).unwrap();
+    let entered: Vec<u32> = events(&trace)
+        .iter()
+        .filter_map(|event| match event {
+            Event::Enter { function, .. } => Some(*function),
+            _ => None,
+        })
+        .collect();
+    let expected: Vec<u32> = (0..number).rev().flat_map(|index| [index, index]).collect();
+    assert_eq!(entered, expected);
+    let error = import_of(&program, "EC;memory;").map(drop).unwrap_err().to_string();
+    assert_eq!(error, "line 1: a name that no exported function has");
+}
+
 #[test]
 fn imports_that_cannot_be_recovered_are_errors() {
     #[track_caller]
