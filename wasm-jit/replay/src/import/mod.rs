@@ -21,7 +21,7 @@ use super::check::shared_globals;
 use super::error::Error;
 use super::limits::Limits;
 use super::record::Recorder;
-use text::{Change, Effect, Kind, Step, Text};
+use text::{Change, Effect, Kind, Step};
 
 /// The state of the host during the import.
 struct Host {
@@ -73,8 +73,9 @@ pub fn import_within(
     out: impl Write + Send + 'static,
 ) -> Result<(), Error> {
     let recorder = Recorder::new(module, out)?;
-    let Text { imported, changes, steps } = text::read(text, &exported_functions(module)?)?;
-    let (steps, globals) = (steps.into_iter().peekable(), shared_globals(module)?);
+    let mut text = text::read(text, &exported_functions(module)?)?;
+    let steps = std::mem::take(&mut text.steps).into_iter().peekable();
+    let globals = shared_globals(module)?;
     let number =
         |of: fn(&ExternType) -> bool| module.imports().filter(|import| of(import.ty())).count() as u32;
     let memories = number(|ty| matches!(ty, ExternType::Memory(_)));
@@ -82,10 +83,10 @@ pub fn import_within(
     let host = Host { steps, instance: None, globals, memories, tables, failed: None };
     let mut store = Store::new(module.engine(), host);
     let _timeout = limits.apply(&mut store)?;
-    let imports = imports::make(&mut store, module, &imported)?;
+    let imports = imports::make(&mut store, module, &text)?;
     let instance = recorder.instantiate_unstarted(&mut store, &imports)?;
     store.data_mut().instance = Some(instance);
-    let ended = run(&mut store.as_context_mut(), changes);
+    let ended = run(&mut store.as_context_mut(), text.changes);
     match store.data_mut().failed.take() {
         Some(error) => Err(error),
         None => ended,

@@ -32,7 +32,7 @@
 //! there is a start function, its `EC` and what belongs to it come first, without changes by the
 //! host, and `IG` has the values afterwards. Some versions start when the first function is called.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::BufRead;
 
 use crate::error::Error;
@@ -40,22 +40,27 @@ use crate::error::Error;
 /// The content of a text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Text {
-    pub(super) imported: Vec<Imported>,
+    pub(super) memories: BTreeMap<u32, Size>,
+    pub(super) tables: BTreeMap<u32, Size>,
+    /// The values of imported globals, each with its line: the first one, if a global has several.
+    pub(super) globals: BTreeMap<u32, (u64, String)>,
     /// The changes that the host makes before the first step.
     pub(super) changes: Vec<Change>,
     pub(super) steps: Vec<Step>,
 }
 
-/// Something that the program imports.
+/// The size of a memory or table that the program imports.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Imported {
+pub(super) struct Size {
     /// The line number, counted from 1.
     pub(super) line: u64,
-    pub(super) item: Item,
+    /// The number of pages or elements.
+    pub(super) number: u32,
+    pub(super) maximum: Option<u32>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Item {
+/// Something that the program imports.
+enum Item {
     Memory { memory: u32, pages: u32, maximum: Option<u32> },
     Table { table: u32, elements: u32, maximum: Option<u32> },
     Global { global: u32, is_mutable: bool, value: String },
@@ -160,7 +165,22 @@ pub(super) fn read(mut text: impl BufRead, exported: &HashMap<&str, u32>) -> Res
                     }
                     _ => return Err(at("an import in the middle of the run")),
                 }
-                found.imported.push(Imported { line, item });
+                let repeated = match item {
+                    Item::Memory { memory, pages, maximum } => {
+                        found.memories.insert(memory, Size { line, number: pages, maximum }).is_some()
+                    }
+                    Item::Table { table, elements, maximum } => {
+                        found.tables.insert(table, Size { line, number: elements, maximum }).is_some()
+                    }
+                    // Also the value after the start function.
+                    Item::Global { global, value, .. } => {
+                        found.globals.entry(global).or_insert((line, value));
+                        false
+                    }
+                };
+                if repeated {
+                    return Err(at("a second size of the same import"));
+                }
             }
             Line::Skipped => {}
         }
@@ -301,7 +321,7 @@ mod tests {
             Step { line: 16, kind: Kind::Leave, changes: Vec::new() },
         ];
         let found = read(text.as_bytes()).unwrap();
-        assert_eq!((found.steps, found.changes, found.imported), (expected.into(), vec![], vec![]));
+        assert_eq!(found, Text { steps: expected.into(), ..Text::default() });
         assert_eq!(read(&b""[..]).unwrap(), Text::default());
     }
 
@@ -310,17 +330,9 @@ mod tests {
         let text = "IM;0;env;memory;3;\nIT;1;env;table;2;9;anyfunc\nIF;0;env;f\nIG;0;env;g;f64;0;NaN\n\
             MG;0;1\nEC;start;\nFE;2;1\nLE;0;memory;1;2\nTE;0;t;1;2;f\nFR;2;\nER\nIG;1;env;h;i64;1;-1\n\
             IG;0;env;g;f64;0;2";
-        let global = |line, global, is_mutable, value: &str| {
-            let value = value.to_owned();
-            Imported { line, item: Item::Global { global, is_mutable, value } }
-        };
-        let imported = vec![
-            Imported { line: 1, item: Item::Memory { memory: 0, pages: 3, maximum: None } },
-            Imported { line: 2, item: Item::Table { table: 1, elements: 2, maximum: Some(9) } },
-            global(4, 0, false, "NaN"),
-            global(12, 1, true, "-1"),
-            global(13, 0, false, "2"),
-        ];
+        let memories = BTreeMap::from([(0, Size { line: 1, number: 3, maximum: None })]);
+        let tables = BTreeMap::from([(1, Size { line: 2, number: 2, maximum: Some(9) })]);
+        let globals = BTreeMap::from([(0, (4, "NaN".to_owned())), (1, (12, "-1".to_owned()))]);
         let changes = vec![Change { line: 5, effect: Effect::Grow { memory: 0, pages: 1 } }];
         let set = Effect::SetGlobal { global: 1, value: "-1".to_owned() };
         let enter = Kind::Enter { function: 7, arguments: String::new() };
@@ -328,7 +340,7 @@ mod tests {
             Step { line: 6, kind: enter, changes: vec![] },
             Step { line: 11, kind: Kind::Leave, changes: vec![Change { line: 12, effect: set }] },
         ];
-        assert_eq!(read(text.as_bytes()).unwrap(), Text { imported, changes, steps });
+        assert_eq!(read(text.as_bytes()).unwrap(), Text { memories, tables, globals, changes, steps });
     }
 
     #[test]
@@ -348,6 +360,8 @@ mod tests {
         fails(b"IM;0;env;memory;1;x", "line 1: a field that is no number of 32 bits");
         fails(b"EC;1;run;\nIG;0;env;g;i32;1;5", "line 2: an import in the middle of the run");
         fails(b"EC;1;run;\nER\nIM;0;env;memory;1;", "line 3: an import in the middle of the run");
+        fails(b"IM;0;env;m;1;\nIM;1;env;n;1;\nIM;0;env;m;2;", "line 3: a second size of the same import");
+        fails(b"IT;0;env;t;1;;anyfunc\nIT;0;env;t;1;;anyfunc", "line 2: a second size of the same import");
         fails(b"EC;1;run;\nTG;0;2", "line 2: another number of fields than it has");
         fails(b"EC;1;run;\nT;0;t;2;foo;5", "line 2: a field that is no number of 32 bits");
         fails(b"EC;1;\xff;", "line 1: it is not UTF-8");

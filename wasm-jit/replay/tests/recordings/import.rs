@@ -318,6 +318,10 @@ fn sizes_and_contents_of_imports() {
     let other = "incompatible import type for `env` `memory`: expected memory of 1 to 8 pages, found memory of \
         9 to 9 pages";
     assert_eq!(fails("IM;0;env;memory;9;9"), other);
+    // Sizes that nothing has.
+    assert_eq!(fails("\nIM;0;env;memory;65537;"), "line 2: the type of the memory is invalid");
+    assert_eq!(fails("\nIM;0;env;memory;5;2"), "line 2: the type of the memory is invalid");
+    assert_eq!(fails("\nIT;0;env;table;5;2;anyfunc"), "line 2: the type of the table is invalid");
 }
 
 /// A name stands for the function that is exported by it, however many there are.
