@@ -21,7 +21,7 @@ use super::check::shared_globals;
 use super::error::Error;
 use super::limits::Limits;
 use super::record::Recorder;
-use text::{Change, Effect, Kind, Step};
+use text::{Change, Effect, Functions, Kind, Step};
 
 /// The state of the host during the import.
 struct Host {
@@ -73,7 +73,8 @@ pub fn import_within(
     out: impl Write + Send + 'static,
 ) -> Result<(), Error> {
     let recorder = Recorder::new(module, out)?;
-    let mut text = text::read(text, &exported_functions(module)?)?;
+    let start = module.start_function().map(|start| start.index());
+    let mut text = text::read(text, &Functions { exported: exported_functions(module)?, start })?;
     let steps = std::mem::take(&mut text.steps).into_iter().peekable();
     let globals = shared_globals(module)?;
     let number =

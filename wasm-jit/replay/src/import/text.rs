@@ -31,6 +31,7 @@
 //! The recorder starts when the module has been instantiated. Until then, it only notices calls: if
 //! there is a start function, its `EC` and what belongs to it come first, without changes by the
 //! host, and `IG` has the values afterwards. Some versions start when the first function is called.
+//! After a call of another function by the host, there is no `IG`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::BufRead;
@@ -105,6 +106,15 @@ pub(super) enum Effect {
     SetElement { table: u32, element: u64, function: u32 },
 }
 
+/// What a text does not say about the functions of the program.
+#[derive(Debug)]
+pub(super) struct Functions<'a> {
+    /// The indices of the exported functions, by name.
+    pub(super) exported: HashMap<&'a str, u32>,
+    /// The start function.
+    pub(super) start: Option<u32>,
+}
+
 /// The content of a line.
 enum Line {
     Step(Kind),
@@ -114,15 +124,18 @@ enum Line {
     Skipped,
 }
 
-/// Reads the entire text. `exported` has the indices of the exported functions, by name.
+/// Reads the entire text.
 ///
 /// # Errors
 /// [`Error::Text`], [`Error::Io`].
-pub(super) fn read(mut text: impl BufRead, exported: &HashMap<&str, u32>) -> Result<Text, Error> {
+pub(super) fn read(mut text: impl BufRead, functions: &Functions<'_>) -> Result<Text, Error> {
     let mut found = Text::default();
     // The different lines of calls to imports and of their returns.
     let (mut numbered, mut numbers) = (Vec::new(), HashMap::new());
     let mut bytes = Vec::new();
+    // The calls to imports that have not returned, and whether the host itself has called a
+    // function that is not the start function.
+    let (mut running, mut has_started) = (0_u64, functions.start.is_none());
     for line in 1.. {
         bytes.clear();
         if text.read_until(b'\n', &mut bytes)? == 0 {
@@ -141,8 +154,18 @@ pub(super) fn read(mut text: impl BufRead, exported: &HashMap<&str, u32>) -> Res
             numbers.insert(read.clone(), numbered.len());
             numbered.push(read.clone());
         }
-        match parse(&read, exported).map_err(at)? {
-            Line::Step(kind) => found.steps.push(Step { line, kind, changes: Vec::new() }),
+        match parse(&read, &functions.exported).map_err(at)? {
+            Line::Step(kind) => {
+                match kind {
+                    Kind::Call { .. } => running += 1,
+                    Kind::Return { .. } => running = running.saturating_sub(1),
+                    Kind::Enter { function, .. } if running == 0 => {
+                        has_started |= !found.steps.is_empty() || Some(function) != functions.start;
+                    }
+                    Kind::Enter { .. } | Kind::Leave => {}
+                }
+                found.steps.push(Step { line, kind, changes: Vec::new() });
+            }
             Line::Change(effect) => {
                 let changes = match found.steps.last_mut() {
                     Some(Step { kind: Kind::Enter { .. } | Kind::Return { .. }, changes, .. }) => changes,
@@ -152,15 +175,16 @@ pub(super) fn read(mut text: impl BufRead, exported: &HashMap<&str, u32>) -> Res
                 add(changes, Change { line, effect });
             }
             Line::Imported(item) => {
-                match (found.steps.last_mut(), &item) {
-                    (None, _) => {}
-                    (
-                        Some(Step { kind: Kind::Leave, changes, .. }),
-                        Item::Global { global, is_mutable, value },
-                    ) => {
-                        if *is_mutable {
+                match &item {
+                    _ if found.steps.is_empty() => {}
+                    // The start function has returned.
+                    Item::Global { global, is_mutable, value } if running == 0 && !has_started => {
+                        if found.steps.last().is_none_or(|step| step.kind != Kind::Leave) {
+                            found.steps.push(Step { line, kind: Kind::Leave, changes: Vec::new() });
+                        }
+                        if *is_mutable && let Some(step) = found.steps.last_mut() {
                             let effect = Effect::SetGlobal { global: *global, value: value.clone() };
-                            changes.push(Change { line, effect });
+                            step.changes.push(Change { line, effect });
                         }
                     }
                     _ => return Err(at("an import in the middle of the run")),
@@ -280,7 +304,7 @@ mod tests {
     use super::*;
 
     fn read(text: &[u8]) -> Result<Text, Error> {
-        super::read(text, &HashMap::from([("start", 7)]))
+        super::read(text, &Functions { exported: HashMap::from([("start", 7)]), start: Some(7) })
     }
 
     #[track_caller]
@@ -341,6 +365,41 @@ mod tests {
             Step { line: 11, kind: Kind::Leave, changes: vec![Change { line: 12, effect: set }] },
         ];
         assert_eq!(read(text.as_bytes()).unwrap(), Text { memories, tables, globals, changes, steps });
+    }
+
+    /// Whether the text has the return of the start function, and calls of imports and of other
+    /// functions within it, or not.
+    #[test]
+    fn globals_have_values_when_the_start_function_has_returned() {
+        let set = "IG;1;env;h;i64;1;-1";
+        for start in [
+            "EC;start;",
+            "EC;start;\nIC;0;f\nIR;0;f;1",
+            "EC;start;\nIC;0;f\nEC;1;run;\nER\nEC;1;run;\nIR;0;f;1",
+            "IC;0;f\nIR;0;f;1",
+        ] {
+            let found = read(format!("{start}\n{set}\nEC;1;run;").as_bytes()).unwrap();
+            let line = start.lines().count() as u64 + 1;
+            let effect = Effect::SetGlobal { global: 1, value: "-1".to_owned() };
+            let leave = Step { line, kind: Kind::Leave, changes: vec![Change { line, effect }] };
+            assert_eq!(found.steps[found.steps.len() - 2], leave, "{start}");
+            let returned = read(format!("{start}\nER\n{set}\nEC;1;run;").as_bytes()).unwrap();
+            assert_eq!(returned.steps.len(), found.steps.len(), "{start}");
+        }
+        for (start, line) in [
+            ("EC;start;\nIC;0;f", 3),
+            ("EC;start;\nIC;0;f\nEC;1;run;", 4),
+            ("EC;start;\nIC;0;f\nEC;1;run;\nER", 5),
+            ("EC;start;\nER\nEC;1;run;\nER", 5),
+            ("EC;start;\nEC;start;\nER", 4),
+            ("EC;1;run;\nER", 3),
+        ] {
+            let text = format!("{start}\n{set}");
+            fails(text.as_bytes(), &format!("line {line}: an import in the middle of the run"));
+        }
+        let without = Functions { exported: HashMap::new(), start: None };
+        let error = super::read(&b"EC;7;;\nER\nIG;1;env;h;i64;1;-1"[..], &without).unwrap_err();
+        assert_eq!(error.to_string(), "line 3: an import in the middle of the run");
     }
 
     #[test]

@@ -259,6 +259,7 @@ fn a_global_that_the_start_function_changes_is_set_afterwards() {
     let leave = |value| Event::Leave { results: vec![Value::I64(value)] };
     for (text, expected) in [
         (format!("EC;0;;\nER\nIG;0;env;count;i64;1;5\n{run}"), 5),
+        (format!("EC;0;;\nIG;0;env;count;i64;1;5\n{run}"), 5),
         (format!("IG;0;env;count;i64;1;5\nEC;0;;\nER\n{run}"), 6),
         // The recorder did not see the call.
         (format!("IG;0;env;count;i64;1;5\n{run}"), 6),
