@@ -119,11 +119,10 @@ impl CallRecorder {
     }
 
     /// Starts to record this number of the calls that begin from now on, or all of them (`None`).
-    /// Functions that are running now are
-    /// treated as the host: what they change between two calls that they make becomes changes by
-    /// the host, and when they return, the calls of their callers are recorded. Functions that
-    /// end in tail calls are always treated as the host. A call by a recorded function is part of
-    /// that call.
+    /// Functions that are running now are treated as the host: what they change between two calls
+    /// that they make becomes changes by the host, and when they return, the calls of their callers
+    /// are recorded. Functions that end in tail calls are always treated as the host. A call by a
+    /// recorded function is part of that call.
     ///
     /// During the recording, each function runs with two probes, and between two calls of the trace
     /// the memories are compared with a copy of them. Otherwise as [`CallRecorder::start`].

@@ -101,6 +101,7 @@ pub enum Value {
     /// have no recorded form.
     Any(Option<i32>),
     /// A null of type `exnref`.
+    #[serde(serialize_with = "null")]
     Exn,
 }
 
@@ -155,6 +156,10 @@ impl Value {
             _ => return None,
         })
     }
+}
+
+fn null<S: Serializer>(serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_unit()
 }
 
 fn decimal<S: Serializer>(value: &i64, serializer: S) -> Result<S::Ok, S::Error> {
@@ -214,7 +219,7 @@ mod tests {
         check(Value::F64(0.0_f64.to_bits() | 1), r#"{"f64":"0x0000000000000001"}"#);
         check(Value::Any(Some(-7)), r#"{"any":-7}"#);
         check(Value::Any(None), r#"{"any":null}"#);
-        check(Value::Exn, r#""exn""#);
+        check(Value::Exn, r#"{"exn":null}"#);
         check(Value::V128(0xa << 64), r#"{"v128":"0x000000000000000a0000000000000000"}"#);
     }
 }

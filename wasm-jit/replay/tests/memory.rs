@@ -10,10 +10,10 @@ use wasm_jit_replay::{Event, Value, Writer, generate, separate};
 struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
-static MOST: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 fn add(size: usize) {
-    MOST.fetch_max(NOW.fetch_add(size, Relaxed) + size, Relaxed);
+    PEAK.fetch_max(NOW.fetch_add(size, Relaxed) + size, Relaxed);
 }
 
 // SAFETY: passes every request on to the system allocator.
@@ -83,11 +83,11 @@ fn trace(program: &[u8], calls: i32, length: usize) -> Vec<u8> {
 }
 
 /// The greatest amount of memory that something takes, and its result.
-fn most<T>(run: impl FnOnce() -> T) -> (usize, T) {
+fn peak_of<T>(run: impl FnOnce() -> T) -> (usize, T) {
     let before = NOW.load(Relaxed);
-    MOST.store(before, Relaxed);
+    PEAK.store(before, Relaxed);
     let result = run();
-    (MOST.load(Relaxed) - before, result)
+    (PEAK.load(Relaxed) - before, result)
 }
 
 #[test]
@@ -95,12 +95,12 @@ fn the_memory_is_in_proportion_to_what_the_host_does() {
     let program = wat::parse_str(PROGRAM).unwrap();
     // 32 MiB of bytes: they and the module. The list of them may have a capacity of twice as much.
     let writes = trace(&program, 512, 1 << 16);
-    let (used, bench) = most(|| generate(&program, &writes[..], true).unwrap());
+    let (used, bench) = peak_of(|| generate(&program, &writes[..], true).unwrap());
     assert!(bench.len() > 32 << 20 && used < 3 * bench.len(), "{used} bytes for {}", bench.len());
-    let (used, modules) = most(|| separate(&program, &writes[..], true).unwrap());
+    let (used, modules) = peak_of(|| separate(&program, &writes[..], true).unwrap());
     assert!(used < 3 * modules.host.len(), "{used} bytes for {}", modules.host.len());
     // A call with one action, two arguments and a result.
     let calls = trace(&program, 100_000, 8);
-    let (used, bench) = most(|| generate(&program, &calls[..], true).unwrap());
+    let (used, bench) = peak_of(|| generate(&program, &calls[..], true).unwrap());
     assert!(used < 100_000 * 500, "{used} bytes, of which {} are the module", bench.len());
 }

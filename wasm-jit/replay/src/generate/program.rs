@@ -30,7 +30,7 @@ impl Items {
         reader.read_var_u32().expect("a section has a size");
         let count = reader.read_var_u32().expect("a section has a number of items");
         let items = reader.original_position() as usize;
-        // The section may be large, and is not copied.
+        // The section may be large: its bytes are moved in place, without a second allocation.
         bytes.drain(..items);
         Self { count, bytes }
     }

@@ -115,7 +115,9 @@ pub(super) struct Script {
     pub(super) other_tags: BTreeMap<u32, Vec<Value>>,
     /// Functions that are referenced.
     pub(super) references: BTreeSet<u32>,
-    /// Whether there are nulls of types other than the most general one of their kind.
+    /// Whether there are nulls of types other than the most general one of their kind. Then
+    /// [`constant`](super::values::constant) makes nulls of `nofunc` and the like, which have all
+    /// types of their kind. Otherwise it does not, since not all engines have these types.
     pub(super) has_typed_nulls: bool,
     /// Whether there are references to host values.
     pub(super) has_host_values: bool,

@@ -4,24 +4,20 @@
 //! and tables, only what the program reads there, and in most versions not their sizes: they begin
 //! empty, with the size that the program declares, as in the replays of Wasm-R3.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use wasm_jit::{
     AsContextMut, Caller, Extern, ExternType, Func, FuncType, Global, GlobalType, Memory, MemoryType, Module,
     Store, Table, TableType, Tag, Val, ValType,
 };
 
-use super::text::{Imported, Item};
+use super::text::{Size, Text};
 use super::{Host, at, called, list};
 use crate::error::Error;
 use crate::rerun::{memory_type, table_type};
 
 /// Makes the imports of a module, in their order.
-pub(super) fn make(
-    store: &mut Store<Host>,
-    module: &Module,
-    imported: &[Imported],
-) -> Result<Vec<Extern>, Error> {
+pub(super) fn make(store: &mut Store<Host>, module: &Module, text: &Text) -> Result<Vec<Extern>, Error> {
     let mut functions: HashMap<(&str, &str), Vec<u32>> = HashMap::new();
     let of_functions = module.imports().filter(|import| matches!(import.ty(), ExternType::Func(_)));
     for (index, import) in (0..).zip(of_functions) {
@@ -36,31 +32,31 @@ pub(super) fn make(
             ExternType::Func(ty) => function(store, functions[&names].clone(), ty.clone())?.into(),
             ExternType::Memory(ty) => {
                 memories += 1;
-                memory(store, memories - 1, *ty, imported)?.into()
+                memory(store, memories - 1, *ty, &text.memories)?.into()
             }
             ExternType::Table(ty) if !ty.element().is_nullable() => {
                 return Err(without("a table whose elements are never null"));
             }
             ExternType::Table(ty) => {
                 tables += 1;
-                table(store, tables - 1, *ty, imported)?.into()
+                table(store, tables - 1, *ty, &text.tables)?.into()
             }
             ExternType::Global(ty) => {
                 globals += 1;
-                let made = global(store, globals - 1, *ty, imported)?;
+                let made = global(store, globals - 1, *ty, &text.globals)?;
                 made.ok_or_else(|| without("a global whose value is not in the text (IG)"))?.into()
             }
             ExternType::Tag(ty) => Tag::new(&mut *store, ty)?.into(),
         });
     }
-    for Imported { line, item } in imported {
-        let (what, index, number) = match item {
-            Item::Memory { memory, .. } => ("memory", memory, memories),
-            Item::Table { table, .. } => ("table", table, tables),
-            Item::Global { global, .. } => ("global", global, globals),
-        };
-        if *index >= number {
-            return Err(at(*line, format!("the program does not import a {what} {index}")));
+    let memory = text.memories.last_key_value().map(|(index, size)| (index, size.line));
+    let table = text.tables.last_key_value().map(|(index, size)| (index, size.line));
+    let global = text.globals.last_key_value().map(|(index, (line, _))| (index, *line));
+    for (what, last, number) in
+        [("memory", memory, memories), ("table", table, tables), ("global", global, globals)]
+    {
+        if let Some((index, line)) = last.filter(|(index, _)| **index >= number) {
+            return Err(at(line, format!("the program does not import a {what} {index}")));
         }
     }
     Ok(imports)
@@ -90,29 +86,27 @@ fn memory(
     store: &mut Store<Host>,
     index: u32,
     ty: MemoryType,
-    imported: &[Imported],
+    sizes: &BTreeMap<u32, Size>,
 ) -> Result<Memory, Error> {
-    let of = |import: &Imported| match import.item {
-        Item::Memory { memory, pages, maximum } if memory == index => Some((import.line, pages, maximum)),
-        _ => None,
+    let Some(&Size { line, number, maximum }) = sizes.get(&index) else {
+        return Ok(Memory::new(store, ty)?);
     };
-    let made = imported.iter().find_map(of).map_or(Ok(ty), |(line, pages, maximum)| {
-        let made = memory_type(&ty, pages.into(), maximum.map(u64::from).or(ty.maximum()));
-        made.ok_or_else(|| at(line, "a size that no such memory has"))
-    });
-    Ok(Memory::new(store, made?)?)
+    let made = memory_type(&ty, number.into(), maximum.map(u64::from).or(ty.maximum()));
+    Memory::new(store, made.expect("these sizes have 32 bits")).map_err(|error| at(line, error))
 }
 
-fn table(store: &mut Store<Host>, index: u32, ty: TableType, imported: &[Imported]) -> Result<Table, Error> {
-    let of = |import: &Imported| match import.item {
-        Item::Table { table, elements, maximum } if table == index => Some((import.line, elements, maximum)),
-        _ => None,
+fn table(
+    store: &mut Store<Host>,
+    index: u32,
+    ty: TableType,
+    sizes: &BTreeMap<u32, Size>,
+) -> Result<Table, Error> {
+    let null = Val::default_for_ty(ValType::Ref(ty.element()));
+    let Some(&Size { line, number, maximum }) = sizes.get(&index) else {
+        return Ok(Table::new(store, ty, null)?);
     };
-    let made = imported.iter().find_map(of).map_or(Ok(ty), |(line, elements, maximum)| {
-        let made = table_type(&ty, elements.into(), maximum.map(u64::from).or(ty.maximum()));
-        made.ok_or_else(|| at(line, "a size that no such table has"))
-    });
-    Ok(Table::new(store, made?, Val::default_for_ty(ValType::Ref(ty.element())))?)
+    let made = table_type(&ty, number.into(), maximum.map(u64::from).or(ty.maximum()));
+    Table::new(store, made.expect("these sizes have 32 bits"), null).map_err(|error| at(line, error))
 }
 
 /// `None` for a global that must have a value.
@@ -120,14 +114,10 @@ fn global(
     store: &mut Store<Host>,
     index: u32,
     ty: GlobalType,
-    imported: &[Imported],
+    values: &BTreeMap<u32, (u64, String)>,
 ) -> Result<Option<Global>, Error> {
-    let of = |import: &Imported| match &import.item {
-        Item::Global { global, value, .. } if *global == index => Some((import.line, value.clone())),
-        _ => None,
-    };
-    let value = match imported.iter().find_map(of) {
-        Some((line, value)) => list(line, &value, &[ty.content()])?.remove(0),
+    let value = match values.get(&index) {
+        Some((line, value)) => list(*line, value, &[ty.content()])?.remove(0),
         None if matches!(ty.content(), ValType::Ref(of) if !of.is_nullable()) => return Ok(None),
         None => Val::default_for_ty(ty.content()),
     };

@@ -8,10 +8,11 @@
 mod imports;
 mod text;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{BufRead, Write};
 use std::vec::IntoIter;
 
+use wasm_jit::wasmparser::{ExternalKind, Parser, Payload};
 use wasm_jit::{
     AsContext, AsContextMut, ExternType, Func, Instance, Module, Store, StoreContextMut, Trap, Val, ValType,
 };
@@ -20,7 +21,7 @@ use super::check::shared_globals;
 use super::error::Error;
 use super::limits::Limits;
 use super::record::Recorder;
-use text::{Change, Effect, Kind, Step, Text};
+use text::{Change, Effect, Functions, Kind, Step};
 
 /// The state of the host during the import.
 struct Host {
@@ -72,12 +73,10 @@ pub fn import_within(
     out: impl Write + Send + 'static,
 ) -> Result<(), Error> {
     let recorder = Recorder::new(module, out)?;
-    let exported = |name: &str| {
-        let function = module.functions().find(|function| function.exports().any(|export| export == name));
-        function.map(|function| function.index())
-    };
-    let Text { imported, changes, steps } = text::read(text, &exported)?;
-    let (steps, globals) = (steps.into_iter().peekable(), shared_globals(module)?);
+    let start = module.start_function().map(|start| start.index());
+    let mut text = text::read(text, &Functions { exported: exported_functions(module)?, start })?;
+    let steps = std::mem::take(&mut text.steps).into_iter().peekable();
+    let globals = shared_globals(module)?;
     let number =
         |of: fn(&ExternType) -> bool| module.imports().filter(|import| of(import.ty())).count() as u32;
     let memories = number(|ty| matches!(ty, ExternType::Memory(_)));
@@ -85,14 +84,29 @@ pub fn import_within(
     let host = Host { steps, instance: None, globals, memories, tables, failed: None };
     let mut store = Store::new(module.engine(), host);
     let _timeout = limits.apply(&mut store)?;
-    let imports = imports::make(&mut store, module, &imported)?;
+    let imports = imports::make(&mut store, module, &text)?;
     let instance = recorder.instantiate_unstarted(&mut store, &imports)?;
     store.data_mut().instance = Some(instance);
-    let ended = run(&mut store.as_context_mut(), changes);
+    let ended = run(&mut store.as_context_mut(), text.changes);
     match store.data_mut().failed.take() {
         Some(error) => Err(error),
         None => ended,
     }
+}
+
+/// The indices of the functions that a module exports, by name.
+fn exported_functions(module: &Module) -> Result<HashMap<&str, u32>, Error> {
+    let mut functions = HashMap::new();
+    for payload in Parser::new(0).parse_all(module.bytes()) {
+        let Payload::ExportSection(exports) = payload? else { continue };
+        for export in exports {
+            let export = export?;
+            if matches!(export.kind, ExternalKind::Func | ExternalKind::FuncExact) {
+                functions.insert(export.name, export.index);
+            }
+        }
+    }
+    Ok(functions)
 }
 
 /// Runs the new instance, from its start function to the end of the text.
@@ -223,9 +237,9 @@ fn apply(store: &mut StoreContextMut<'_, Host>, Change { line, effect }: Change)
         Effect::Write { memory: index, address, bytes } => {
             let memory = instance.memory(store.as_context(), index);
             let memory = memory.ok_or_else(|| at(line, "there is no such memory"))?;
-            memory.write(store.as_context_mut(), address, &bytes).map_err(|error| {
-                if index < store.data().memories { beyond(line, error, "IM") } else { at(line, error) }
-            })
+            let written = memory.write(store.as_context_mut(), address, &bytes);
+            let is_imported = index < store.data().memories;
+            written.map_err(|error| beyond(line, error, is_imported.then_some("IM")))
         }
         Effect::Grow { memory, pages } => {
             let memory = instance.memory(store.as_context(), memory);
@@ -244,11 +258,8 @@ fn apply(store: &mut StoreContextMut<'_, Host>, Change { line, effect }: Change)
             let func = instance.func(store.as_context(), function);
             let func = func.ok_or_else(|| at(line, format!("there is no function {function}")))?;
             let set = table.set(store.as_context_mut(), element, Val::FuncRef(Some(func)));
-            set.map_err(
-                |error| {
-                    if index < store.data().tables { beyond(line, error, "IT") } else { at(line, error) }
-                },
-            )
+            let is_imported = index < store.data().tables;
+            set.map_err(|error| beyond(line, error, is_imported.then_some("IT")))
         }
         Effect::SetGlobal { global, value } => {
             let found = instance.global(store.as_context(), global);
@@ -264,8 +275,10 @@ fn at(line: u64, what: impl ToString) -> Error {
     Error::Text { line, what: what.to_string() }
 }
 
-/// The error for a change beyond the end of an imported memory or table.
-fn beyond(line: u64, error: wasm_jit::Error, kind: &str) -> Error {
+/// The error for a change beyond the end of a memory or table; if it is imported, with the kind of
+/// line that has its size.
+fn beyond(line: u64, error: wasm_jit::Error, kind: Option<&str>) -> Error {
+    let Some(kind) = kind else { return at(line, error) };
     at(line, format!("{error}; if it was larger than the program declares, add an {kind} line with its size"))
 }
 

@@ -31,8 +31,9 @@
 //! The recorder starts when the module has been instantiated. Until then, it only notices calls: if
 //! there is a start function, its `EC` and what belongs to it come first, without changes by the
 //! host, and `IG` has the values afterwards. Some versions start when the first function is called.
+//! After a call of another function by the host, there is no `IG`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::BufRead;
 
 use crate::error::Error;
@@ -40,22 +41,27 @@ use crate::error::Error;
 /// The content of a text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Text {
-    pub(super) imported: Vec<Imported>,
+    pub(super) memories: BTreeMap<u32, Size>,
+    pub(super) tables: BTreeMap<u32, Size>,
+    /// The values of imported globals, each with its line: the first one, if a global has several.
+    pub(super) globals: BTreeMap<u32, (u64, String)>,
     /// The changes that the host makes before the first step.
     pub(super) changes: Vec<Change>,
     pub(super) steps: Vec<Step>,
 }
 
-/// Something that the program imports.
+/// The size of a memory or table that the program imports.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Imported {
+pub(super) struct Size {
     /// The line number, counted from 1.
     pub(super) line: u64,
-    pub(super) item: Item,
+    /// The number of pages or elements.
+    pub(super) number: u32,
+    pub(super) maximum: Option<u32>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Item {
+/// Something that the program imports.
+enum Item {
     Memory { memory: u32, pages: u32, maximum: Option<u32> },
     Table { table: u32, elements: u32, maximum: Option<u32> },
     Global { global: u32, is_mutable: bool, value: String },
@@ -100,6 +106,15 @@ pub(super) enum Effect {
     SetElement { table: u32, element: u64, function: u32 },
 }
 
+/// What a text does not say about the functions of the program.
+#[derive(Debug)]
+pub(super) struct Functions<'a> {
+    /// The indices of the exported functions, by name.
+    pub(super) exported: HashMap<&'a str, u32>,
+    /// The start function.
+    pub(super) start: Option<u32>,
+}
+
 /// The content of a line.
 enum Line {
     Step(Kind),
@@ -109,15 +124,18 @@ enum Line {
     Skipped,
 }
 
-/// Reads the entire text. `exported` returns the index of the exported function with a name.
+/// Reads the entire text.
 ///
 /// # Errors
 /// [`Error::Text`], [`Error::Io`].
-pub(super) fn read(mut text: impl BufRead, exported: &dyn Fn(&str) -> Option<u32>) -> Result<Text, Error> {
+pub(super) fn read(mut text: impl BufRead, functions: &Functions<'_>) -> Result<Text, Error> {
     let mut found = Text::default();
     // The different lines of calls to imports and of their returns.
     let (mut numbered, mut numbers) = (Vec::new(), HashMap::new());
     let mut bytes = Vec::new();
+    // The calls to imports that have not returned, and whether the host itself has called a
+    // function that is not the start function.
+    let (mut running, mut has_started) = (0_u64, functions.start.is_none());
     for line in 1.. {
         bytes.clear();
         if text.read_until(b'\n', &mut bytes)? == 0 {
@@ -136,8 +154,18 @@ pub(super) fn read(mut text: impl BufRead, exported: &dyn Fn(&str) -> Option<u32
             numbers.insert(read.clone(), numbered.len());
             numbered.push(read.clone());
         }
-        match parse(&read, exported).map_err(at)? {
-            Line::Step(kind) => found.steps.push(Step { line, kind, changes: Vec::new() }),
+        match parse(&read, &functions.exported).map_err(at)? {
+            Line::Step(kind) => {
+                match kind {
+                    Kind::Call { .. } => running += 1,
+                    Kind::Return { .. } => running = running.saturating_sub(1),
+                    Kind::Enter { function, .. } if running == 0 => {
+                        has_started |= !found.steps.is_empty() || Some(function) != functions.start;
+                    }
+                    Kind::Enter { .. } | Kind::Leave => {}
+                }
+                found.steps.push(Step { line, kind, changes: Vec::new() });
+            }
             Line::Change(effect) => {
                 let changes = match found.steps.last_mut() {
                     Some(Step { kind: Kind::Enter { .. } | Kind::Return { .. }, changes, .. }) => changes,
@@ -147,20 +175,36 @@ pub(super) fn read(mut text: impl BufRead, exported: &dyn Fn(&str) -> Option<u32
                 add(changes, Change { line, effect });
             }
             Line::Imported(item) => {
-                match (found.steps.last_mut(), &item) {
-                    (None, _) => {}
-                    (
-                        Some(Step { kind: Kind::Leave, changes, .. }),
-                        Item::Global { global, is_mutable, value },
-                    ) => {
-                        if *is_mutable {
+                match &item {
+                    _ if found.steps.is_empty() => {}
+                    // The start function has returned.
+                    Item::Global { global, is_mutable, value } if running == 0 && !has_started => {
+                        if found.steps.last().is_none_or(|step| step.kind != Kind::Leave) {
+                            found.steps.push(Step { line, kind: Kind::Leave, changes: Vec::new() });
+                        }
+                        if *is_mutable && let Some(step) = found.steps.last_mut() {
                             let effect = Effect::SetGlobal { global: *global, value: value.clone() };
-                            changes.push(Change { line, effect });
+                            step.changes.push(Change { line, effect });
                         }
                     }
                     _ => return Err(at("an import in the middle of the run")),
                 }
-                found.imported.push(Imported { line, item });
+                let repeated = match item {
+                    Item::Memory { memory, pages, maximum } => {
+                        found.memories.insert(memory, Size { line, number: pages, maximum }).is_some()
+                    }
+                    Item::Table { table, elements, maximum } => {
+                        found.tables.insert(table, Size { line, number: elements, maximum }).is_some()
+                    }
+                    // Also the value after the start function.
+                    Item::Global { global, value, .. } => {
+                        found.globals.entry(global).or_insert((line, value));
+                        false
+                    }
+                };
+                if repeated {
+                    return Err(at("a second size of the same import"));
+                }
             }
             Line::Skipped => {}
         }
@@ -179,7 +223,7 @@ fn add(changes: &mut Vec<Change>, change: Change) {
     }
 }
 
-fn parse(line: &str, exported: &dyn Fn(&str) -> Option<u32>) -> Result<Line, &'static str> {
+fn parse(line: &str, exported: &HashMap<&str, u32>) -> Result<Line, &'static str> {
     let fields: Vec<&str> = line.split(';').collect();
     let step = |kind| Ok(Line::Step(kind));
     let change = |effect| Ok(Line::Change(effect));
@@ -188,7 +232,7 @@ fn parse(line: &str, exported: &dyn Fn(&str) -> Option<u32>) -> Result<Line, &'s
             step(Kind::Enter { function: number(function)?, arguments: arguments.to_owned() })
         }
         ["EC", name, arguments] => {
-            let function = exported(name).ok_or("a name that no exported function has")?;
+            let function = *exported.get(name).ok_or("a name that no exported function has")?;
             step(Kind::Enter { function, arguments: arguments.to_owned() })
         }
         ["ER", ..] => step(Kind::Leave),
@@ -260,7 +304,7 @@ mod tests {
     use super::*;
 
     fn read(text: &[u8]) -> Result<Text, Error> {
-        super::read(text, &|name| (name == "start").then_some(7))
+        super::read(text, &Functions { exported: HashMap::from([("start", 7)]), start: Some(7) })
     }
 
     #[track_caller]
@@ -301,7 +345,7 @@ mod tests {
             Step { line: 16, kind: Kind::Leave, changes: Vec::new() },
         ];
         let found = read(text.as_bytes()).unwrap();
-        assert_eq!((found.steps, found.changes, found.imported), (expected.into(), vec![], vec![]));
+        assert_eq!(found, Text { steps: expected.into(), ..Text::default() });
         assert_eq!(read(&b""[..]).unwrap(), Text::default());
     }
 
@@ -310,17 +354,9 @@ mod tests {
         let text = "IM;0;env;memory;3;\nIT;1;env;table;2;9;anyfunc\nIF;0;env;f\nIG;0;env;g;f64;0;NaN\n\
             MG;0;1\nEC;start;\nFE;2;1\nLE;0;memory;1;2\nTE;0;t;1;2;f\nFR;2;\nER\nIG;1;env;h;i64;1;-1\n\
             IG;0;env;g;f64;0;2";
-        let global = |line, global, is_mutable, value: &str| {
-            let value = value.to_owned();
-            Imported { line, item: Item::Global { global, is_mutable, value } }
-        };
-        let imported = vec![
-            Imported { line: 1, item: Item::Memory { memory: 0, pages: 3, maximum: None } },
-            Imported { line: 2, item: Item::Table { table: 1, elements: 2, maximum: Some(9) } },
-            global(4, 0, false, "NaN"),
-            global(12, 1, true, "-1"),
-            global(13, 0, false, "2"),
-        ];
+        let memories = BTreeMap::from([(0, Size { line: 1, number: 3, maximum: None })]);
+        let tables = BTreeMap::from([(1, Size { line: 2, number: 2, maximum: Some(9) })]);
+        let globals = BTreeMap::from([(0, (4, "NaN".to_owned())), (1, (12, "-1".to_owned()))]);
         let changes = vec![Change { line: 5, effect: Effect::Grow { memory: 0, pages: 1 } }];
         let set = Effect::SetGlobal { global: 1, value: "-1".to_owned() };
         let enter = Kind::Enter { function: 7, arguments: String::new() };
@@ -328,7 +364,42 @@ mod tests {
             Step { line: 6, kind: enter, changes: vec![] },
             Step { line: 11, kind: Kind::Leave, changes: vec![Change { line: 12, effect: set }] },
         ];
-        assert_eq!(read(text.as_bytes()).unwrap(), Text { imported, changes, steps });
+        assert_eq!(read(text.as_bytes()).unwrap(), Text { memories, tables, globals, changes, steps });
+    }
+
+    /// Whether the text has the return of the start function, and calls of imports and of other
+    /// functions within it, or not.
+    #[test]
+    fn globals_have_values_when_the_start_function_has_returned() {
+        let set = "IG;1;env;h;i64;1;-1";
+        for start in [
+            "EC;start;",
+            "EC;start;\nIC;0;f\nIR;0;f;1",
+            "EC;start;\nIC;0;f\nEC;1;run;\nER\nEC;1;run;\nIR;0;f;1",
+            "IC;0;f\nIR;0;f;1",
+        ] {
+            let found = read(format!("{start}\n{set}\nEC;1;run;").as_bytes()).unwrap();
+            let line = start.lines().count() as u64 + 1;
+            let effect = Effect::SetGlobal { global: 1, value: "-1".to_owned() };
+            let leave = Step { line, kind: Kind::Leave, changes: vec![Change { line, effect }] };
+            assert_eq!(found.steps[found.steps.len() - 2], leave, "{start}");
+            let returned = read(format!("{start}\nER\n{set}\nEC;1;run;").as_bytes()).unwrap();
+            assert_eq!(returned.steps.len(), found.steps.len(), "{start}");
+        }
+        for (start, line) in [
+            ("EC;start;\nIC;0;f", 3),
+            ("EC;start;\nIC;0;f\nEC;1;run;", 4),
+            ("EC;start;\nIC;0;f\nEC;1;run;\nER", 5),
+            ("EC;start;\nER\nEC;1;run;\nER", 5),
+            ("EC;start;\nEC;start;\nER", 4),
+            ("EC;1;run;\nER", 3),
+        ] {
+            let text = format!("{start}\n{set}");
+            fails(text.as_bytes(), &format!("line {line}: an import in the middle of the run"));
+        }
+        let without = Functions { exported: HashMap::new(), start: None };
+        let error = super::read(&b"EC;7;;\nER\nIG;1;env;h;i64;1;-1"[..], &without).unwrap_err();
+        assert_eq!(error.to_string(), "line 3: an import in the middle of the run");
     }
 
     #[test]
@@ -348,6 +419,8 @@ mod tests {
         fails(b"IM;0;env;memory;1;x", "line 1: a field that is no number of 32 bits");
         fails(b"EC;1;run;\nIG;0;env;g;i32;1;5", "line 2: an import in the middle of the run");
         fails(b"EC;1;run;\nER\nIM;0;env;memory;1;", "line 3: an import in the middle of the run");
+        fails(b"IM;0;env;m;1;\nIM;1;env;n;1;\nIM;0;env;m;2;", "line 3: a second size of the same import");
+        fails(b"IT;0;env;t;1;;anyfunc\nIT;0;env;t;1;;anyfunc", "line 2: a second size of the same import");
         fails(b"EC;1;run;\nTG;0;2", "line 2: another number of fields than it has");
         fails(b"EC;1;run;\nT;0;t;2;foo;5", "line 2: a field that is no number of 32 bits");
         fails(b"EC;1;\xff;", "line 1: it is not UTF-8");

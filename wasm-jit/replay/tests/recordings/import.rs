@@ -259,6 +259,7 @@ fn a_global_that_the_start_function_changes_is_set_afterwards() {
     let leave = |value| Event::Leave { results: vec![Value::I64(value)] };
     for (text, expected) in [
         (format!("EC;0;;\nER\nIG;0;env;count;i64;1;5\n{run}"), 5),
+        (format!("EC;0;;\nIG;0;env;count;i64;1;5\n{run}"), 5),
         (format!("IG;0;env;count;i64;1;5\nEC;0;;\nER\n{run}"), 6),
         // The recorder did not see the call.
         (format!("IG;0;env;count;i64;1;5\n{run}"), 6),
@@ -318,6 +319,33 @@ fn sizes_and_contents_of_imports() {
     let other = "incompatible import type for `env` `memory`: expected memory of 1 to 8 pages, found memory of \
         9 to 9 pages";
     assert_eq!(fails("IM;0;env;memory;9;9"), other);
+    // Sizes that nothing has.
+    assert_eq!(fails("\nIM;0;env;memory;65537;"), "line 2: the type of the memory is invalid");
+    assert_eq!(fails("\nIM;0;env;memory;5;2"), "line 2: the type of the memory is invalid");
+    assert_eq!(fails("\nIT;0;env;table;5;2;anyfunc"), "line 2: the type of the table is invalid");
+}
+
+/// A name stands for the function that is exported by it, however many there are.
+#[test]
+fn functions_are_called_by_any_of_their_names() {
+    let number = 5000;
+    let function = |index| format!("(func (export \"{index}\") (export \"also {index}\"))");
+    let functions: String = (0..number).map(function).collect();
+    let program = format!("(module (memory (export \"memory\") 1) {functions})");
+    let text: String =
+        (0..number).rev().map(|index| format!("EC;{index};\nER\nEC;also {index};\nER\n")).collect();
+    let (_, trace) = import_of(&program, &text).unwrap();
+    let entered: Vec<u32> = events(&trace)
+        .iter()
+        .filter_map(|event| match event {
+            Event::Enter { function, .. } => Some(*function),
+            _ => None,
+        })
+        .collect();
+    let expected: Vec<u32> = (0..number).rev().flat_map(|index| [index, index]).collect();
+    assert_eq!(entered, expected);
+    let error = import_of(&program, "EC;memory;").map(drop).unwrap_err().to_string();
+    assert_eq!(error, "line 1: a name that no exported function has");
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 use crate::support::{Replayed, Trace, events, replay_separately, trace_of};
 use wasm_jit::{
     AsContextMut, Caller, Engine, Error as EngineError, ExnRef, Extern, Func, FuncType, Global, GlobalType,
-    Linker, Memory, MemoryType, Module, Mutability, Store, Table, TableType, Tag, TagType, Val, ValType,
+    Linker, Memory, MemoryType, Module, Mutability, RefType, Store, Table, TableType, Tag, TagType, Val,
+    ValType,
 };
 use wasm_jit_replay::{Error, Event, Exception, Recorder, Value, javascript, separate};
 
@@ -361,6 +362,32 @@ fn exceptions_repeat_in_node() {
     assert!(error.starts_with(&format!("replay: event {at}: found (1 2.5)")), "{error}");
     let error = with(Exception { tag: 1, values: vec![Value::I64(0)] }).unwrap();
     assert_eq!(error.trim_end(), format!("replay: event {at}: an exception of another tag"));
+}
+
+/// Generates a host for a program that imports a global of this type.
+fn host_with_global(ty: RefType) -> Result<String, Error> {
+    let engine = Engine::default();
+    let text = format!("(module (import \"h\" \"g\" (global {ty})) (func (export \"run\")))");
+    let module = Module::new(&engine, text).unwrap();
+    let mut store = Store::new(&engine, ());
+    let ty = GlobalType::new(ValType::Ref(ty), Mutability::Const);
+    let global = Global::new(&mut store, ty, Val::default_for_ty(ty.content())).unwrap();
+    let mut linker: Linker<()> = Linker::new(&engine);
+    linker.define(&store, "h", "g", global).unwrap();
+    let trace = Trace::default();
+    let recorder = Recorder::new(&module, trace.clone()).unwrap();
+    let instance = recorder.instantiate(&mut store, &linker).unwrap();
+    instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ()).unwrap();
+    javascript(module.bytes(), &trace.bytes()[..]).map(|made| made.host)
+}
+
+/// Engines have the type from different versions on; the host only passes it to them.
+#[test]
+fn imported_globals_of_type_anyref_are_described() {
+    let host = host_with_global(RefType::ANYREF).unwrap();
+    assert!(host.contains(r#""kind":"global","type":{"mutable":false,"value":"anyref"}"#), "{host}");
+    let error = host_with_global(RefType::I31REF).unwrap_err().to_string();
+    assert!(error.contains("an import with the type i31ref"), "{error}");
 }
 
 #[test]

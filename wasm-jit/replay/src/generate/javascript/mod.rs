@@ -40,15 +40,19 @@ impl JavaScript {
 }
 
 /// Makes a JavaScript host that replays a trace of the binary module `program`. It runs in Node.js
-/// from version 20 on, and in other engines that support ES modules.
+/// from version 20 on, and in other engines that support ES modules. For programs that import
+/// globals or tables of type `anyref`, or pass such values, the engine must support garbage
+/// collection, which Node.js does from version 22 on.
 ///
 /// JavaScript does not preserve the bits of NaNs: if the program's behaviour depends on them, the
 /// replay may differ.
 ///
 /// # Errors
 /// As [`generate`](super::generate); [`Error::NotGenerated`] also if vectors are arguments, results
-/// or values of globals, which JavaScript does not support, and for tables of 64 bits, which only
-/// newer JavaScript engines have. Programs that use `any.convert_extern` are accepted.
+/// or values of globals, which JavaScript does not support, for tables of 64 bits, which only newer
+/// JavaScript engines have, for values of type `exnref`, and for imported tables, globals and tags
+/// with references of other types than `funcref`, `externref` and `anyref`. Programs that use
+/// `any.convert_extern` are accepted.
 pub fn javascript(program: &[u8], trace: impl Read) -> Result<JavaScript, Error> {
     let original = Program::parse(program)?;
     if original.tables.iter().any(|ty| ty.table64) {
@@ -187,6 +191,7 @@ fn reference(ty: wp::RefType) -> Result<&'static str, Error> {
     match ty {
         wp::RefType::FUNCREF => Ok("anyfunc"),
         wp::RefType::EXTERNREF => Ok("externref"),
-        _ => Err(not_generated("an import of this type")),
+        wp::RefType::ANYREF => Ok("anyref"),
+        other => Err(not_generated(format!("an import with the type {other}"))),
     }
 }
