@@ -52,7 +52,7 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// The requested monitors, in order.
+    /// The requested monitors; built-in ones start before files, each in the order given.
     pub(super) fn requests(&self) -> Result<Requests, Failure> {
         let mut requests = Requests::default();
         for list in &self.monitors {

@@ -453,6 +453,28 @@ fn names_of_functions_are_unchanged_in_json_and_csv() {
     assert!(!printed.contains('\u{1b}'), "{printed}");
 }
 
+/// A comma in the name of a file, or of a library, does not end it. Other commas do.
+#[test]
+fn monitors_follow_a_file_with_libraries() {
+    let directory = with_module(r#"(module (func (export "_start")))"#);
+    let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+    write("m.mm", "report var entries: u32;\nwasm:func:entry { entries++; }\n");
+    write("l.wat", "(module)");
+    write("l,icount.wat", "(module)");
+    let list = |list: &str| {
+        let ended = run(&directory, &["run", "--monitors", list, "app.wat"]);
+        (ended.status.code(), text(&ended.stderr).to_owned())
+    };
+    let (code, reports) = list("./m.mm+./l.wat,icount");
+    assert!(code == Some(0) && reports.contains("entries  1\n"), "{reports}");
+    assert!(reports.contains("icount\n"), "{reports}");
+    let (code, error) = list("./m.mm+./l.wat,nonexistent");
+    assert!(code == Some(2) && error.contains("`nonexistent`"), "{code:?} {error}");
+    let (code, report) = list("./m.mm+./l,icount.wat");
+    assert!(code == Some(0) && report.contains("entries  1\n"), "{report}");
+    assert!(!report.contains("icount\n"), "{report}");
+}
+
 #[test]
 fn a_script_is_a_monitor() {
     let directory = with_module(

@@ -273,6 +273,13 @@ impl Code {
         Ok(vec![self.first(self.function(text)?)?])
     }
 
+    /// The size of a pointer in bytes: as in DWARF, or without it, that of an address in memory 0.
+    pub(crate) fn address_size(&self) -> u64 {
+        let is_64 = || self.module().memories().next().is_some_and(|memory| memory.is_64());
+        let of_source = self.dwarf().and_then(Dwarf::address_size);
+        of_source.unwrap_or_else(|| if is_64() { 8 } else { 4 })
+    }
+
     /// The initial size of a memory in bytes; `None` if it is imported.
     pub(crate) fn memory_at_start(&self, memory: u32) -> Option<u64> {
         let imported = self.module().imports();

@@ -113,13 +113,22 @@ impl Debugger {
     /// Watches an expression: threads stop when an instruction has changed its value. If the
     /// expression names locals, operands or variables of a function, it belongs to the frame at
     /// this `level` of the stopped thread (0 is the innermost), and the watchpoint ends with the
-    /// frame. Returns the number of the watchpoint.
+    /// frame. The condition is as for [`Debugger::set_condition`]. Returns the number of the
+    /// watchpoint.
     ///
     /// # Errors
-    /// [`Error::Constant`]; [`Error::Running`] if the expression belongs to a frame;
-    /// [`Error::Outside`] if no thread is stopped, otherwise as [`Expression::evaluate`];
-    /// [`Error::Probe`].
-    pub fn add_watch(&self, expression: Expression, level: usize) -> Result<u32, Error> {
+    /// [`Error::Constant`]; [`Error::Unknown`] about the condition; [`Error::Running`] if the
+    /// expression belongs to a frame; [`Error::Outside`] if no thread is stopped, otherwise as
+    /// [`Expression::evaluate`]; [`Error::Probe`].
+    pub fn add_watch(
+        &self,
+        expression: Expression,
+        condition: Option<Expression>,
+        level: usize,
+    ) -> Result<u32, Error> {
+        if let Some(condition) = &condition {
+            condition.check(&self.shared.code, &[])?;
+        }
         if !expression.may_change() {
             return Err(Error::Constant { text: expression.text().to_owned() });
         }
@@ -171,7 +180,7 @@ impl Debugger {
             text: expression.text().to_owned(),
             is_watch: true,
             locations: Vec::new(),
-            condition: None,
+            condition: condition.map(Arc::new),
             once: false,
             is_enabled: true,
             hits: 0,

@@ -547,7 +547,7 @@ impl HwWatchpoint for Client<'_> {
         else {
             return Ok(false);
         };
-        match self.debugger.add_watch(expression, 0) {
+        match self.debugger.add_watch(expression, None, 0) {
             // There is no way to tell the client that it may miss changes.
             Ok(number) if self.debugger.unwatched().is_some() => {
                 let _ = self.debugger.delete(number);

@@ -56,8 +56,8 @@ pub enum Error {
     },
     /// The monitor is on with other options.
     #[error(
-        "the monitor `{name}` is on with other options, {options}: `disable {name}` first; the other options \
-         then drop what it has observed"
+        "the monitor `{name}` is on with other options, {options}: `disable {name}` first; enabling it with \
+         other options discards its observations"
     )]
     OtherOptions {
         /// The monitor's name.
@@ -124,8 +124,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error that stands for all of these.
-    pub(crate) fn of(mut errors: Vec<Self>) -> Result<(), Self> {
+    /// `Ok` without errors; otherwise the error that stands for all of these.
+    pub(crate) fn all(mut errors: Vec<Self>) -> Result<(), Self> {
         match errors.len() {
             0 => Ok(()),
             1 => Err(errors.remove(0)),

@@ -158,16 +158,16 @@ pub struct Request {
 
 impl Request {
     /// Reads a list: `NAME[{options}][,NAME[{options}]]...`. The name of an existing file, without
-    /// options, is no list, even if it has commas; libraries may follow it, each after a plus sign.
+    /// options, is no list, even if it has commas; existing libraries may follow it, each after a
+    /// plus sign.
     ///
     /// # Errors
     /// [`Error::Syntax`].
     pub fn list(text: &str) -> Result<Vec<Self>, Error> {
-        let file = text.split('+').next().unwrap_or(text);
         if let Ok(request) = text.parse::<Self>()
             && text.contains(',')
             && request.options == Options::default()
-            && Path::new(file).exists()
+            && text.split('+').all(|file| Path::new(file).exists())
         {
             return Ok(vec![request]);
         }

@@ -187,7 +187,7 @@ impl Output {
     /// are written.
     pub fn write(&self, reports: &[Report]) -> Result<(), Error> {
         let written = reports.iter().enumerate().map(|(at, report)| self.write_one(report, at == 0));
-        Error::of(written.filter_map(Result::err).collect())
+        Error::all(written.filter_map(Result::err).collect())
     }
 
     /// Writes a report; in a stream, as the first or a further one.

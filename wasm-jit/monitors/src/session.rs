@@ -59,7 +59,7 @@ impl Session {
     }
 
     /// Starts a monitor, or activates it again. A monitor that is on stays on. One that is off is
-    /// started anew if the options are others than before: its observations are dropped.
+    /// restarted if the options differ: its observations are dropped.
     ///
     /// # Errors
     /// [`Error::Unknown`] and others about the request; [`Error::OtherOptions`] if the monitor is
@@ -196,7 +196,7 @@ impl Session {
         }
         // Reports write what monitors have buffered.
         errors.extend(self.output.lost());
-        Error::of(errors)
+        Error::all(errors)
     }
 
     fn unknown(&self, name: String) -> Error {

@@ -39,11 +39,15 @@ impl Place {
 
     /// Compiles `points.c`.
     fn points(&self) {
+        self.points_for("wasm32");
+    }
+
+    fn points_for(&self, target: &str) {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/debug/points.c");
         std::fs::copy(source, self.path("points.c")).unwrap();
         let clang = Command::new("clang")
             .args([
-                "--target=wasm32",
+                &format!("--target={target}"),
                 "-O0",
                 "-g",
                 "-nostdlib",
@@ -154,6 +158,7 @@ fn variables_of_the_source_are_shown_by_their_names() {
         "print way == 5",
         "print sizeof(struct point) + 100 * sizeof(a.next) + 1000 * sizeof(*a.next) + 100000 * sizeof(int)",
         "print sizeof(char *) + 10 * sizeof names + 1000 * sizeof(enum way)",
+        "print sizeof(names)[0] + 10 * sizeof(a).next + 100 * sizeof (a.next)->next->x + 1000 * sizeof(names)",
         "print way == 4 ? 1 : n ? first : second",
         "info threads",
         "break points.c:19 if way == 0",
@@ -174,6 +179,7 @@ fn variables_of_the_source_are_shown_by_their_names() {
     );
     assert_eq!(answer("print way == 4 ? 1 : n ? first : second"), "9\n");
     assert!(text.contains("sizeof(int)\n412412\n"), "{text}");
+    assert!(text.contains("sizeof(names)\n8444\n"), "{text}");
     assert!(text.contains("sizeof(enum way)\n4084\n"), "{text}");
     let threads = answer("info threads");
     assert!(threads.starts_with("* 1   0x") && threads.ends_with(" run at points.c:19\n"), "{threads}");
@@ -204,6 +210,28 @@ fn values_are_changed_and_the_program_runs_again() {
 }
 
 #[test]
+fn pointers_of_programs_with_64_bit_memories_have_8_bytes() {
+    let place = Place::new();
+    place.points_for("wasm64");
+    let commands = [
+        "tbreak points.c:19",
+        "run",
+        "print sizeof(char *) + 10 * sizeof(a.next) + 100 * sizeof(names)",
+        "print a.next == &b",
+        "print a.next->y",
+        "print names[1][2] == 'o'",
+        "set var a.next = 4294967297",
+        "print a.next",
+    ];
+    let text = place.session(&commands, &["--invoke", "main", "points.wasm", "3"]);
+    assert!(text.contains("sizeof(names)\n1688\n"), "{text}");
+    assert!(text.contains("a.next == &b\n1\n"), "{text}");
+    assert!(text.contains("a.next->y\n4\n"), "{text}");
+    assert!(text.contains("names[1][2] == 'o'\n1\n"), "{text}");
+    assert!(text.ends_with("print a.next\n4294967297\n"), "{text}");
+}
+
+#[test]
 fn conditions_with_unknown_names_are_refused() {
     let place = Place::new();
     place.points();
@@ -212,7 +240,7 @@ fn conditions_with_unknown_names_are_refused() {
         // In scope in another function.
         (&["tbreak points.c:8 if way == 5"], "way"),
         (&["break add", "condition 1 sizeof(struct pint) == 4"], "struct pint"),
-        (&["watch total if totl > 3", "info breakpoints"], "totl"),
+        (&["watch total if totl > 3"], "totl"),
     ] {
         let text = place.session(commands, &["--invoke", "main", "points.wasm", "2"]);
         let last = text.lines().last().unwrap();

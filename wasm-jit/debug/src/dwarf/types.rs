@@ -30,6 +30,11 @@ impl Dwarf {
             None
         })
     }
+
+    /// The size of an address in bytes; `None` without units.
+    pub(crate) fn address_size(&self) -> Option<u64> {
+        Some(self.parsed.0.first()?.encoding().address_size.into())
+    }
 }
 
 /// The name of a type in DWARF: without qualifiers, and for integers, the words that clang uses, in

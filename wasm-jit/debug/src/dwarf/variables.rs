@@ -63,7 +63,7 @@ pub(crate) struct Object {
 #[derive(Debug)]
 enum Shape {
     Base { encoding: gimli::DwAte, size: u64 },
-    Pointer { to: Type },
+    Pointer { to: Type, size: u64 },
     Struct,
     Array { of: Type, count: u64 },
     Enum { of: Option<Type>, size: u64, names: Vec<(i128, String)> },
@@ -139,7 +139,7 @@ impl Dwarf {
         })
     }
 
-    /// Whether any function has a variable or parameter with this name.
+    /// Whether the program has a variable or parameter with this name anywhere.
     pub(crate) fn has_variable(&self, name: &str) -> bool {
         (0..self.parsed.0.len()).any(|unit| {
             let mut entries = self.parsed.0[unit].entries();
@@ -319,9 +319,13 @@ impl Dwarf {
             },
             gimli::DW_TAG_pointer_type
             | gimli::DW_TAG_reference_type
-            | gimli::DW_TAG_rvalue_reference_type => byte_size(&entry).unwrap_or(4),
+            | gimli::DW_TAG_rvalue_reference_type => self.size_of_pointer(ty.unit, &entry),
             _ => byte_size(&entry).unwrap_or(0),
         }
+    }
+
+    fn size_of_pointer(&self, unit: usize, entry: &Entry) -> u64 {
+        byte_size(entry).unwrap_or_else(|| self.parsed.0[unit].encoding().address_size.into())
     }
 
     /// Not for arrays of arrays, whose nesting is bounded.
@@ -330,8 +334,10 @@ impl Dwarf {
         for _ in 0..MAX_LINKS {
             let Some((inner, entry)) = self.resolve(ty) else { return 0 };
             if entry.tag() != gimli::DW_TAG_array_type {
-                let is_pointer = matches!(self.shape(inner), Shape::Pointer { .. });
-                let size = byte_size(&entry).unwrap_or(if is_pointer { 4 } else { 0 });
+                let size = match self.shape(inner) {
+                    Shape::Pointer { size, .. } => size,
+                    _ => byte_size(&entry).unwrap_or(0),
+                };
                 return size.saturating_mul(count);
             }
             let Shape::Array { of, count: inner } = self.shape(inner) else { return 0 };
@@ -351,7 +357,10 @@ impl Dwarf {
             },
             gimli::DW_TAG_pointer_type
             | gimli::DW_TAG_reference_type
-            | gimli::DW_TAG_rvalue_reference_type => Shape::Pointer { to: self.type_of(ty.unit, &entry) },
+            | gimli::DW_TAG_rvalue_reference_type => Shape::Pointer {
+                to: self.type_of(ty.unit, &entry),
+                size: self.size_of_pointer(ty.unit, &entry),
+            },
             gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type | gimli::DW_TAG_union_type => {
                 Shape::Struct
             }
@@ -614,8 +623,8 @@ impl Object {
         let dwarf = Self::dwarf(scope)?;
         Ok(match dwarf.shape(self.ty) {
             Shape::Base { encoding, size } => scalar(encoding, size, self.bits(size, scope)?),
-            Shape::Pointer { to } => {
-                let address = self.bits(4, scope)?;
+            Shape::Pointer { to, size } => {
+                let address = self.bits(size, scope)?;
                 match dwarf.shape(to) {
                     Shape::Base { encoding, size: 1 }
                         if is_character(encoding) && address != 0 && nested > 0 =>
@@ -715,7 +724,7 @@ impl Object {
     pub(crate) fn element(&self, scope: &mut Scope<'_, '_>, index: i128) -> Result<Self, Error> {
         let dwarf = Self::dwarf(scope)?;
         let (of, start) = match dwarf.shape(self.ty) {
-            Shape::Pointer { to } => (to, self.bits(4, scope)?),
+            Shape::Pointer { to, size } => (to, self.bits(size, scope)?),
             Shape::Array { of, .. } => (of, self.address()?),
             _ => return Err(Error::Value("neither a pointer nor an array".to_owned())),
         };
@@ -732,7 +741,7 @@ impl Object {
         let dwarf = Self::dwarf(scope)?;
         let (size, is_float) = match dwarf.shape(self.ty) {
             Shape::Base { encoding, size } => (size, encoding == gimli::DW_ATE_float),
-            Shape::Pointer { .. } => (4, false),
+            Shape::Pointer { size, .. } => (size, false),
             Shape::Enum { size, .. } => (size, false),
             _ => return Err(Error::Value("only scalars can be changed".to_owned())),
         };

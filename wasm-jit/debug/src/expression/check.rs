@@ -32,8 +32,8 @@ impl Node {
                 Err(Error::Unknown { what: "variable, local or global", name: name.clone() })
             }
             Self::SizeOf(of) => {
-                let is_type = of.ty.as_ref().is_some_and(|ty| ty.size(code).is_some());
-                match &of.of {
+                let is_type = of.type_name.as_ref().is_some_and(|ty| ty.size(code).is_some());
+                match &of.expression {
                     _ if is_type => Ok(()),
                     Some(of) => of.check(code, location),
                     None => Err(of.unknown()),

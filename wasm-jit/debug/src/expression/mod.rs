@@ -20,7 +20,7 @@ mod parse;
 mod size;
 
 pub(crate) use evaluate::Term;
-use size::Sized;
+use size::SizeOperand;
 
 use crate::Error;
 
@@ -163,7 +163,7 @@ pub(crate) enum Node {
     Index(Box<[Node; 2]>),
     /// The second one if the first one is true, else the third one.
     Choice(Box<[Node; 3]>),
-    SizeOf(Box<Sized>),
+    SizeOf(Box<SizeOperand>),
 }
 
 impl Node {
@@ -178,7 +178,7 @@ impl Node {
             Self::Load(_, _, of) | Self::Unary(_, of) | Self::Member(of, _) => std::slice::from_ref(of),
             Self::Binary(_, of) | Self::Index(of) => &**of,
             Self::Choice(of) => &**of,
-            Self::SizeOf(of) => of.of.as_slice(),
+            Self::SizeOf(of) => of.expression.as_slice(),
             _ => &[],
         }
     }

@@ -1,6 +1,6 @@
 //! Parses expressions: recursive descent, by precedence.
 
-use super::size::{Sized, TypeName};
+use super::size::{SizeOperand, TypeName};
 use super::{Binary, Load, Node, Special, Unary};
 use crate::Error;
 
@@ -187,24 +187,23 @@ impl Parser<'_> {
         }
     }
 
-    /// The operand of `sizeof`.
+    /// The operand of `sizeof`. As in C, operators after an operand in parentheses belong to it.
     fn size_of(&mut self) -> Result<Node, Error> {
-        let sized = |of, ty| Ok(Node::SizeOf(Box::new(Sized { of, ty })));
-        if !self.take("(") {
-            return sized(Some(self.unary()?), None);
-        }
         let start = self.at;
-        let ty = self.type_name();
+        let type_name = if self.take("(") { self.type_name() } else { None };
         let after_type = std::mem::replace(&mut self.at, start);
-        let of = self.choice();
-        match of {
-            Ok(of) if self.take(")") => sized(Some(of), ty),
-            Ok(_) | Err(_) if ty.is_some() => {
-                self.at = after_type;
-                sized(None, ty)
+        let operand = match self.unary() {
+            Ok(expression) => {
+                let type_name = type_name.filter(|_| self.at == after_type);
+                SizeOperand { expression: Some(expression), type_name }
             }
-            of => of.and_then(|_| Err(self.expected("`)`"))),
-        }
+            Err(_) if type_name.is_some() => {
+                self.at = after_type;
+                SizeOperand { expression: None, type_name }
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Node::SizeOf(Box::new(operand)))
     }
 
     /// The name of a type and a closing parenthesis, if this is what follows.

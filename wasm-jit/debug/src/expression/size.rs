@@ -9,9 +9,9 @@ use crate::value::Value;
 
 /// The operand of `sizeof`, which may be an expression, a type, or a name that is either.
 #[derive(Clone, Debug)]
-pub(crate) struct Sized {
-    pub of: Option<Node>,
-    pub ty: Option<TypeName>,
+pub(crate) struct SizeOperand {
+    pub expression: Option<Node>,
+    pub type_name: Option<TypeName>,
 }
 
 /// The name of a type.
@@ -22,16 +22,16 @@ pub(crate) struct TypeName {
     pub is_pointer: bool,
 }
 
-impl Sized {
+impl SizeOperand {
     /// The size in bytes. As in C, a variable hides a type of its name.
     pub(crate) fn evaluate(&self, scope: &mut Scope<'_, '_>) -> Result<u64, Error> {
-        let of = match &self.of {
+        let of = match &self.expression {
             Some(of) => of.size(scope),
             None => Err(self.unknown()),
         };
         match of {
             Err(Error::Unknown { .. }) => {
-                let ty = self.ty.as_ref().and_then(|ty| ty.size(scope.code()));
+                let ty = self.type_name.as_ref().and_then(|ty| ty.size(scope.code()));
                 ty.map_or_else(|| Err(of.err().unwrap_or_else(|| self.unknown())), Ok)
             }
             of => of,
@@ -40,7 +40,7 @@ impl Sized {
 
     /// The error if the operand is a type that is not known.
     pub(super) fn unknown(&self) -> Error {
-        let name = self.ty.as_ref().map(|ty| ty.name.clone()).unwrap_or_default();
+        let name = self.type_name.as_ref().map(|ty| ty.name.clone()).unwrap_or_default();
         Error::Unknown { what: "type", name }
     }
 }
@@ -54,7 +54,7 @@ impl TypeName {
             "v128" => Some(16),
             _ => Load::of(name).map(|load| load.size() as u64),
         })?;
-        Some(if self.is_pointer { 4 } else { size })
+        Some(if self.is_pointer { code.address_size() } else { size })
     }
 }
 
@@ -69,7 +69,7 @@ impl Node {
         };
         match value {
             Value::I32(_) | Value::F32(_) => Ok(4),
-            Value::I64(_) | Value::F64(_) => Ok(8),
+            Value::I64(_) | Value::F64(_) | Value::Unsigned(_) => Ok(8),
             Value::V128(_) => Ok(16),
             value => Err(Error::Value(format!("the type of {value} has no size"))),
         }

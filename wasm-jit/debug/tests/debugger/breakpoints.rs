@@ -80,7 +80,12 @@ fn conditions_with_unknown_names_are_refused() {
     assert_eq!(unknown(debugger.set_condition(number, condition("$bye")).unwrap_err()), "$bye");
     assert_eq!(debugger.breakpoints()[0].condition.as_ref().unwrap().text(), "$by == nan || $by");
     // The frame in which a watchpoint's condition is evaluated may be that of any function.
-    let number = debugger.add_watch(Expression::parse("i32[16]").unwrap(), 0).unwrap();
+    let watch = Expression::parse("i32[16]").unwrap();
+    assert_eq!(unknown(debugger.add_watch(watch, condition("$bye"), 0).unwrap_err()), "$bye");
+    assert_eq!(debugger.breakpoints().len(), 1);
+    let before = number;
+    let number = debugger.add_watch(Expression::parse("i32[16]").unwrap(), None, 0).unwrap();
+    assert_eq!(number, before + 1);
     assert_eq!(unknown(debugger.set_condition(number, condition("$bye")).unwrap_err()), "$bye");
     debugger.set_condition(number, condition("$n > $by")).unwrap();
 }

@@ -101,6 +101,6 @@ fn a_thread_is_paused_at_any_probe_that_it_comes_to() {
     debugged.debugger.add_breakpoint(&format!("*{offset}"), Some(never), false).unwrap();
     run(&mut debugged);
     let mut debugged = Debugged::new(LOOPS);
-    debugged.debugger.add_watch(Expression::parse("i32[64]").unwrap(), 0).unwrap();
+    debugged.debugger.add_watch(Expression::parse("i32[64]").unwrap(), None, 0).unwrap();
     run(&mut debugged);
 }

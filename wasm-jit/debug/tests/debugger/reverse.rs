@@ -397,7 +397,7 @@ fn check_watch(text: &str, at: usize) -> usize {
     let changes = changes(&executed, |moment| word(moment, at));
     let debugged = Debugged::at_end(text);
     let expression = Expression::parse(&format!("i32[{at}]")).unwrap();
-    let number = debugged.debugger.add_watch(expression, 0).unwrap();
+    let number = debugged.debugger.add_watch(expression, None, 0).unwrap();
     for (index, before, after) in changes.iter().rev() {
         let stop = debugged.back(Reverse::Continue);
         assert_eq!(changed(&stop, number), (after.to_string(), before.to_string()));
@@ -422,7 +422,7 @@ fn changes_of_memory_are_found_backwards() {
 #[test]
 fn a_step_back_over_a_change_tells_it() {
     let debugged = Debugged::at_end(LONG);
-    let number = debugged.debugger.add_watch(Expression::parse("i32[20]").unwrap(), 0).unwrap();
+    let number = debugged.debugger.add_watch(Expression::parse("i32[20]").unwrap(), None, 0).unwrap();
     // `end`, `local.get`, and the store.
     assert!(is_step(&debugged.back(Reverse::StepInstruction)));
     assert!(is_step(&debugged.back(Reverse::StepInstruction)));
@@ -437,7 +437,7 @@ fn a_breakpoint_after_a_change_comes_first() {
     let changes = changes(&executed, |moment| word(moment, 20));
     let (change, ..) = changes[0];
     let debugged = Debugged::at_end(LONG);
-    let watch = debugged.debugger.add_watch(Expression::parse("i32[20]").unwrap(), 0).unwrap();
+    let watch = debugged.debugger.add_watch(Expression::parse("i32[20]").unwrap(), None, 0).unwrap();
     let after = vec![executed[change + 1].location];
     let number = debugged.debugger.add_breakpoint_at("after", after, None, false).unwrap();
     changed(&debugged.back(Reverse::Continue), watch);
@@ -452,7 +452,7 @@ fn a_breakpoint_after_a_change_comes_first() {
 #[test]
 fn breakpoints_and_watchpoints_are_searched_together() {
     let debugged = Debugged::at_end(LONG);
-    let watch = debugged.debugger.add_watch(Expression::parse("$sum").unwrap(), 0).unwrap();
+    let watch = debugged.debugger.add_watch(Expression::parse("$sum").unwrap(), None, 0).unwrap();
     let work = debugged.debugger.add_breakpoint("work", None, false).unwrap();
     let stop = debugged.back(Reverse::Continue);
     assert!(is_breakpoint(&stop, work), "the second call: {stop:?}");
@@ -494,7 +494,7 @@ fn a_local_is_watched_in_its_frame_only() {
     let stop = debugged.stop();
     assert_eq!(stop.depth, 2);
     debugged.debugger.delete(number).unwrap();
-    let watch = debugged.debugger.add_watch(Expression::parse("$x").unwrap(), 0).unwrap();
+    let watch = debugged.debugger.add_watch(Expression::parse("$x").unwrap(), None, 0).unwrap();
     let forward: Vec<_> = (0..3).map(|_| changed(&debugged.go(Resume::Continue), watch)).collect();
     let expected = [("0", "1"), ("1", "2"), ("2", "4")].map(|(old, new)| (old.to_owned(), new.to_owned()));
     assert_eq!(forward, expected);
@@ -523,7 +523,7 @@ fn a_local_of_a_frame_that_is_older_than_the_searched_part_is_watched() {
     start(&debugged.debugger, FUEL);
     debugged.stop();
     debugged.debugger.delete(number).unwrap();
-    let watch = debugged.debugger.add_watch(Expression::parse("$x").unwrap(), 1).unwrap();
+    let watch = debugged.debugger.add_watch(Expression::parse("$x").unwrap(), None, 1).unwrap();
     assert_eq!(changed(&debugged.go(Resume::Continue), watch), ("3000".into(), "9000".into()));
     assert_eq!(changed(&debugged.back(Reverse::Continue), watch), ("9000".into(), "3000".into()));
     assert_eq!(changed(&debugged.back(Reverse::Continue), watch), ("3000".into(), "0".into()));

@@ -79,6 +79,12 @@ fn expressions_have_the_values_of_c() {
     check("(1 ? 0 : 1) || 0 ? 7 : 8 + 1", "9");
     check("sizeof(i32) + sizeof(f64) + sizeof(u8) + sizeof(v128)", "29");
     check("sizeof $g + sizeof($f) + sizeof(i64[100])", "20");
+    check("sizeof(sizeof(i32)) + 10 * sizeof($pc) + 100 * sizeof($depth) + 1000 * sizeof(a)", "4888");
+    // Operators after an operand in parentheses belong to it.
+    check("sizeof(i32) * 2 + sizeof(a) * 100", "408");
+    check("sizeof(a)[0]", "<only variables of the source have types>");
+    check("sizeof (a)->x", "<only variables of the source have types>");
+    check("sizeof(i32 *) + sizeof(u8 **)", "8");
     check("sizeof(none)", "<there is no variable, local or global `none`>");
     check("sizeof(struct none)", "<there is no type `struct none`>");
     check("sizeof(long long int *)", "<there is no type `long long int`>");
@@ -99,6 +105,12 @@ fn expressions_have_the_values_of_c() {
     check("1.5 & 1", "<floats have no bits here>");
     check("$r + 1", "<null is no number>");
     check("$a.x", "<only variables of the source have types>");
+}
+
+#[test]
+fn pointers_have_the_size_of_addresses() {
+    let (debugged, _) = Debugged::begin("(module (memory i64 1) (func (export \"main\") (nop)))", "0", &[]);
+    assert_eq!(debugged.value(0, "sizeof(i32 *)"), "8");
 }
 
 #[test]

@@ -28,7 +28,7 @@ const STORES: &str = r#"(module
         (call $bump (i32.const 20))))"#;
 
 fn watch(debugged: &Debugged, text: &str, level: usize) -> u32 {
-    debugged.debugger.add_watch(Expression::parse(text).unwrap(), level).unwrap()
+    debugged.debugger.add_watch(Expression::parse(text).unwrap(), None, level).unwrap()
 }
 
 #[track_caller]
@@ -105,13 +105,13 @@ fn a_local_of_a_caller_is_watched() {
 fn what_has_no_value_is_not_watched() {
     let (debugged, _) = Debugged::begin(STORES, "main", &[]);
     let parse = |text| Expression::parse(text).unwrap();
-    assert!(debugged.debugger.add_watch(parse("$local7"), 0).is_err());
-    assert!(debugged.debugger.add_watch(parse("nothing"), 0).is_err());
-    assert!(debugged.debugger.add_watch(parse("i32[0]"), 5).is_err());
-    let constant = debugged.debugger.add_watch(parse("1 + 2"), 0);
+    assert!(debugged.debugger.add_watch(parse("$local7"), None, 0).is_err());
+    assert!(debugged.debugger.add_watch(parse("nothing"), None, 0).is_err());
+    assert!(debugged.debugger.add_watch(parse("i32[0]"), None, 5).is_err());
+    let constant = debugged.debugger.add_watch(parse("1 + 2"), None, 0);
     assert!(matches!(constant, Err(Error::Constant { .. })), "{constant:?}");
     let other = Debugged::new(STORES);
-    assert!(other.debugger.add_watch(parse("$y"), 0).is_err(), "there is no frame");
+    assert!(other.debugger.add_watch(parse("$y"), None, 0).is_err(), "there is no frame");
 }
 
 #[test]

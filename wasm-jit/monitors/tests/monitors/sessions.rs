@@ -186,8 +186,8 @@ fn mistakes_are_named() {
     assert_eq!(refused("hotness{rows=x}"), "option `rows`: `x` is not a number");
     assert_eq!(
         refused("icount{function=leaf},icount{function=run}"),
-        "the monitor `icount` is on with other options, {function=leaf}: `disable icount` first; the other \
-         options then drop what it has observed"
+        "the monitor `icount` is on with other options, {function=leaf}: `disable icount` first; \
+         enabling it with other options discards its observations"
     );
     assert_eq!(
         session.disable("hotness").unwrap_err().to_string(),
@@ -204,7 +204,7 @@ fn mistakes_are_named() {
 }
 
 #[test]
-fn a_monitor_that_is_off_starts_anew_with_other_options() {
+fn a_monitor_that_is_off_restarts_with_other_options() {
     let module = Module::new(&Engine::default(), LOOP).unwrap();
     let session = Session::new(&module, Output::none());
     let enable = |request: &str| session.enable(request.parse().unwrap());

@@ -141,76 +141,69 @@ fn ranges(positions: &[Position], wasm: u32, function: &CompiledFunction) -> Vec
     all.map(|(position, end)| position.code..end).collect()
 }
 
+/// An instruction of a piece of code, and whether the next one may be executed after it.
+type Decoded = (Instruction, bool);
+
 /// The registers, as a set of bits, that these pieces of code may have written when a thread is
-/// about to execute the instruction at `pc` in one of them: those that are written before it, and
-/// in other pieces, before the last branch that leads to it.
+/// about to execute the instruction at `pc` in one of them: those that are written by instructions
+/// that lead to it.
 fn written(code: &[u8], ranges: &[Range<u32>], pc: u32) -> u32 {
-    let decode = |range: &Range<u32>| -> Vec<Instruction> {
-        let bytes = &code[range.start as usize..range.end as usize];
-        Decoder::with_ip(64, bytes, u64::from(range.start), DecoderOptions::NONE).iter().collect()
-    };
-    let pieces: Vec<(&Range<u32>, Vec<Instruction>)> =
-        ranges.iter().map(|range| (range, decode(range))).collect();
-    let ends = ends(&pieces, pc);
-    let (mut written, mut repeats) = (0, false);
-    let mut all = 0;
+    let decoded: Vec<Decoded> = ranges.iter().flat_map(|range| decode(code, range)).collect();
+    let mut written = 0;
     let mut factory = InstructionInfoFactory::new();
-    for ((range, instructions), end) in pieces.iter().zip(ends) {
-        let Some(end) = end else { continue };
-        for instruction in instructions {
-            let ip = instruction.ip() as u32;
-            // Code after the end may have been executed if a branch leads back.
-            repeats |= ip >= end && target(instruction).is_some_and(|to| (range.start..=end).contains(&to));
-            let mut set = match instruction.flow_control() {
-                FlowControl::Call | FlowControl::IndirectCall => !callee_saved(),
-                _ => 0,
-            };
-            for used in factory.info(instruction).used_registers() {
-                if !matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::None) {
-                    set |= bit(used.register());
-                }
-            }
-            all |= set;
-            // An instruction that repeats itself has changed its registers when it traps.
-            let is_partial = ip == pc && (instruction.has_rep_prefix() || instruction.has_repne_prefix());
-            if ip < end || is_partial {
-                written |= set;
+    for ((instruction, _), leads) in decoded.iter().zip(leading(&decoded, pc)) {
+        // An instruction that repeats itself has changed its registers when it traps.
+        let is_repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
+        let is_partial = is_repeated && instruction.ip() as u32 == pc;
+        if !leads && !is_partial {
+            continue;
+        }
+        if matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall) {
+            written |= !callee_saved();
+        }
+        for used in factory.info(instruction).used_registers() {
+            if !matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::None) {
+                written |= bit(used.register());
             }
         }
     }
-    if repeats { all } else { written }
+    written
 }
 
-/// For each of these pieces of code, the end of its part that may have been executed before the
-/// instruction at `pc`; none if the piece does not lead there.
-fn ends(pieces: &[(&Range<u32>, Vec<Instruction>)], pc: u32) -> Vec<Option<u32>> {
-    let mut ends: Vec<Option<u32>> =
-        pieces.iter().map(|(range, _)| range.contains(&pc).then_some(pc)).collect();
-    // A branch that is found may make parts of other pieces lead to it.
+/// The instructions of a piece of code. Within it, each one may be followed by the next.
+fn decode(code: &[u8], range: &Range<u32>) -> Vec<Decoded> {
+    let bytes = &code[range.start as usize..range.end as usize];
+    let decoder = Decoder::with_ip(64, bytes, u64::from(range.start), DecoderOptions::NONE);
+    let continues = |instruction: &Instruction| {
+        let is_last = instruction.next_ip() as u32 >= range.end;
+        let ends =
+            matches!(instruction.flow_control(), FlowControl::Return | FlowControl::UnconditionalBranch);
+        !(is_last && ends)
+    };
+    decoder.into_iter().map(|instruction| (instruction, continues(&instruction))).collect()
+}
+
+/// For each instruction, whether the one at `pc` may be executed after it.
+fn leading(decoded: &[Decoded], pc: u32) -> Vec<bool> {
+    let mut leading = vec![false; decoded.len()];
+    let at = |to: u32| {
+        let contains = |of: &Instruction| (of.ip() as u32..of.next_ip() as u32).contains(&to);
+        decoded.iter().position(|(instruction, _)| contains(instruction))
+    };
+    let trapped = at(pc);
+    // A branch back makes code after the trap lead to it.
     loop {
-        let before = ends.clone();
-        let leads = |to: u32| {
-            let at = pieces.iter().zip(&before).find(|((range, _), _)| range.contains(&to));
-            at.is_some_and(|(_, end)| end.is_some_and(|end| to <= end))
-        };
-        for ((range, instructions), end) in pieces.iter().zip(&mut ends) {
-            if range.contains(&pc) {
-                continue;
-            }
-            let leaves = |instruction: &&Instruction| {
-                target(instruction).is_some_and(|to| !range.contains(&to) && leads(to))
-            };
-            let continues = instructions.last().is_some_and(|last| {
-                let next = last.flow_control();
-                !matches!(next, FlowControl::Return | FlowControl::UnconditionalBranch)
-            });
-            *end = match continues && leads(range.end) {
-                true => Some(range.end),
-                false => instructions.iter().rfind(leaves).map(|last| last.ip() as u32),
-            };
+        let mut is_changed = false;
+        for (index, (instruction, continues)) in decoded.iter().enumerate().rev() {
+            let next = continues.then_some(instruction.next_ip() as u32);
+            let mut nexts = [next, target(instruction)].into_iter().flatten();
+            let leads = instruction.flow_control() == FlowControl::IndirectBranch
+                || nexts.any(|to| at(to).is_some_and(|to| trapped == Some(to) || leading[to]));
+            is_changed |= leads && !leading[index];
+            leading[index] |= leads;
         }
-        if ends == before {
-            return ends;
+        if !is_changed {
+            return leading;
         }
     }
 }
@@ -249,6 +242,7 @@ mod tests {
     const RAX: u32 = 1;
     const RCX: u32 = 1 << 1;
     const RDX: u32 = 1 << 2;
+    const RSI: u32 = 1 << 6;
 
     #[test]
     #[expect(clippy::single_range_in_vec_init, reason = "most instructions have one piece of code")]
@@ -280,6 +274,13 @@ mod tests {
         check(&[0x0f, 0x10, 0xc8, 0x0f, 0x0b], &[0..5], 3, 1 << 17);
         // div ebx; mov ecx, eax; jne to the division: the second time, `ecx` is changed.
         check(&[0xf7, 0xf3, 0x89, 0xc1, 0x75, 0xfa], &[0..6], 0, RAX | RCX | RDX);
+        // div ebx; mov ecx, eax; jne to the division; ret; mov esi, eax; jmp to `mov ecx`: the last
+        // piece leads to the division through the code after it.
+        let back = [0xf7, 0xf3, 0x89, 0xc1, 0x75, 0xfa, 0xc3, 0x89, 0xc6, 0xeb, 0xf7];
+        check(&back, &[0..7, 7..11], 0, RAX | RCX | RDX | RSI);
+        // The piece before the branch back does so through a third one.
+        let third = [0xf7, 0xf3, 0x89, 0xc1, 0x75, 0x05, 0xc3, 0x89, 0xc6, 0xeb, 0xf7, 0xeb, 0xf3];
+        check(&third, &[0..7, 7..11, 11..13], 0, RAX | RCX | RDX | RSI);
         // call [rdi]; ud2: a call changes all registers but those that callees preserve; of these
         // it uses the stack pointer, which has no values.
         let rsp = 1 << 4;

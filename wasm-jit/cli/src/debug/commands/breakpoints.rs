@@ -47,14 +47,7 @@ impl Session {
         let (what, condition) = with_condition(arguments)?;
         let expression = Expression::parse(what).map_err(message)?;
         let text = expression.text().to_owned();
-        let number = self.debugger.add_watch(expression, self.level).map_err(message)?;
-        if condition.is_some() {
-            let set = self.debugger.set_condition(number, condition);
-            if let Err(error) = set {
-                self.debugger.delete(number).map_err(message)?;
-                return Err(message(error));
-            }
-        }
+        let number = self.debugger.add_watch(expression, condition, self.level).map_err(message)?;
         let unwatched = show::unwatched(self.debugger.code(), self.debugger.unwatched().as_ref());
         say(format!("Watchpoint {number}: {text}\n{unwatched}"))
     }
