@@ -54,6 +54,7 @@
 //! them. The last pass stops the program at its destination.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -68,8 +69,12 @@ use crate::shared::{Back, Command, Present, Repeats, Report, Shared};
 use crate::stop::{Outcome, Reason};
 use crate::trail::{Before, Trail};
 
-/// The initial length of a trail, in units of fuel.
+/// The initial length of a trail, in units of fuel: see [`trail_length`].
 const TRAIL: u64 = 1 << 14;
+/// The number of frames up to which trails have this length.
+const DEEP: usize = 1 << 7;
+/// The minimum initial length of a trail.
+const SHORT: u64 = 1 << 6;
 /// The length of the last part of the run, in which breakpoints and changed values are searched
 /// first, in units of fuel.
 const SEARCHED: u64 = 1 << 16;
@@ -378,7 +383,7 @@ impl Journey<'_> {
         }
         let (mut length, mut rest) = (SEARCHED, until);
         loop {
-            let from = self.less(until, length)?;
+            let (from, _) = self.less(until, length)?;
             let (found, begun_at) = run(from, rest)?;
             if found.is_some() || from == From::Start {
                 return Ok(found);
@@ -396,16 +401,19 @@ impl Journey<'_> {
         between.is_some_and(|between| between.iter().all(|position| holds(&position.location)))
     }
 
-    /// A location that the run reaches with this much more fuel than at a point.
-    fn less(&self, point: Point, length: u64) -> Result<From, Halt> {
-        let Some(fuel) = point.fuel() else { return Ok(From::Start) };
+    /// A location that the run reaches with this much more fuel than at a point, and the number of
+    /// frames there; no number for the start.
+    fn less(&self, point: Point, length: u64) -> Result<(From, usize), Halt> {
+        let Some(fuel) = point.fuel() else { return Ok((From::Start, 0)) };
         let Some(given) = (self.repeats.fuel - fuel).checked_sub(length).filter(|given| *given > 0) else {
-            return Ok(From::Start);
+            return Ok((From::Start, 0));
         };
         // The last frame whose own instruction has failed.
         let left = Arc::new(Mutex::new(None));
-        let noted = left.clone();
+        let frames = Arc::new(AtomicUsize::new(0));
+        let (noted, counted) = (left.clone(), frames.clone());
         let watch = self.shared.code.module().watch_unwound(move |frame| {
+            counted.fetch_add(1, Ordering::Relaxed);
             if !frame.is_call() {
                 let offset = frame.offset().ok().flatten();
                 let place = offset.map_or(Place::Entry, |offset| Place::Instruction { offset });
@@ -417,15 +425,20 @@ impl Journey<'_> {
         self.run(&pass, given)?;
         drop(watch);
         let found = *left.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(found
-            .map_or(From::Start, |location| From::Fuel { location, less_than: self.repeats.fuel - given }))
+        let less_than = self.repeats.fuel - given;
+        let from = found.map_or(From::Start, |location| From::Fuel { location, less_than });
+        Ok((from, frames.load(Ordering::Relaxed)))
     }
 
     /// Records the instructions up to a point.
     fn follow(&self, point: Point) -> Result<(), Halt> {
         let mut length = TRAIL;
+        let (mut from, frames) = self.less(point, length)?;
+        if trail_length(frames) < length {
+            length = trail_length(frames);
+            (from, _) = self.less(point, length)?;
+        }
         loop {
-            let from = self.less(point, length)?;
             let pass = Arc::new(Pass::new(from, point.position(), Purpose::Trail));
             self.run(&pass, self.repeats.fuel)?;
             let steps = std::mem::take(&mut pass.progress().steps);
@@ -436,6 +449,7 @@ impl Journey<'_> {
                 return Ok(());
             }
             length = length.saturating_mul(LONGER);
+            (from, _) = self.less(point, length)?;
         }
     }
 
@@ -557,7 +571,24 @@ impl Journey<'_> {
     }
 }
 
+/// The initial length of a trail that begins with this number of frames on the stack. At each of
+/// its instructions, they are counted.
+fn trail_length(frames: usize) -> u64 {
+    (TRAIL / (1 + frames / DEEP) as u64).max(SHORT)
+}
+
 /// The depth of the frame; unlimited at the end of the run.
 fn depth_of(point: Point) -> usize {
     point.position().map_or(usize::MAX, |position| position.depth)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trails_with_many_frames_are_short() {
+        assert_eq!([0, 100].map(trail_length), [TRAIL; 2]);
+        assert_eq!([1_000, 10_000, 100_000, usize::MAX].map(trail_length), [2048, 207, 64, 64]);
+    }
 }

@@ -321,6 +321,26 @@ fn a_step_back_takes_three_runs_and_the_next_one_takes_one() {
     assert_eq!(passes.load(Ordering::Relaxed), 2);
 }
 
+/// At each instruction that a step back sees, the frames of the stack are counted: with many frames
+/// it sees few instructions.
+#[test]
+fn steps_back_from_an_exhausted_stack() {
+    let text = "(module (func $deep (export \"main\") (result i32) (local i32)
+        (i32.add (call $deep) (i32.add (local.get 0) (i32.const 1)))))";
+    let passes = Arc::new(AtomicU32::new(0));
+    let counted = passes.clone();
+    let debugged = Debugged::repeating(text, move |_, _| _ = counted.fetch_add(1, Ordering::Relaxed));
+    start(&debugged.debugger, FUEL);
+    assert!(matches!(debugged.debugger.wait(), Event::Ended(_)));
+    let stop = debugged.back(Reverse::StepInstruction);
+    assert!(stop.depth > 1_000, "{stop:?}");
+    assert_eq!(debugged.text(&stop), "call $deep");
+    // Twice with less fuel, along the trail, to the instruction.
+    assert_eq!(passes.load(Ordering::Relaxed), 4);
+    let before = debugged.back(Reverse::StepInstruction);
+    assert_eq!((before.depth, debugged.text(&before)), (stop.depth - 1, "call $deep".to_owned()));
+}
+
 #[test]
 fn a_run_may_begin_shortly_before_what_it_observes() {
     let runs: Arc<Mutex<Vec<Repetition>>> = Arc::default();
