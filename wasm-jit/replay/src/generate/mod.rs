@@ -3,7 +3,8 @@
 //! 1. `program.rs`: the sections of the program.
 //! 2. `script.rs`: the host's actions in the order of the trace, as lists: one for each call to an
 //!    imported function, and one for the host itself.
-//! 3. `functions.rs`: functions that execute them; `exceptions.rs`: how they throw and catch.
+//! 3. `functions.rs`: functions that execute them; `values.rs`: how they make and compare values;
+//!    `exceptions.rs`: how they throw and catch.
 //! 4. `module.rs`: the sections of the new module; `initializers.rs`: initializers that read
 //!    imported globals.
 //! 5. `exports.rs`: the program as a separate module; `separate.rs`: its host in other modules;
