@@ -2,14 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use wasm_jit::probes::{Bound, InstanceId, Place, ProbeError};
 
 use crate::attach::{Instances, Probes, bodies, callback};
 use crate::call_form::CallForm;
 use crate::hook::{Hook, Period};
+use crate::of_hooks::{HookKey, OfHooks};
 
 /// How control enters or leaves a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,35 +46,25 @@ pub struct FunctionEvent {
 type Frames = HashMap<u64, (u32, InstanceId, u64)>;
 
 thread_local! {
-    /// The entered frames, by hook, which may have ended.
-    static ENTERED: RefCell<HashMap<u64, (Weak<()>, Frames)>> = RefCell::default();
+    static ENTERED: RefCell<OfHooks<Frames>> = RefCell::default();
 }
 
 /// The frames that a hook has seen entered.
 struct Entered {
-    number: u64,
-    /// Exists as long as the hook. The closures of its probes may exist longer.
-    alive: Weak<()>,
+    key: HookKey,
     period: Period,
 }
 
 impl Entered {
     fn while_alive(alive: &Arc<()>) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { number, alive: Arc::downgrade(alive), period: Period::default() }
+        Self { key: HookKey::new(alive), period: Period::default() }
     }
 
     fn add(&self, frame: u64, function: u32, instance: InstanceId) {
         // Programs that run while their thread ends are not recorded.
         let _ = ENTERED.try_with(|entered| {
-            let mut entered = entered.borrow_mut();
-            if !entered.contains_key(&self.number) {
-                entered.retain(|_, (alive, _)| alive.strong_count() > 0);
-            }
-            let of_hook = || (self.alive.clone(), Frames::new());
-            let (_, frames) = entered.entry(self.number).or_insert_with(of_hook);
-            frames.insert(frame, (function, instance, self.period.current()));
+            let of_frame = (function, instance, self.period.current());
+            entered.borrow_mut().entry(&self.key).insert(frame, of_frame);
         });
     }
 
@@ -82,7 +72,7 @@ impl Entered {
     fn remove(&self, frame: u64, function: u32) -> Option<InstanceId> {
         let removed = ENTERED.try_with(|entered| {
             let mut entered = entered.borrow_mut();
-            let frames = entered.get_mut(&self.number).map(|(_, frames)| frames)?;
+            let frames = entered.get(&self.key)?;
             if frames.get(&frame)?.0 == function { frames.remove(&frame) } else { None }
         });
         let (_, instance, period) = removed.ok().flatten()?;

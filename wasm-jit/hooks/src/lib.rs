@@ -66,6 +66,7 @@ mod flow;
 mod functions;
 mod hook;
 mod memory;
+mod of_hooks;
 mod pending;
 
 pub use after::{After, after};

@@ -12,22 +12,18 @@
 //! or an interrupt has no records any more: the next frame may have the same number.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use wasm_jit::Module;
 use wasm_jit::probes::UnwoundWatch;
 
 use crate::hook::Period;
+use crate::of_hooks::{HookKey, OfHooks};
 
 /// The records of a hook.
 #[derive(Clone, Debug)]
 pub(crate) struct Records {
-    number: u64,
-    /// Exists as long as the hook. The closures of its probes, which have copies of this, may exist
-    /// longer.
-    alive: Weak<()>,
+    key: HookKey,
     period: Period,
 }
 
@@ -40,12 +36,9 @@ struct Record {
     period: u64,
 }
 
-/// By the number of the hook, which may have ended: its frames in descending order: the innermost
-/// last.
-type OfHooks = HashMap<u64, (Weak<()>, Vec<Record>)>;
-
 thread_local! {
-    static RECORDS: RefCell<OfHooks> = RefCell::default();
+    /// The frames in descending order: the innermost last.
+    static RECORDS: RefCell<OfHooks<Vec<Record>>> = RefCell::default();
 }
 
 impl Records {
@@ -58,9 +51,7 @@ impl Records {
     }
 
     fn while_alive(alive: &Arc<()>) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { number, alive: Arc::downgrade(alive), period: Period::default() }
+        Self { key: HookKey::new(alive), period: Period::default() }
     }
 
     /// The current period of the hook.
@@ -72,11 +63,7 @@ impl Records {
     pub(crate) fn begin(&self, frame: u64, site: usize, value: u64) {
         // Programs that run while their thread ends have no records.
         let _ = RECORDS.try_with_borrow_mut(|all| {
-            if !all.contains_key(&self.number) {
-                all.retain(|_, (alive, _)| alive.strong_count() > 0);
-            }
-            let of_hook = || (self.alive.clone(), Vec::new());
-            let (_, records) = all.entry(self.number).or_insert_with(of_hook);
+            let records = all.entry(&self.key);
             while records.pop_if(|record| record.frame <= frame).is_some() {}
             records.push(Record { frame, site, value, period: self.period.current() });
         });
@@ -86,7 +73,7 @@ impl Records {
     /// that has begun in this frame and in this period of the hook, if any.
     pub(crate) fn complete(&self, frame: u64, sites: &[usize]) -> Option<(usize, u64)> {
         let taken = RECORDS.try_with_borrow_mut(|all| {
-            let (_, records) = all.get_mut(&self.number)?;
+            let records = all.get(&self.key)?;
             while records.pop_if(|record| record.frame < frame).is_some() {}
             let is_it = |record: &mut Record| record.frame == frame && sites.contains(&record.site);
             let record = records.pop_if(is_it)?;
@@ -108,7 +95,7 @@ impl Records {
     /// Removes the records of a frame that has been left, and of deeper ones.
     fn forget(&self, frame: u64) {
         let _ = RECORDS.try_with_borrow_mut(|all| {
-            if let Some((_, records)) = all.get_mut(&self.number) {
+            if let Some(records) = all.get(&self.key) {
                 while records.pop_if(|record| record.frame <= frame).is_some() {}
             }
         });
@@ -163,6 +150,6 @@ mod tests {
             records.begin(100, hook, 0);
             closures.push(records);
         }
-        assert_eq!(RECORDS.with_borrow(HashMap::len), 1);
+        assert_eq!(RECORDS.with_borrow(OfHooks::len), 1);
     }
 }
