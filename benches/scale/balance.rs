@@ -1,5 +1,6 @@
 //! Distribution of the executions over the two states.
 
+use benches::distribution::geometric_mean;
 use benches::pace::Pace;
 use benches::report::{Cell, Table};
 
@@ -28,16 +29,14 @@ pub(crate) fn table(measured: &[Measured]) -> Table {
                 Some(measured) => Cell::from(100.0 * measured.distribution(part).median),
                 None => Cell::from("-"),
             };
-            let imbalances: Vec<f64> = measured
+            let imbalances = measured
                 .iter()
                 .filter(same)
                 .flat_map(|measured| &measured.turns)
-                .map(|turn| imbalance(part(turn), turn))
-                .collect();
-            let mean = imbalances.iter().map(|ratio| ratio.ln()).sum::<f64>() / imbalances.len() as f64;
+                .map(|turn| imbalance(part(turn), turn));
             let mut row = vec![first.site.as_str().into(), first.executors.into(), name.into()];
             row.extend(Pace::ALL.map(percent));
-            row.push(mean.exp().into());
+            row.push(geometric_mean(imbalances).into());
             table.push(row);
         }
     }

@@ -11,6 +11,7 @@
 use clap::Parser;
 
 use crate::child;
+use crate::distribution::geometric_mean;
 use crate::kernels::{self, Built, Kernel, Suite};
 use crate::options::Options;
 use crate::report::{Cell, Report, Table};
@@ -158,7 +159,7 @@ fn ratios(engines: &[Engine], measured: &[Measured], base: usize) -> Table {
         row(kernel.kernel.name, &|engine| ratio(kernel, engine));
     }
     let all = |engine: usize| measured.iter().map(move |kernel| ratio(kernel, engine));
-    row("geometric mean", &|engine| (all(engine).map(f64::ln).sum::<f64>() / measured.len() as f64).exp());
+    row("geometric mean", &|engine| geometric_mean(all(engine)));
     row("largest", &|engine| all(engine).fold(0.0, f64::max));
     row("smallest", &|engine| all(engine).fold(f64::INFINITY, f64::min));
     table

@@ -31,6 +31,13 @@ impl Distribution {
     }
 }
 
+/// The geometric mean of positive numbers.
+pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> f64 {
+    let (sum, count) =
+        values.into_iter().fold((0.0, 0.0), |(sum, count), value| (sum + value.ln(), count + 1.0));
+    (sum / count).exp()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

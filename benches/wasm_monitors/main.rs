@@ -12,6 +12,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
+use benches::distribution::geometric_mean;
 use benches::kernels::{self, Built, Kernel};
 use benches::options::Options;
 use benches::report::{Cell, Report, Table};
@@ -252,7 +253,7 @@ fn ratios(measured: &[(Kernel, Vec<Loaded>)], variants: &[(Variant, &'static str
     }
     let all =
         |variant: usize| measured.iter().map(move |(_, loaded)| loaded[variant].least / loaded[0].least);
-    let mean = |variant| (all(variant).map(f64::ln).sum::<f64>() / measured.len() as f64).exp();
+    let mean = |variant| geometric_mean(all(variant));
     row("geometric mean", "".into(), &mean);
     row("largest", "".into(), &|variant| all(variant).fold(0.0, f64::max));
     table

@@ -13,7 +13,7 @@ mod rewrite;
 
 use std::fs;
 
-use benches::distribution::Distribution;
+use benches::distribution::{Distribution, geometric_mean};
 use benches::kernels::{self, Built, Kernel};
 use benches::options::Options;
 use benches::report::{Cell, Report, Table};
@@ -302,14 +302,9 @@ fn sizes(measured: &[(Kernel, Vec<Measured>)]) -> Table {
         row(kernel.name, Cell::from(variants[0].size), &|variant| ratio(variants, variant));
     }
     row("geometric mean", Cell::from(""), &|variant| {
-        geometric_mean(measured, &|variants| ratio(variants, variant))
+        geometric_mean(measured.iter().map(|(_, variants)| ratio(variants, variant)))
     });
     table
-}
-
-/// The geometric mean of the values of `of` for all kernels.
-fn geometric_mean(measured: &[(Kernel, Vec<Measured>)], of: &dyn Fn(&[Measured]) -> f64) -> f64 {
-    (measured.iter().map(|(_, variants)| of(variants).ln()).sum::<f64>() / measured.len() as f64).exp()
 }
 
 fn ratios(measured: &[(Kernel, Vec<Measured>)]) -> Table {
@@ -327,7 +322,8 @@ fn ratios(measured: &[(Kernel, Vec<Measured>)]) -> Table {
     for (kernel, variants) in measured {
         row(kernel.name, &|variant| ratio(variants, variant));
     }
-    let mean = |of: &dyn Fn(&[Measured]) -> f64| geometric_mean(measured, of);
+    let mean =
+        |of: &dyn Fn(&[Measured]) -> f64| geometric_mean(measured.iter().map(|(_, variants)| of(variants)));
     row("geometric mean", &|variant| mean(&|variants| ratio(variants, variant)));
     row("largest", &|variant| {
         measured.iter().map(|(_, variants)| ratio(variants, variant)).fold(0.0, f64::max)

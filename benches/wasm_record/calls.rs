@@ -3,12 +3,13 @@
 use std::fs;
 use std::process::Command;
 
+use benches::distribution::geometric_mean;
 use benches::host;
 use benches::options::Options;
 use benches::report::Table;
 
+use super::Turns;
 use super::middle::Contents;
-use super::{Turns, geometric_mean};
 
 /// A kernel, the loop that it executes with `$n` from a number down to 1, and these numbers.
 struct Kernel {
@@ -112,7 +113,7 @@ pub(super) fn costs(options: &Options) -> Table {
         "geometric mean".into(),
         empty(),
         empty(),
-        geometric_mean(&ratios).into(),
+        geometric_mean(ratios).into(),
         empty(),
         empty(),
     ]);

@@ -3,12 +3,13 @@
 
 use std::process::Command;
 
+use benches::distribution::geometric_mean;
 use benches::host;
 use benches::kernels::{Choice, SCALAR};
 use benches::options::Options;
 use benches::report::Table;
 
-use super::{Turns, geometric_mean};
+use super::Turns;
 
 /// Number of times that a kernel executes in one process.
 const REPETITIONS: u32 = 3;
@@ -39,6 +40,6 @@ pub(super) fn costs(options: &Options) -> (Table, Vec<f64>) {
         table.push(vec![built.kernel.name.into(), plain.into(), (recorded / plain).into()]);
         ratios.push(recorded / plain);
     }
-    table.push(vec!["geometric mean".into(), "".into(), geometric_mean(&ratios).into()]);
+    table.push(vec!["geometric mean".into(), "".into(), geometric_mean(ratios.iter().copied()).into()]);
     (table, ratios)
 }

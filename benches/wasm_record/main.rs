@@ -14,6 +14,7 @@ mod programs;
 use std::process::Command;
 
 use benches::child;
+use benches::distribution::geometric_mean;
 use benches::options::Options;
 use benches::report::{Report, Table};
 use clap::Parser;
@@ -42,12 +43,8 @@ fn all(ratios: &[f64]) -> Table {
         &["number", "geometric mean", "largest"],
     );
     let largest = ratios.iter().copied().fold(0.0, f64::max);
-    table.push(vec![ratios.len().into(), geometric_mean(ratios).into(), largest.into()]);
+    table.push(vec![ratios.len().into(), geometric_mean(ratios.iter().copied()).into(), largest.into()]);
     table
-}
-
-fn geometric_mean(ratios: &[f64]) -> f64 {
-    (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp()
 }
 
 /// The least times of a program without and with a recording, which run in turns.
