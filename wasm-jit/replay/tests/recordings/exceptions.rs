@@ -3,7 +3,7 @@
 use std::io::Cursor;
 use std::num::NonZeroU64;
 
-use crate::support::{Replayed, Trace, events, replay, replay_separately, trace_of};
+use crate::support::{Replayed, Trace, events, reduced, replay, replay_separately, trace_of};
 use wasm_jit::wasmparser::{Operator, Parser, Payload};
 use wasm_jit::{
     AsContextMut, Caller, Engine, Error as EngineError, ExnRef, Extern, Func, FuncType, HeapType, Instance,
@@ -198,9 +198,8 @@ const CALLS: [(&str, i32); 17] = [
 /// Checks that a trace and its reduction repeat, with and without checks, and end as expected.
 #[track_caller]
 fn check(module: &Module, trace: &[u8], expected: Replayed) {
-    let small = Trace::default();
-    reduce(module, Cursor::new(trace.to_vec()), small.clone()).unwrap();
-    for trace in [trace, &small.bytes()] {
+    let small = reduced(module, trace);
+    for trace in [trace, &small] {
         assert_eq!(replay(&generate(module.bytes(), trace, true).unwrap()), expected);
         assert_eq!(replay_separately(&separate(module.bytes(), trace, true).unwrap()), expected);
         let plain = replay(&generate(module.bytes(), trace, false).unwrap());

@@ -3,7 +3,7 @@
 
 use std::io::Cursor;
 
-use crate::support::{Replayed, Trace, events, replay, replay_separately, trace_of};
+use crate::support::{Replayed, Trace, events, reduced, replay, replay_separately, trace_of};
 use wasm_jit::{
     AnyRef, AsContextMut, Caller, Engine, Error as EngineError, ExnRef, Extern, ExternRef, FuncType, Global,
     GlobalType, HeapType, I31, Instance, Linker, Module, Mutability, RefType, Store, Table, TableType, Tag,
@@ -147,9 +147,8 @@ fn check(module: &Module, trace: &[u8]) {
 /// Without a JavaScript host.
 #[track_caller]
 fn check_modules(module: &Module, trace: &[u8]) {
-    let small = Trace::default();
-    reduce(module, Cursor::new(trace.to_vec()), small.clone()).unwrap();
-    for trace in [trace, &small.bytes()] {
+    let small = reduced(module, trace);
+    for trace in [trace, &small] {
         for check in [true, false] {
             let bench = generate(module.bytes(), trace, check).unwrap();
             let replayed = replay(&bench);

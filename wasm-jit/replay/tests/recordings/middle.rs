@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 
 use crate::machine_code::code;
-use crate::support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
+use crate::support::{Replayed, Trace, events, reduced, replay, replay_in_wasmi, trace_of};
 use wasm_jit::{
     AnyRef, AsContextMut, Caller, Engine, Error as EngineError, Extern, Func, Global, GlobalType, I31,
     Instance, Linker, Module, Mutability, Store, Val, ValType,
@@ -143,9 +143,8 @@ fn call(store: &mut Store<u32>, instance: Instance, name: &str, argument: i32) -
 
 #[track_caller]
 fn check(module: &Module, trace: &[u8], expected: Replayed) {
-    let small = Trace::default();
-    reduce(module, Cursor::new(trace.to_vec()), small.clone()).unwrap();
-    for trace in [trace, &small.bytes()] {
+    let small = reduced(module, trace);
+    for trace in [trace, &small] {
         let bench = generate(module.bytes(), trace, true).unwrap();
         assert_eq!((replay(&bench), replay_in_wasmi(&bench)), (expected, expected));
     }

@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use crate::support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
+use crate::support::{Replayed, Trace, events, reduced, replay, replay_in_wasmi, trace_of};
 use wasm_jit::{
     Caller, Engine, Error as EngineError, Global, GlobalType, Instance, Linker, Module, Mutability, RefType,
     Store, Table, TableType, Val, ValType,
@@ -94,9 +94,8 @@ fn call(store: &mut Store<Vec<i32>>, instance: Instance, name: &str, n: i32) -> 
 /// Checks that a trace and its reduction repeat, here and in wasmi.
 #[track_caller]
 fn check(module: &Module, trace: &[u8]) {
-    let small = Trace::default();
-    reduce(module, Cursor::new(trace.to_vec()), small.clone()).unwrap();
-    for trace in [trace, &small.bytes()] {
+    let small = reduced(module, trace);
+    for trace in [trace, &small] {
         let bench = generate(module.bytes(), trace, true).unwrap();
         assert_eq!((replay(&bench), replay_in_wasmi(&bench)), (COMPLETE, COMPLETE));
     }

@@ -7,7 +7,8 @@ use std::num::NonZeroU64;
 
 use crate::machine_code::code;
 use crate::support::{
-    Replayed, Trace, events, replay, replay_in_wasmi, replay_separately, replay_separately_in_wasmi, trace_of,
+    Replayed, Trace, events, reduced, replay, replay_in_wasmi, replay_separately, replay_separately_in_wasmi,
+    trace_of,
 };
 use wasm_jit::{
     AsContextMut, Caller, Engine, Extern, Func, FuncType, Global, GlobalType, HeapType, Instance, Linker,
@@ -246,9 +247,8 @@ fn running(seed: u64) -> (Module, Store<Host>, Instance) {
 /// Checks that a trace and its reduction repeat, in two engines; returns the reduced one.
 #[track_caller]
 fn check_replays(module: &Module, trace: &[u8], seed: u64) -> Vec<u8> {
-    let small = Trace::default();
-    reduce(module, Cursor::new(trace.to_vec()), small.clone()).unwrap();
-    for trace in [trace, &small.bytes()] {
+    let small = reduced(module, trace);
+    for trace in [trace, &small] {
         let bench = generate(module.bytes(), trace, true).unwrap();
         let expected = Replayed::Complete { returned: true };
         assert_eq!((replay(&bench), replay_in_wasmi(&bench)), (expected, expected), "seed {seed}");
@@ -256,7 +256,7 @@ fn check_replays(module: &Module, trace: &[u8], seed: u64) -> Vec<u8> {
         let replayed = (replay_separately(&modules), replay_separately_in_wasmi(&modules));
         assert_eq!(replayed, (expected, expected), "seed {seed}, in modules of their own");
     }
-    small.bytes()
+    small
 }
 
 /// Changes a bit in each byte and global of a snapshot, one at a time; the replay must find each at

@@ -4,13 +4,13 @@
 use std::io::Cursor;
 use std::num::NonZeroU64;
 
-use crate::support::{Replayed, Trace, events, replay, trace_of};
+use crate::support::{Replayed, Trace, events, reduced, replay, trace_of};
 use wasm_jit::{
     AsContextMut, Caller, Engine, Error as EngineError, ExnRef, Extern, FuncType, Instance, Linker, Module,
     Store, Tag, TagType, Val, ValType,
 };
 use wasm_jit_replay::{
-    CallRecorder, Calls, Ended, Error, Event, Exception, Recorder, Replay, Value, generate, reduce, slice,
+    CallRecorder, Calls, Ended, Error, Event, Exception, Recorder, Replay, Value, generate, slice,
 };
 
 /// `back` mixes what it reads in the memory, what the host returns, and what it throws. Some
@@ -180,16 +180,15 @@ fn recorded(seed: u64, calls: u64) -> (Module, Vec<u8>) {
 /// Checks that a trace and its reduction repeat; returns the reduced one.
 #[track_caller]
 fn check(module: &Module, trace: &[u8], returns: bool, seed: u64) -> Vec<u8> {
-    let small = Trace::default();
-    reduce(module, Cursor::new(trace.to_vec()), small.clone()).unwrap();
-    for trace in [trace, &small.bytes()] {
+    let small = reduced(module, trace);
+    for trace in [trace, &small] {
         let bench = generate(module.bytes(), trace, true).unwrap();
         assert_eq!(replay(&bench), Replayed::Complete { returned: returns }, "seed {seed}");
         let ended = Replay::new(module, Cursor::new(trace.to_vec())).unwrap().run();
         let is_complete = matches!(ended, Ok(Ended::Returned | Ended::Failed(EngineError::Exception { .. })));
         assert!(is_complete || !returns, "seed {seed}: {ended:?}");
     }
-    small.bytes()
+    small
 }
 
 /// The exceptions of a trace, and whether the program has thrown them.

@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use crate::support::{Replayed, Trace, events, replay, replay_separately, trace_of};
+use crate::support::{Replayed, Trace, events, reduced, replay, replay_separately, trace_of};
 use wasm_jit::{
     AnyRef, Caller, Engine, ExternType, Global, GlobalType, HeapType, I31, Instance, Linker, Module,
     Mutability, RefType, Store, Table, TableType, Val, ValType,
@@ -118,9 +118,8 @@ fn step(store: &mut Store<i32>, instance: Instance, value: Val) {
 
 #[track_caller]
 fn check(module: &Module, trace: &[u8]) {
-    let small = Trace::default();
-    reduce(module, Cursor::new(trace.to_vec()), small.clone()).unwrap();
-    for trace in [trace, &small.bytes()] {
+    let small = reduced(module, trace);
+    for trace in [trace, &small] {
         let bench = generate(module.bytes(), trace, true).unwrap();
         Module::from_binary(module.engine(), &bench).unwrap();
         assert_eq!(replay(&bench), COMPLETE);

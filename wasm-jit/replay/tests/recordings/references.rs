@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::{
-    Replayed, Trace, events, replay, replay_in_wasmi, replay_separately, replay_separately_in_wasmi, trace_of,
+    Replayed, Trace, events, reduced, replay, replay_in_wasmi, replay_separately, replay_separately_in_wasmi,
+    trace_of,
 };
 use wasm_jit::probes::{Bound, Kind, Location, Place, ProbeSpec, WasmFn};
 use wasm_jit::{
@@ -15,8 +16,7 @@ use wasm_jit::{
     Mutability, Store, StoreContextMut, Val, ValType,
 };
 use wasm_jit_replay::{
-    CallRecorder, Calls, Ended, Event, Recorder, Replay, Snapshots, Type, Value, generate, reduce, separate,
-    slice,
+    CallRecorder, Calls, Ended, Event, Recorder, Replay, Snapshots, Type, Value, generate, separate, slice,
 };
 
 const COMPLETE: Replayed = Replayed::Complete { returned: true };
@@ -120,9 +120,8 @@ fn recorded(is_attached: bool) -> [(Module, Vec<u8>); 2] {
 
 /// Replays a trace in all forms, and its reduction.
 fn check(module: &Module, trace: &[u8]) {
-    let small = Trace::default();
-    reduce(module, Cursor::new(trace.to_vec()), small.clone()).unwrap();
-    assert_eq!(events(&small.bytes()), events(trace), "there are no memories");
+    let small = reduced(module, trace);
+    assert_eq!(events(&small), events(trace), "there are no memories");
     let bench = generate(module.bytes(), trace, true).unwrap();
     assert_eq!((replay(&bench), replay_in_wasmi(&bench)), (COMPLETE, COMPLETE));
     let unchecked = generate(module.bytes(), trace, false).unwrap();

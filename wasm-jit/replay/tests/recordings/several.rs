@@ -5,7 +5,7 @@
 use std::io::Cursor;
 use std::num::NonZeroU64;
 
-use crate::support::{Replayed, Trace, events, random, replay, replay_in_wasmi, trace_of};
+use crate::support::{Replayed, Trace, events, random, reduced, replay, replay_in_wasmi, trace_of};
 use wasm_jit::{
     AsContextMut, Caller, Engine, Error as EngineError, Global, GlobalType, Instance, Linker, Module,
     Mutability, Store, Val, ValType,
@@ -323,10 +323,9 @@ fn run(seed: u64, recorded: [bool; 3], begin: Begin) -> Run {
 /// Checks that a trace and its reduction repeat, here and in another engine.
 #[track_caller]
 fn check(module: &Module, trace: &[u8], seed: u64) {
-    let small = Trace::default();
-    reduce(module, Cursor::new(trace.to_vec()), small.clone()).unwrap();
+    let small = reduced(module, trace);
     let expected = Replayed::Complete { returned: seed % 4 != 2 };
-    for trace in [trace, &small.bytes()] {
+    for trace in [trace, &small] {
         let bench = generate(module.bytes(), trace, true).unwrap();
         assert_eq!(replay(&bench), expected, "seed {seed}");
         if seed.is_multiple_of(2) {

@@ -1,10 +1,10 @@
 //! Functions that the tests share.
 
-use std::io::Write;
+use std::io::{Cursor, Write};
 use std::sync::{Arc, Mutex};
 
 use wasm_jit::{Engine, Instance, Linker, Module, Store};
-use wasm_jit_replay::{DIFFERENCE, Event, LAST, POSITION, Reader, Separate, Writer};
+use wasm_jit_replay::{DIFFERENCE, Event, LAST, POSITION, Reader, Separate, Writer, reduce};
 
 /// A file in memory.
 #[derive(Clone, Default)]
@@ -144,4 +144,12 @@ pub(crate) fn trace_of(events: &[Event]) -> Vec<u8> {
 pub(crate) fn random(state: &mut u64, below: u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 33) % below
+}
+
+/// The trace without what the program does not read.
+#[track_caller]
+pub(crate) fn reduced(module: &Module, trace: &[u8]) -> Vec<u8> {
+    let small = Trace::default();
+    reduce(module, Cursor::new(trace.to_vec()), small.clone()).unwrap();
+    small.bytes()
 }
