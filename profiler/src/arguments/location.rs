@@ -70,15 +70,12 @@ impl Located<'_> {
     ) -> Result<Source, Unavailable> {
         let source = self.described(location, ty)?;
         // A parameter of an inlined function may be a copy of one that was removed.
-        let is_removed = match self.own {
+        let is_removed = || match self.own {
             Some(own) => self.is_removed(own),
             None => (0..self.passed.len()).any(|parameter| self.is_removed(parameter)),
         };
-        match source {
-            Source::Constant(_) => Ok(source),
-            _ if is_removed => Err(Unavailable::NotKept),
-            _ => Ok(source),
-        }
+        let is_wrong = !matches!(source, Source::Constant(_)) && is_removed();
+        if is_wrong { Err(Unavailable::NotKept) } else { Ok(source) }
     }
 
     /// The same, if the location is right.
