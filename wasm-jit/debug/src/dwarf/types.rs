@@ -6,29 +6,17 @@ impl Dwarf {
     /// The size in bytes of a type with this name, as in C: `struct point`, `unsigned long`. `None`
     /// if the program has no such type, or its size is not known.
     pub(crate) fn size_of_name(&self, name: &str) -> Option<u64> {
-        let name = canonical(name);
-        (0..self.parsed.0.len()).find_map(|unit| {
-            let mut entries = self.parsed.0[unit].entries();
-            while let Ok(Some(entry)) = entries.next_dfs() {
-                let is_type = matches!(
-                    entry.tag(),
-                    gimli::DW_TAG_base_type
-                        | gimli::DW_TAG_typedef
-                        | gimli::DW_TAG_structure_type
-                        | gimli::DW_TAG_class_type
-                        | gimli::DW_TAG_union_type
-                        | gimli::DW_TAG_enumeration_type
-                );
-                if is_type && self.name(unit, entry).as_deref() == Some(&name) {
-                    // Declarations have no size.
-                    let size = self.size_of_entry(unit, entry);
-                    if size > 0 {
-                        return Some(size);
-                    }
-                }
-            }
-            None
-        })
+        const TYPES: [gimli::DwTag; 6] = [
+            gimli::DW_TAG_base_type,
+            gimli::DW_TAG_typedef,
+            gimli::DW_TAG_structure_type,
+            gimli::DW_TAG_class_type,
+            gimli::DW_TAG_union_type,
+            gimli::DW_TAG_enumeration_type,
+        ];
+        // Declarations have no size.
+        let size = |unit, entry: &_| Some(self.size_of_entry(unit, entry)).filter(|size| *size > 0);
+        self.find(&TYPES, &canonical(name), size)
     }
 
     /// The size of an address in bytes; `None` without units.

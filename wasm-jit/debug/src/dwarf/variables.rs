@@ -141,16 +141,28 @@ impl Dwarf {
 
     /// Whether the program has a variable or parameter with this name anywhere.
     pub(crate) fn has_variable(&self, name: &str) -> bool {
-        (0..self.parsed.0.len()).any(|unit| {
+        let variables = [gimli::DW_TAG_variable, gimli::DW_TAG_formal_parameter];
+        self.find(&variables, name, |_, _| Some(())).is_some()
+    }
+
+    /// The first result that `read` returns for an entry with one of these tags and this name.
+    pub(super) fn find<R>(
+        &self,
+        tags: &[gimli::DwTag],
+        name: &str,
+        read: impl Fn(usize, &Entry) -> Option<R>,
+    ) -> Option<R> {
+        (0..self.parsed.0.len()).find_map(|unit| {
             let mut entries = self.parsed.0[unit].entries();
             while let Ok(Some(entry)) = entries.next_dfs() {
-                let is_variable =
-                    matches!(entry.tag(), gimli::DW_TAG_variable | gimli::DW_TAG_formal_parameter);
-                if is_variable && self.name(unit, entry).as_deref() == Some(name) {
-                    return true;
+                if tags.contains(&entry.tag())
+                    && self.name(unit, entry).as_deref() == Some(name)
+                    && let Some(found) = read(unit, entry)
+                {
+                    return Some(found);
                 }
             }
-            false
+            None
         })
     }
 
@@ -271,7 +283,7 @@ impl Dwarf {
         }
     }
 
-    pub(super) fn name(&self, unit: usize, entry: &Entry) -> Option<String> {
+    fn name(&self, unit: usize, entry: &Entry) -> Option<String> {
         let (unit, value) = self.attribute(unit, entry, gimli::DW_AT_name)?;
         let name = self.units.attr_string(&self.parsed.0[unit], value).ok()?;
         Some(name.to_string_lossy().ok()?.into_owned())
