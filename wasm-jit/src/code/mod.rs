@@ -91,6 +91,14 @@ struct Trampolines {
     host: u32,
 }
 
+/// Where a frame continues that catches an exception.
+pub(crate) struct Handler {
+    pub address: usize,
+    pub frame_size: u32,
+    /// As [`Transfer::ends_accessor`](probed::Transfer::ends_accessor).
+    pub ends_accessor: bool,
+}
+
 /// The reason why a compiled function cannot be observed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ObserveError {
@@ -345,13 +353,16 @@ impl CodeImage {
     }
 
     /// The handler of a catch, by its number among those of the function, for a frame that waits
-    /// for the call that returns to `pc`, and the size of the frame. The handler is that of the
-    /// current version: the frames of all versions are alike there.
-    pub(crate) fn handler(&self, function: u32, pc: usize, number: usize) -> (usize, u32) {
+    /// for the call that returns to `pc`. The handler is that of the current version: the frames of
+    /// all versions are alike there.
+    pub(crate) fn handler(&self, function: u32, pc: usize, number: usize) -> Handler {
         let version = self.version_for_handler(function, pc - 1);
         let Tables { base, catches, first_catch, .. } = self.tables(function, version);
-        let frame_size = version.map_or(self.function(function).frame_size, |version| version.frame_size);
-        (base + catches[first_catch + number].handler as usize, frame_size)
+        Handler {
+            address: base + catches[first_catch + number].handler as usize,
+            frame_size: version.map_or(self.function(function).frame_size, |version| version.frame_size),
+            ends_accessor: !version.is_some_and(probed::Version::ends_accessors),
+        }
     }
 
     /// The try regions of a function, in a version with sites or in its original.

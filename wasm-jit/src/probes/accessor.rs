@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use wasm_jit_codegen::Ty;
 
-use super::frame::{Found, Frame, Values};
+use super::frame::{Found, Frame, Values, has_shadow_stack};
 use super::{Location, ProbeError};
 use crate::code::CodeImage;
 use crate::code::registry::share_image_at;
@@ -27,9 +27,12 @@ use crate::vmctx::VmContext;
 /// While a function calls another one, its operands are those below the arguments of the call.
 ///
 /// The first accessor of a frame of a function may cause a version of the function to be compiled.
-/// The function keeps this version until the module's code is freed, with the places of all probes
-/// that had been made in it, and with a few more instructions at each return. A loop that had
-/// probes at all of its instructions has then been seen to take twice as long.
+/// The function keeps this version until all probes of its module have been dropped, with the
+/// places of the probes that were made in it, and with a few more instructions at each return: a
+/// loop that had probes at all of its instructions has been seen to take twice as long. When they
+/// have been dropped, its frames return to the original code at their next loop iteration or when a
+/// call returns, which ends their accessors. If the processor has a shadow stack, the function
+/// keeps the version until the module's code is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameAccessor {
     store: StoreId,
@@ -40,7 +43,8 @@ pub struct FrameAccessor {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
-    /// The function has returned, or was left.
+    /// The function has returned, or was left; or its module has no probes any more, and the frame
+    /// has returned to the original code.
     #[error("the frame has gone")]
     FrameGone,
     /// The accessor belongs to another store than the frame with which it was used.
@@ -110,7 +114,17 @@ pub(super) fn of(frame: &mut Frame<'_>, waiting: &Waiting) -> Result<FrameAccess
     if waiting.site.is_none() && image.stub_at(waiting.return_address - 1).is_some() {
         return Err(AccessError::InStub);
     }
-    image.keep_for_accessors(function).map_err(|error| AccessError::Version(Box::new(error.into())))?;
+    let is_fixed = has_shadow_stack();
+    let kept = image.keep_for_accessors(function, is_fixed);
+    kept.map_err(|error| AccessError::Version(Box::new(error.into())))?;
+    if waiting.site.is_none()
+        && !is_fixed
+        && let Some(address) = image.return_with_accessor(function, waiting.return_address)
+    {
+        // SAFETY: the frame waits for a call that returns to the address that is stored there. The
+        // frames of all versions are alike where calls return.
+        unsafe { std::ptr::with_exposed_provenance_mut::<usize>(waiting.return_slot).write(address) };
+    }
     let walk = frame.walk();
     let store = frame.opaque_mut();
     let vm = store.vm();

@@ -704,7 +704,7 @@ fn known(value: ValueAt) -> Result<ValueAt, AccessError> {
 }
 
 /// Whether the processor has a shadow stack, so that return addresses cannot be replaced.
-fn has_shadow_stack() -> bool {
+pub(super) fn has_shadow_stack() -> bool {
     let mut shadow: u64 = 0;
     // SAFETY: without a shadow stack, the instruction is a NOP.
     unsafe { std::arch::asm!("rdsspq {}", inout(reg) shadow, options(nomem, nostack, preserves_flags)) };

@@ -2,13 +2,23 @@
 //! the innermost outwards.
 //!
 //! A frame that returns ends its accessor: its function's version has code for that
-//! (`wasm_jit_codegen::Sites::end_accessors`). The accessors of frames that are left in other ways
-//! are ended here.
+//! (`wasm_jit_codegen::Sites::end_accessors`). The accessors of frames that are left in other ways,
+//! or that continue in a version without this code, are ended here.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::ExecutionState;
 use crate::vmctx::VmAccessor;
+
+/// Ends the accessors of the frames of the store's innermost activation, from the innermost one to
+/// the one with this frame pointer.
+///
+/// # Safety
+/// The store must be the one that this thread runs.
+pub(super) unsafe fn end_through(store: *mut ExecutionState, fp: usize) {
+    // SAFETY: the caller's obligation. Frame pointers are aligned.
+    unsafe { end(store, (*store).vm.activation_fp, fp + 1) };
+}
 
 /// Ends the accessors of the innermost frames while they are in an activation, and their frame
 /// pointers are below `below`.

@@ -37,9 +37,11 @@ use fastinst_sigsafe::signal::{Action, was_sent};
 use wasm_jit_codegen::UD2;
 
 use super::ExecutionState;
+use super::accessors;
 use super::code_in_use;
 use super::routines::raise_by_signal;
 use crate::code::CodeImage;
+use crate::code::probed::Transfer;
 use crate::code::registry::image_at;
 use crate::vmctx::{FUNC_REF_SIZE, INTERRUPT_CHECK, TrapCode, VmContext, VmMemory};
 
@@ -139,14 +141,21 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         && !was_sent(info_ref)
         // SAFETY: the thread has just executed the instruction.
         && unsafe { trap_code(pc) }.is_none()
-        && let Some(version) = image.transfer(pc)
+        && let Some(Transfer { address, ends_accessor }) = image.transfer(pc)
     {
-        registers[libc::REG_RIP as usize] = version as i64;
+        if ends_accessor {
+            // SAFETY: in a function, `r14` is a context, whose store the thread runs, and `rbp` is
+            // the frame pointer.
+            unsafe {
+                let store = ExecutionState::of(context_in(registers));
+                accessors::end_through(store, registers[libc::REG_RBP as usize] as usize);
+            }
+        }
+        registers[libc::REG_RIP as usize] = address as i64;
         return;
     }
     if let Some(image) = image {
-        let context = registers[libc::REG_R14 as usize] as usize;
-        let context = std::ptr::with_exposed_provenance::<VmContext>(context);
+        let context = context_in(registers);
         // SAFETY: in a function, `r14` is a context, and its store is the one that the thread runs.
         let store = unsafe { ExecutionState::of(context) };
         // SAFETY: as above; only this thread changes the field.
@@ -194,6 +203,11 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     if !(is_interrupt && is_from_us()) {
         pass_on(signal, info, context);
     }
+}
+
+/// The context of a thread that is in a function, from its registers.
+fn context_in(registers: &[libc::greg_t]) -> *const VmContext {
+    std::ptr::with_exposed_provenance(registers[libc::REG_R14 as usize] as usize)
 }
 
 /// Whether a stub's check for interrupts raised SIGILL at `pc`.

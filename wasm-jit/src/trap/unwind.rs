@@ -6,10 +6,10 @@
 //! calls between instances leave (`runtime/tail_call.rs`), do not belong to a function.
 
 use super::{Activation, ExecutionState, Raised, Trap, accessors, capture, trapped};
-use crate::code::CodeImage;
 use crate::code::probed::counting::context_of;
 use crate::code::probed::unwound::{self, Cause, FrameToUnwind, Thrown};
 use crate::code::registry::image_at;
+use crate::code::{CodeImage, Handler};
 use crate::vmctx::VmException;
 
 /// A code address and a frame pointer.
@@ -114,15 +114,19 @@ pub(super) unsafe extern "sysv64" fn find_handler(
         }
         if let Some(image) = image
             // SAFETY: the frame is inside the activation.
-            && let Some((handler, frame_size)) = unsafe { handler_in(image, frame, tag) }
+            && let Some(handler) = unsafe { handler_in(image, frame, tag) }
         {
             // SAFETY: the caller's obligation.
             unsafe {
                 report_left(thrower, frame.fp, Cause::Exception(exception));
-                accessors::end(store, activation_fp, frame.fp);
-                (*store).vm.raised_pc = handler;
+                if handler.ends_accessor {
+                    accessors::end_through(store, frame.fp);
+                } else {
+                    accessors::end(store, activation_fp, frame.fp);
+                }
+                (*store).vm.raised_pc = handler.address;
                 (*store).vm.raised_fp = frame.fp;
-                (*store).vm.raised_sp = frame.fp - frame_size as usize;
+                (*store).vm.raised_sp = frame.fp - handler.frame_size as usize;
             }
             return 1;
         }
@@ -231,11 +235,11 @@ pub(super) unsafe fn seen_by<'a>(image: &CodeImage, frame: Frame, cause: Cause) 
     Cause::Exception(Thrown { tag: (0..image.module.tags.len() as u32).find(is_it), values })
 }
 
-/// The handler for exceptions of this tag in this frame, and the size of its frame.
+/// The handler for exceptions of this tag in this frame.
 ///
 /// # Safety
 /// The frame must be one of the image's code, or of its trampolines.
-unsafe fn handler_in(image: &CodeImage, frame: Frame, tag: usize) -> Option<(usize, u32)> {
+unsafe fn handler_in(image: &CodeImage, frame: Frame, tag: usize) -> Option<Handler> {
     // A return address may be the end of a function: the call precedes it.
     let function = image.function_at(frame.pc - 1)?;
     let mut catches = image.catches(function, frame.pc).peekable();

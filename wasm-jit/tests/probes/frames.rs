@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wasm_jit::probes::{
-    AccessError, Bound, Frame, FrameAccessor, GenericFn, Kind, Location, Place, Probe, ProbeError, ProbeSpec,
-    WasmFn,
+    AccessError, Bound, Frame, GenericFn, Kind, Location, Place, Probe, ProbeError, ProbeSpec,
 };
 use wasm_jit::wasmparser::{Operator, Parser, Payload};
-use wasm_jit::{Error, Extern, Func, Instance, Module, Store, Trap, Val};
+use wasm_jit::{Error, Func, Instance, Module, Store, Trap, Val};
 
 use super::native::reference;
 use super::rewrite::Counted;
@@ -309,131 +308,6 @@ pub(crate) fn call(store: &mut Store<()>, instance: &Instance, argument: i32) ->
     instance.get_typed_func::<i32, i32>(&mut *store, "run").unwrap().call(&mut *store, argument)
 }
 
-/// A frame has one accessor until it returns, and no other frame has the same: with recursion, and
-/// with calls that follow each other at the same stack pointer.
-#[test]
-fn accessors_are_equal_for_one_frame_only() {
-    let (module, mut store, instance) = program(
-        "(module (func $run (export \"run\") (param i32) (result i32)
-            (if (i32.eqz (local.get 0)) (then (return (i32.const 0))))
-            (drop (call $run (i32.sub (local.get 0) (i32.const 1))))
-            (i32.add (call $run (i32.sub (local.get 0) (i32.const 1))) (i32.const 1))))",
-    );
-    // By depth: the accessors of the frames that have been entered and not left, and all others.
-    let all: Arc<Mutex<(Vec<FrameAccessor>, Vec<FrameAccessor>)>> = Arc::default();
-    let (entered, left) = (all.clone(), all.clone());
-    let enter = generic(move |frame| {
-        let accessor = frame.accessor()?;
-        let (open, gone) = &mut *entered.lock().unwrap();
-        gone.extend(open.drain(frame.depth()..));
-        assert!(gone.iter().all(|old| !old.is_alive(frame) && *old != accessor));
-        assert!(gone.iter().all(|old| matches!(old.local(frame, 0), Err(AccessError::FrameGone))));
-        assert!(open.iter().all(|old| old.is_alive(frame) && *old != accessor));
-        open.push(accessor);
-        let mut outer = frame.caller()?;
-        for expected in open.iter().rev().skip(1) {
-            assert_eq!(outer, Some(*expected));
-            outer = expected.caller(frame)?;
-        }
-        assert_eq!(outer, None);
-        Ok(())
-    });
-    let add = offset_of(&module, 0, |operator| matches!(operator, Operator::I32Add));
-    let again = generic(move |frame| {
-        let accessor = frame.accessor()?;
-        assert_eq!(left.lock().unwrap().0[frame.depth()], accessor);
-        Ok(())
-    });
-    let probes = module.probes(&[entry(0, enter), at(0, add, again)]);
-    let probes: Vec<Probe> = probes.into_iter().map(Result::unwrap).collect();
-    probes.iter().for_each(|probe| probe.activate().unwrap());
-    for _ in 0..3 {
-        assert_eq!(call(&mut store, &instance, 5).unwrap(), 5);
-    }
-    let gone = all.lock().unwrap().1.len();
-    assert_eq!(gone + all.lock().unwrap().0.len(), 3 * 63);
-    // Frames of other stores are others.
-    let mut other = Store::new(module.engine(), ());
-    let instance = Instance::new(&mut other, &module, &[]).unwrap();
-    drop(probes);
-    let mine = all.lock().unwrap().0[0];
-    let kind = generic(move |frame| {
-        assert!(matches!(mine.depth(frame), Err(AccessError::OtherStore)));
-        Ok(())
-    });
-    let probe = module.probe(entry(0, kind)).unwrap();
-    probe.activate().unwrap();
-    call(&mut other, &instance, 2).unwrap();
-}
-
-/// Frames that are left by a tail call, a trap, an exception, or while they call the host, have
-/// gone; so have those whose probes were removed meanwhile.
-#[test]
-fn accessors_end_with_their_frames_however_they_end() {
-    let engine = wasm_jit::Engine::default();
-    let text = "(module (import \"\" \"host\" (func $host)) (tag $tag)
-        (func $leave (param i32)
-            (if (i32.eq (local.get 0) (i32.const 1)) (then (return_call $next)))
-            (if (i32.eq (local.get 0) (i32.const 2)) (then (unreachable)))
-            (if (i32.eq (local.get 0) (i32.const 3)) (then (throw $tag)))
-            (if (i32.eq (local.get 0) (i32.const 4)) (then (call $host))))
-        (func $next (call $host))
-        (func $run (export \"run\") (param i32) (result i32)
-            (block (try_table (catch_all 0) (call $leave (local.get 0))))
-            (call $host) (i32.const 7)))";
-    let module = Module::new(&engine, text).unwrap();
-    let mut store = Store::new(&engine, ());
-    let host = Func::wrap(&mut store, || {}).unwrap();
-    let instance = Instance::new(&mut store, &module, &[Extern::Func(host)]).unwrap();
-    let last: Arc<Mutex<Vec<FrameAccessor>>> = Arc::default();
-    let (of_leave, of_others) = (last.clone(), last.clone());
-    let remember = generic(move |frame| {
-        of_leave.lock().unwrap().push(frame.accessor()?);
-        of_leave.lock().unwrap().extend(frame.caller()?);
-        Ok(())
-    });
-    // `$run` itself, when it calls the host at its end.
-    let is_call = |operator: &Operator<'_>| matches!(operator, Operator::Call { function_index: 0 });
-    let [in_next, in_run] = [2, 3].map(|function| offset_of(&module, function, is_call));
-    let checks = move |is_run: bool| {
-        let last = of_others.clone();
-        generic(move |frame| {
-            let [leave, run] = last.lock().unwrap()[..] else { panic!("two") };
-            assert!(!leave.is_alive(frame), "the frame has gone");
-            let own = if is_run { frame.accessor()? } else { frame.caller()?.expect("it was called") };
-            assert_eq!((own, run.is_alive(frame)), (run, true));
-            Ok(())
-        })
-    };
-    let specs = [entry(1, remember), at(2, in_next, checks(false)), at(3, in_run, checks(true))];
-    let probes: Vec<Probe> = module.probes(&specs).into_iter().map(Result::unwrap).collect();
-    probes.iter().for_each(|probe| probe.activate().unwrap());
-    for _ in 0..2 {
-        for how in 0..5 {
-            last.lock().unwrap().clear();
-            let result = call(&mut store, &instance, how);
-            if how == 2 {
-                assert_eq!(result.unwrap_err().trap(), Some(Trap::UnreachableCodeReached));
-                let last = last.lock().unwrap().clone();
-                let gone = generic(move |frame| {
-                    assert!(last.iter().all(|accessor| !accessor.is_alive(frame)));
-                    Ok(())
-                });
-                let probe = module.probe(entry(2, gone)).unwrap();
-                probe.activate().unwrap();
-                // The probe of `$leave` remembers others.
-                probes[0].deactivate().unwrap();
-                probes[1].deactivate().unwrap();
-                probes[2].deactivate().unwrap();
-                call(&mut store, &instance, 1).unwrap();
-                probes.iter().for_each(|probe| probe.activate().unwrap());
-            } else {
-                assert_eq!(result.unwrap(), 7);
-            }
-        }
-    }
-}
-
 /// What a closure does ends the activation as what a host function does; nothing else is disturbed.
 #[test]
 fn errors_panics_and_exceptions_of_closures_end_the_call() {
@@ -516,48 +390,6 @@ fn closures_call_into_the_running_instance() {
     probes.iter().for_each(|probe| probe.activate().unwrap());
     assert_eq!(call(&mut store, &instance, 1).unwrap(), 6);
     assert_eq!(*depths.lock().unwrap(), [(1, 0), (0, 0)]);
-}
-
-/// A frame that waits for the WebAssembly function of a probe has no accessor, but the frames
-/// around it do. Once the function has returned, it has one, too.
-#[test]
-fn a_frame_in_a_stub_has_no_accessor_yet() {
-    let text = "(module
-        (func $run (export \"run\") (param i32) (result i32) (call $probed (local.get 0)))
-        (func $probed (param i32) (result i32) (i32.add (local.get 0) (i32.const 1))))";
-    let (module, mut store, instance) = program(text);
-    let monitor = Module::new(module.engine(), "(module (func (export \"observe\") (param i32)))").unwrap();
-    let of_monitor = Instance::new(&mut store, &monitor, &[]).unwrap();
-    let observe = of_monitor.get_func(&mut store, "observe").unwrap();
-    let answers: Arc<Mutex<Vec<i32>>> = Arc::default();
-    let seen = answers.clone();
-    let inner = generic(move |frame| {
-        assert!(matches!(frame.caller(), Err(AccessError::InStub)));
-        let outer = frame.outer(2)?.expect("the caller of the probed function");
-        assert_eq!(outer.location(frame)?.function, 0);
-        seen.lock().unwrap().push(outer.local(frame, 0)?.unwrap_i32());
-        assert_eq!(frame.depth(), 2);
-        Ok(())
-    });
-    let inner = monitor.probe(entry(0, inner)).unwrap();
-    inner.activate().unwrap();
-    let seen = answers.clone();
-    let after = generic(move |frame| {
-        let own = frame.accessor()?;
-        seen.lock().unwrap().push(own.local(frame, 0)?.unwrap_i32());
-        Ok(())
-    });
-    let function = WasmFn::new(&store, observe).unwrap();
-    let calls = Kind::Wasm { function, values: [Bound::Local(0)].into() };
-    let add = offset_of(&module, 1, |operator| matches!(operator, Operator::I32Add));
-    let specs = [at(1, add, calls), at(1, add, after)];
-    let probes: Vec<Probe> = module.probes(&specs).into_iter().map(Result::unwrap).collect();
-    // Alone, the stub's frame is not one of the runtime's.
-    probes[0].activate().unwrap();
-    assert_eq!(call(&mut store, &instance, 5).unwrap(), 6);
-    probes[1].activate().unwrap();
-    assert_eq!(call(&mut store, &instance, 7).unwrap(), 8);
-    assert_eq!(*answers.lock().unwrap(), [5, 7, 7]);
 }
 
 /// References have their types, and can be changed; a value of another type is refused.
@@ -714,7 +546,6 @@ pub(crate) fn test_all() {
     closures_read_the_values_of_the_program();
     writes_are_those_of_a_program_that_does_them_itself();
     values_of_callers_are_those_at_their_calls();
-    accessors_are_equal_for_one_frame_only();
     errors_panics_and_exceptions_of_closures_end_the_call();
     closures_call_into_the_running_instance();
     references_are_read_and_written();

@@ -1,6 +1,7 @@
 //! Probes, against a reference that counts by itself, and under threads that switch them while
 //! others run the code.
 
+mod accessors;
 mod actions;
 mod behaviour;
 mod callbacks;
@@ -84,6 +85,7 @@ fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     COUNTER_STUBS.set(counter_stubs);
     every_instruction_of_random_programs_is_counted_exactly();
     every_shape_of_block_is_counted_as_the_specification_executes_it();
+    accessors::test_all();
     actions::test_all();
     behaviour::test_all();
     callbacks::test_all();

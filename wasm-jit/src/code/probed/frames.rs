@@ -3,6 +3,16 @@
 //!
 //! The locations of a calling function's values are found by compiling it again, once for each
 //! requested return address. At a site, they were found when the probe was made.
+//!
+//! # Accessors
+//! An accessor must end with its frame, so the frame must be in a version that ends accessors
+//! (`wasm_jit_codegen::Sites::end_accessors`): if it waits for a call in another one, its return
+//! address is changed ([`CodeImage::return_with_accessor`]). The function keeps such a version
+//! until the image has no probes. Frames then return to the original at their next transfer points,
+//! where their accessors end ([`Transfer::ends_accessor`](super::Transfer)).
+//!
+//! With a shadow stack, return addresses cannot be changed. A frame may then wait in the original
+//! while it has an accessor, and the function must keep its version for ever.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -12,7 +22,7 @@ use wasm_jit_codegen::{Callee, Located, Observer, Position, Positions, State};
 use wasmparser::{self as wp, Parser, ValidPayload, Validator};
 
 use super::request::{Request, RequestedKind};
-use super::{MakeError, PLAIN, Plain};
+use super::{Changes, MakeError, PLAIN, Plain};
 use crate::code::{CodeImage, FEATURES, ObserveError};
 use crate::types::RefType;
 
@@ -163,20 +173,21 @@ impl CodeImage {
     }
 
     /// Makes sure that frames of a function can have accessors: gives it a version whose frames end
-    /// their accessors, and which it keeps from now on.
+    /// their accessors, and which it keeps until the image has no probes. With `always`, it keeps
+    /// such a version for ever.
     ///
     /// # Errors
     /// There is no such version.
-    pub(crate) fn keep_for_accessors(self: &Arc<Self>, index: u32) -> Result<(), MakeError> {
+    pub(crate) fn keep_for_accessors(self: &Arc<Self>, index: u32, always: bool) -> Result<(), MakeError> {
         let function = || self.probed().function(self, index);
-        if function().is_some_and(|function| function.has_accessors.load(Ordering::Acquire)) {
+        if !always && function().is_some_and(|function| function.has_accessors.load(Ordering::Acquire)) {
             return Ok(());
         }
         // Global probes that wait for the function's entry make their probes first.
         self.before_probing(index);
         let ends = || {
             let versions = function().into_iter().flat_map(|function| &function.versions[..PLAIN]);
-            versions.filter_map(|version| version.get()).last().is_some_and(|last| last.sites.end_accessors())
+            versions.filter_map(|version| version.get()).last().is_some_and(|last| last.ends_accessors())
         };
         let mut changes = loop {
             let changes = self.changes();
@@ -189,14 +200,34 @@ impl CodeImage {
             let request = Request { position, what, only: None };
             // Never switched on; it only causes a version to be made.
             let made = self.make_probes_where(index, &[request], true)?;
-            made.into_iter().flatten().for_each(|number| self.remove_probe(number));
+            made.into_iter().flatten().for_each(|number| self.remove(&mut self.changes(), number));
         };
         let function = function().expect("it has a version");
-        changes.state(index).keeps_version = true;
         let last = function.made() - 1;
         debug_assert!((1..PLAIN).contains(&last));
         changes.change_version(index, function, last)?;
-        function.has_accessors.store(true, Ordering::Release);
+        changes.state(index).keeps_version = true;
+        if always {
+            changes.keeping.retain(|kept| *kept != index);
+        } else if !function.has_accessors.swap(true, Ordering::Release) {
+            changes.keeping.push(index);
+        }
         Ok(())
+    }
+}
+
+impl Changes {
+    /// Lets the functions return to their originals that kept versions for accessors.
+    ///
+    /// A frame that has an accessor is in a version whose frames end them. It leaves this version
+    /// at a trap, or to handle an exception: there, its accessor ends.
+    pub(super) fn keep_no_versions(&mut self, image: &CodeImage) {
+        for index in std::mem::take(&mut self.keeping) {
+            let function = image.probed().function(image, index).expect("it has versions");
+            function.has_accessors.store(false, Ordering::Release);
+            self.state(index).keeps_version = false;
+            // In a forked child, it keeps its version.
+            let _ = self.change_version(index, function, 0);
+        }
     }
 }

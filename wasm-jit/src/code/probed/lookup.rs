@@ -3,13 +3,21 @@
 //!
 //! Functions whose comments say "Atomics only" are called by signal handlers.
 
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use wasm_jit_codegen::{Position, Positions};
 
 use super::blocks::Block;
-use super::{Function, Version, is_plain};
+use super::{Function, PLAIN, Version, is_plain};
 use crate::code::{CodeImage, ObserveError};
+
+/// Where a frame continues that moves to another version of its function.
+pub(crate) struct Transfer {
+    pub address: usize,
+    /// Whether the frame's accessor ends: in this version, it would not end when the frame does.
+    pub ends_accessor: bool,
+}
 
 impl CodeImage {
     /// The version with sites that contains the address, or to which its stub belongs; and the
@@ -38,16 +46,33 @@ impl CodeImage {
         if pages.contains(&pc) { pages.end } else { probed().unwrap_or(pc) }
     }
 
-    /// The address at which a thread continues after a trap at a transfer point; `None` in a forked
-    /// child, if it is a trap of the parent. Atomics only.
-    pub(crate) fn transfer(&self, pc: usize) -> Option<usize> {
+    /// Where a thread continues after a trap at a transfer point; `None` in a forked child, if it
+    /// is a trap of the parent. Atomics only.
+    pub(crate) fn transfer(&self, pc: usize) -> Option<Transfer> {
         let (function, number, point) = self.transfer_point_at(pc)?;
         let current = function.current.load(Ordering::Acquire);
         if current == number {
             // The trap has been removed since; or a parent has changed the pages of a child.
-            return (!wordpatch::text::is_shared_with_parent()).then_some(pc);
+            let is_ours = !wordpatch::text::is_shared_with_parent();
+            return is_ours.then_some(Transfer { address: pc, ends_accessor: false });
         }
-        Some(function.versions[current].get()?.point(point))
+        let version = function.versions[current].get()?;
+        let ends_accessor = !version.ends_accessors();
+        Some(Transfer { address: version.point(point), ends_accessor })
+    }
+
+    /// Where a frame that waits for a call returns to if it must end its accessor: the same point
+    /// of a version whose frames do that; `None` if the frame is in such a version, or waits for no
+    /// call.
+    pub(crate) fn return_with_accessor(&self, index: u32, return_address: usize) -> Option<usize> {
+        let function = self.probed.get()?.function(self, index)?;
+        let version = function.versions[self.version_number(return_address - 1)].get()?;
+        if version.ends_accessors() {
+            return None;
+        }
+        let point = version.call_returning_to(return_address)?;
+        let mut versions = function.versions[1..PLAIN].iter().filter_map(OnceLock::get);
+        Some(versions.rfind(|version| version.ends_accessors())?.point(point))
     }
 
     /// The version whose exception handlers apply to a frame of a function that waits in this code;

@@ -155,7 +155,7 @@ impl CodeImage {
             (!needs.site(is_counting) || last.place(*position).is_some_and(is_settled))
                 && (!needs.cells() || has_choice())
         };
-        let ends_accessors = !end_accessors || last.sites.end_accessors();
+        let ends_accessors = !end_accessors || last.ends_accessors();
         if last.runs.is_some() == is_counting && places.iter().all(has) && ends_accessors {
             return Ok(());
         }

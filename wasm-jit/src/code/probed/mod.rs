@@ -14,7 +14,8 @@
 //! 4. If a probe changes a value of a frame that has no location in the optimized code, the frame
 //!    continues in a *plain* version ([`plain`]), until its function returns.
 //! 5. When the function has no active probes left, its original becomes the current version again,
-//!    unless its probes are being toggled all the time ([`returns`]).
+//!    unless its probes are being toggled all the time ([`returns`]), or its frames have accessors
+//!    ([`frames`]).
 //!
 //! If a function has many counters, it gets counting versions ([`counting`]), which have sites for
 //! other probes only.
@@ -82,6 +83,7 @@ pub use callback::Callback;
 pub(crate) use callback::{CallBack, CalledBy};
 use counting::{RunCells, Tally};
 pub(crate) use listed::{Listed, ListedSite};
+pub(crate) use lookup::Transfer;
 use make::Needs;
 pub(crate) use plain::Plain;
 use reclaim::{ListAt, Unneeded};
@@ -131,7 +133,7 @@ struct Function {
     /// The original first.
     versions: [OnceLock<Box<Version>>; VERSIONS],
     current: AtomicUsize,
-    /// Whether the function's frames can have accessors: then it keeps its version.
+    /// Whether the function keeps its version, so that its frames can have accessors.
     has_accessors: AtomicBool,
 }
 
@@ -155,7 +157,7 @@ struct FunctionState {
     is_counting: bool,
     /// Known since the first version that counts.
     runs: Option<RunCells>,
-    /// Whether it does not return to its original.
+    /// Whether it does not return to its original: its frames can have accessors.
     keeps_version: bool,
     /// How often it has returned.
     returns: Returns,
@@ -249,6 +251,8 @@ struct Changes {
     functions: FunctionStates,
     probes: Vec<Option<ProbeState>>,
     free: Vec<usize>,
+    /// The functions that keep their versions until the image has no probes.
+    keeping: Vec<u32>,
     /// Lists that no site had when they were added, and whose stubs still exist.
     idle: Vec<ListAt>,
     /// Lists that were freed.

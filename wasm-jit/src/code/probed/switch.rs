@@ -136,9 +136,18 @@ impl CodeImage {
         tallies.for_each(|tally| show(tally.counted()));
     }
 
-    /// Removes a probe. A function without active ones returns to its original.
+    /// Removes a probe. A function without active ones returns to its original; after the last
+    /// probe of the image, those that kept their versions for accessors do as well.
     pub(crate) fn remove_probe(self: &Arc<Self>, number: usize) {
         let changes = &mut *self.changes();
+        self.remove(changes, number);
+        if changes.probes.len() == changes.free.len() {
+            changes.keep_no_versions(self);
+        }
+    }
+
+    /// As [`CodeImage::remove_probe`], except for versions that are kept.
+    pub(super) fn remove(self: &Arc<Self>, changes: &mut Changes, number: usize) {
         if self.deactivate(changes, number).is_err() {
             // The site cannot be patched, as in a forked child. It stays as it is until its next
             // change.
@@ -166,11 +175,11 @@ impl CodeImage {
 mod tests {
     use std::sync::atomic::Ordering;
 
-    use crate::probes::{Kind, Location, Place, Probe, ProbeSpec, activate_all, deactivate_all};
-    use crate::{Engine, Module};
+    use crate::probes::{GenericFn, Kind, Location, Place, Probe, ProbeSpec, activate_all, deactivate_all};
+    use crate::{Engine, Instance, Module, Store};
 
     fn module() -> Module {
-        Module::new(&Engine::default(), "(module (func nop nop nop nop nop nop))").unwrap()
+        Module::new(&Engine::default(), "(module (func (export \"f\") nop nop nop nop nop nop))").unwrap()
     }
 
     /// Counters at all instructions: in stubs, or in a counting version.
@@ -221,6 +230,24 @@ mod tests {
         unsafe { fastinst::activate(id, nothing) }.unwrap();
         assert!(!is_original(&module));
         fastinst::deactivate(id).unwrap();
+        assert!(is_original(&module));
+    }
+
+    /// A function whose frames had accessors returns after the last probe of its module.
+    #[test]
+    fn functions_with_accessors_return_after_the_last_probe() {
+        let module = module();
+        let closure = GenericFn::new(|frame| Ok(frame.accessor().map(drop)?));
+        let location = Location { function: 0, place: Place::Entry };
+        let of_frame = module.probe(ProbeSpec { location, kind: Kind::Generic(closure) }).unwrap();
+        let other = probes(&module, 1);
+        of_frame.activate().unwrap();
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        instance.get_func(&mut store, "f").unwrap().call(&mut store, &[], &mut []).unwrap();
+        drop(of_frame);
+        assert!(!is_original(&module));
+        drop(other);
         assert!(is_original(&module));
     }
 

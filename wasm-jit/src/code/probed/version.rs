@@ -393,6 +393,11 @@ impl Version {
         is_plain(self.number)
     }
 
+    /// Whether frames that return from it end their accessors.
+    pub(in crate::code) fn ends_accessors(&self) -> bool {
+        self.sites.end_accessors()
+    }
+
     /// The address at which an offset is executed.
     pub(super) fn at(&self, offset: u32) -> usize {
         self.base + offset as usize
@@ -414,6 +419,14 @@ impl Version {
         let offset = u32::try_from(pc.checked_sub(self.base)?).ok()?;
         let point = self.points.partition_point(|point| *point <= offset).checked_sub(1)?;
         (self.points[point] == offset).then_some(point)
+    }
+
+    /// The number of the transfer point behind the call that returns to the address. A loop may
+    /// begin there as well.
+    pub(super) fn call_returning_to(&self, address: usize) -> Option<usize> {
+        let offset = u32::try_from(address.checked_sub(self.base)?).ok()?;
+        let point = self.points.partition_point(|point| *point < offset);
+        (self.points.get(point) == Some(&offset)).then_some(point)
     }
 
     /// The address of a transfer point.
