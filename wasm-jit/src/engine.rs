@@ -254,8 +254,8 @@ impl Config {
     /// A function that cannot be compiled fails when it is called, with the error that
     /// [`Module::new`](crate::Module::new) returns otherwise: [`Error::Limit`], [`Error::Memory`]
     /// or [`Error::Code`]. A forked child cannot compile: calls to functions that were not compiled
-    /// before the fork fail with [`Error::Forked`], and functions that the parent compiles later
-    /// have no exception handlers and no backtraces in the child.
+    /// before the fork fail with [`Error::Forked`]. After a fork, the parent copies the module's
+    /// code when it calls a function for the first time.
     ///
     /// Modules of an engine with a [cache](Config::cache) are loaded from the cache, or compiled
     /// completely and stored, whatever this setting is.

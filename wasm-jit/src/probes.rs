@@ -98,8 +98,8 @@
 //! closures dropped, when other probes need the memory and no thread is in the stubs. To find out,
 //! making a probe may signal the threads that run the module (by the signal of
 //! [`Config::interrupt_signal`](crate::Config::interrupt_signal), so that a system call by a host
-//! function may fail with `EINTR`) and wait for them for up to 100 ms. A process that has forked
-//! keeps the stubs. Everything else is freed with the module's code.
+//! function may fail with `EINTR`) and wait for them for up to 100 ms. Everything else is freed
+//! with the module's code.
 //!
 //! From the module's first probe on, each instance reserves addresses for all counters that the
 //! module can have (24 bytes for each byte of its functions). The plain version, which a function
@@ -130,12 +130,14 @@
 //! and end the program's call if they fail, and closures that change the frame or fail
 //! ([`Kind::Generic`]).
 //!
-//! A forked child shares the pages of the code with its parent, but not the data that belong to it.
-//! A child that executes a function whose probes the parent switches or makes after the fork is
-//! killed by a signal, or calls closures that do not exist in it. Therefore a child that is going
-//! to execute code, and whose parent may change probes, must call
-//! [`unshare`](wordpatch::text::unshare) immediately after the fork, before the parent changes any;
-//! the call copies the code of all modules. Probes cannot be switched in a child before it.
+//! A forked child executes the code as it was when the process forked, with the probes that were
+//! on, whatever its parent changes later: the parent's first change of a module's probes after a
+//! fork copies the module's code, which takes about a millisecond for each MiB. A fork waits while
+//! another thread changes probes. Children that were not made by `fork` (a raw `clone`) must not
+//! execute code of modules with probes.
+//!
+//! Probes cannot be switched in a child before it has called
+//! [`unshare`](wordpatch::text::unshare), which copies the code of all modules.
 //!
 //! # Example
 //! ```

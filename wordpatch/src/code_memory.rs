@@ -18,6 +18,8 @@
 
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::mman::munmap;
@@ -172,7 +174,8 @@ impl CodeBuffer {
         // SAFETY: a shared mapping of ours, whose pages are mapped again when they are accessed.
         unsafe { libc::madvise(self.view.start.as_ptr().cast(), length, libc::MADV_DONTNEED) };
         let ((text, text_of_room), (view, view_of_room)) = (text.split(length), self.view.split(length));
-        text::register(text.range(), view.start);
+        text::register(text.range(), view.start, None);
+        let code = Arc::new(AtomicUsize::new(code));
         let room = CodeRoom { views: Some((text_of_room, view_of_room)), generation: Generation::now() };
         Ok((CodeMemory { text, view, code }, room))
     }
@@ -189,7 +192,8 @@ pub struct CodeMemory {
     text: View,
     /// Kept mapped for the text table, which contains its address.
     view: View,
-    code: usize,
+    /// Number of bytes of code.
+    code: Arc<AtomicUsize>,
 }
 
 impl CodeMemory {
@@ -203,12 +207,17 @@ impl CodeMemory {
         self.text.range()
     }
 
+    /// The number of bytes of code.
+    fn written(&self) -> usize {
+        self.code.load(Ordering::Acquire)
+    }
+
     /// A copy of the current code. It is not an atomic snapshot with respect to concurrent patches.
     pub fn code(&self) -> Vec<u8> {
         let start = self.text.start.as_ptr();
         // SAFETY: mapped readable as long as `self` exists. Patches may store concurrently: each
         // byte is read once, with a volatile load.
-        (0..self.code).map(|at| unsafe { start.add(at).read_volatile() }).collect()
+        (0..self.written()).map(|at| unsafe { start.add(at).read_volatile() }).collect()
     }
 }
 
@@ -280,8 +289,9 @@ impl CodeArena {
 
     /// An empty arena in a text and its writable alias.
     fn of(text: View, view: View) -> Result<Self, Error> {
-        text::register(text.range(), view.start);
-        let memory = CodeMemory { text, view, code: 0 };
+        let code = Arc::new(AtomicUsize::new(0));
+        text::register(text.range(), view.start, Some(code.clone()));
+        let memory = CodeMemory { text, view, code };
         // SAFETY: the mapping has just been registered, and is not changed before `self` is
         // dropped.
         let place = unsafe { TextRef::resolve(memory.address(), memory.pages().len())? };
@@ -291,12 +301,12 @@ impl CodeArena {
     /// The address that code appended next would have, with this alignment (a power of two, at most
     /// a page).
     pub fn next_address(&self, alignment: usize) -> usize {
-        self.memory.address() + self.memory.code.next_multiple_of(alignment)
+        self.memory.address() + self.memory.written().next_multiple_of(alignment)
     }
 
     /// The number of bytes left.
     pub fn room(&self) -> usize {
-        self.memory.pages().len() - self.memory.code
+        self.memory.pages().len() - self.memory.written()
     }
 
     /// Appends code at [`CodeArena::next_address`]. Threads may execute it after they have read its
@@ -320,7 +330,7 @@ impl CodeArena {
             let place = self.memory.view.start.add(start);
             place.copy_from_nonoverlapping(NonNull::from(code).cast(), code.len());
         }
-        self.memory.code = end;
+        self.memory.code.store(end, Ordering::Release);
         Ok(address)
     }
 
@@ -337,14 +347,15 @@ impl CodeArena {
     /// No thread executes the code that was there, or will execute it: nothing leads to it any
     /// more, every core has executed a serializing instruction since
     /// ([`serialize_all_cores`](crate::serialize_all_cores)), and no thread will return to it,
-    /// including threads of forked children ([`may_have_children`](text::may_have_children)).
+    /// including threads of forked children ([`may_have_children`](text::may_have_children)) that
+    /// share these pages ([`leave_to_children`](text::leave_to_children)).
     pub unsafe fn overwrite(&mut self, address: usize, code: &[u8]) -> Result<(), Error> {
         if text::is_shared_with_parent() {
             return Err(Error::SharedWithParent { address });
         }
         let start = address.wrapping_sub(self.memory.address());
         let end = start.saturating_add(code.len());
-        if start >= self.memory.code || end > self.memory.pages().len() {
+        if start >= self.memory.written() || end > self.memory.pages().len() {
             return Err(Error::OutOfReach { address, length: code.len() });
         }
         // SAFETY: inside the alias, in a part that nobody uses, by the caller's obligation.
@@ -352,7 +363,7 @@ impl CodeArena {
             let place = self.memory.view.start.add(start);
             place.copy_from_nonoverlapping(NonNull::from(code).cast(), code.len());
         }
-        self.memory.code = self.memory.code.max(end);
+        self.memory.code.fetch_max(end, Ordering::Release);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::{Read as _, Write as _};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -11,8 +12,11 @@ use common::alone::{alone, is_in_child};
 use common::{A, B, RET, STRADDLING, call, functions, mov_eax, patches, with_window};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use nix::sys::wait::{WaitStatus, waitpid};
-use wordpatch::text::{is_shared_with_parent, unshare};
-use wordpatch::{Error, FetchWindow, State, finish_patch, patch, patch_all, start_patch, tsc};
+use wordpatch::code_memory::{CodeArena, CodeBuffer};
+use wordpatch::text::{copied_bytes, forks, is_shared_with_parent, leave_to_children, unshare};
+use wordpatch::{
+    Bytes, Error, FetchWindow, State, TextRef, finish_patch, patch, patch_all, start_patch, tsc,
+};
 
 /// Ends a forked child with a line on stderr, without using the test harness.
 fn fail(line: &str) -> ! {
@@ -51,6 +55,56 @@ fn fork(child: impl FnOnce(), parent: impl FnOnce()) {
 fn first_byte(site: usize) -> u8 {
     // SAFETY: text of the test, which stays mapped.
     unsafe { *(site as *const u8) }
+}
+
+/// A parent leaves its pages to the children that it has forked: they execute the old code, before
+/// and after they get pages of their own, and later children the new code. Of an arena, only what
+/// was written is copied.
+#[test]
+fn children_keep_the_pages_that_their_parent_leaves_to_them() {
+    let code = |value: u32| [&mov_eax(value)[..], &[RET]].concat();
+    let mut buffer = CodeBuffer::new(4096).unwrap();
+    buffer.append(&code(A), 8).unwrap();
+    let memory = buffer.seal().unwrap();
+    let before = copied_bytes();
+    let mut arena = CodeArena::near(&memory.pages(), 1 << 30).unwrap();
+    assert_eq!(copied_bytes(), before);
+    let appended = arena.append(&code(A), 8).unwrap();
+    assert_eq!(copied_bytes(), before + 4096);
+    let sites = [memory.address(), appended];
+    // SAFETY: code of the test, which stays mapped.
+    let places = sites.map(|site| unsafe { TextRef::resolve(site, 5) }.unwrap());
+    let texts = [memory.pages(), arena.pages()];
+    let change = |old: u32, new: u32| {
+        let [old, new] = [old, new].map(|value| Bytes::new(&mov_eax(value)).unwrap());
+        for place in &places {
+            // SAFETY: one instruction, inside an aligned quadword.
+            unsafe { place.compare_exchange(FetchWindow::Bytes8, 0, &old, &new) }.unwrap();
+        }
+    };
+    let are = |value: u32| sites.iter().all(|site| call(*site) == value);
+    let (mut go_on, mut changed) = std::io::pipe().unwrap();
+    let first = move || {
+        check(go_on.read_exact(&mut [0]).is_ok(), "the parent has made its change");
+        check(are(A), "the code as it was");
+        // SAFETY: the child has one thread.
+        check(unsafe { leave_to_children(&[]) }.is_err(), "the pages are the parent's");
+        // SAFETY: as above.
+        check(unsafe { unshare() }.is_ok() && are(A), "its own pages");
+        change(A, 7);
+        check(are(7), "the child's change");
+    };
+    fork(first, || {
+        let before = forks();
+        // SAFETY: no other thread writes the text, or patches it.
+        assert_eq!(unsafe { leave_to_children(&texts) }.unwrap(), before);
+        assert!(are(A));
+        change(A, B);
+        assert!(are(B));
+        fork(|| check(are(B), "the changed code"), || ());
+        changed.write_all(&[0]).unwrap();
+    });
+    assert!(are(B) && forks() >= 2);
 }
 
 /// The tables of the decoder are made when a process decodes its first instruction. The fork may

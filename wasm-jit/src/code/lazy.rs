@@ -18,12 +18,14 @@
 //!
 //! # Locks
 //! A thread that compiles a function holds one of [`TURNS`] locks, and while it places or links
-//! code, the lock of [`Linking`]. It takes no other lock during that time. Signal handlers look
-//! addresses up in tables that only grow: `order` has the functions in the order of their code.
+//! code, the lock of [`Linking`], during which it does not fork. It takes no other lock during that
+//! time. Signal handlers look addresses up in tables that only grow: `order` has the functions in
+//! the order of their code.
 //!
 //! # Forked children
-//! Forked children share the pages with their parent, which may continue compiling; therefore they
-//! do not compile.
+//! Children do not compile: they would need code near the image's, whose pages they share with
+//! their parent. The parent moves the image to other pages before it links a function
+//! ([`super::forks`]).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -231,6 +233,8 @@ impl CodeImage {
         let Chunk { mut code, calls, functions } = chunk;
         let [function] = &functions[..] else { unreachable!("one function was compiled") };
         code.truncate(function.end as usize);
+        // New code is not a change for children, so it does not matter whether it is refused.
+        let _changes_code = self.changes_code();
         let mut linking = all.linking();
         let start = linking.arena.next_address(ALIGNMENT);
         if code.len() > (all.pages.end).saturating_sub(start) {
@@ -298,6 +302,10 @@ impl CodeImage {
     fn link(&self, index: u32) {
         let Some(all) = self.lazy().filter(|all| std::process::id() == all.process) else { return };
         let number = self.number(index);
+        let changes_code = self.changes_code();
+        if changes_code.refused.is_some() {
+            return;
+        }
         let mut linking = all.linking();
         if all.linked(number).is_some() {
             return;

@@ -15,6 +15,7 @@ use wasm_jit_codegen::{
 };
 use wordpatch::code_memory::{CodeBuffer, CodeMemory, CodeRoom};
 
+use super::forks::Forks;
 use super::functions::{ALIGNMENT, EagerFunctions};
 use super::gdb::Shown;
 use super::lazy::LazyFunctions;
@@ -61,6 +62,7 @@ fn image(
     let Linked { functions, functions_end, trampolines } = linked;
     let image = CodeImage {
         _registered: None,
+        forks: Forks::default(),
         probed: OnceLock::new(),
         must_call: AtomicU32::new(0),
         counters: Counters::default(),

@@ -20,6 +20,7 @@
 pub(crate) mod compile;
 mod error;
 mod features;
+mod forks;
 mod functions;
 pub(crate) mod gdb;
 mod lazy;
@@ -70,6 +71,7 @@ pub(crate) struct CodeImage {
     pub watchers: probed::unwound::UnwoundWatchers,
     /// The observers of traps.
     pub trap_watchers: probed::trapped::TrapWatchers,
+    forks: forks::Forks,
     memory: CodeMemory,
     /// Addresses after the code, for versions and stubs.
     room: Mutex<CodeRoom>,

@@ -324,25 +324,28 @@ pub(super) unsafe fn replace_by_own_pages(
     Ok((writable.cast(), is_private && pages.file.is_some()))
 }
 
-/// Maps, in a forked child, new pages at the addresses of both the text and its alias. Only
-/// the parts of the text in `shown` are still mapped, and are replaced.
+/// Maps new pages at the addresses of both the text and its alias. Only the parts of the text in
+/// `shown` are still mapped, and are replaced. Only the first `written` bytes are copied; the rest
+/// is zero.
 ///
 /// # Safety
 /// The writable alias and the parts must be mapped, and not used by other threads of this process,
 /// except for execution.
-pub(super) unsafe fn replace_in_child(
+pub(super) unsafe fn replace(
     range: &Range<usize>,
     writable: NonNull<u8>,
     shown: &[Range<usize>],
     is_private: bool,
+    written: usize,
 ) -> Result<(), Error> {
     let refused = |errno| refused(range.start, errno);
     let pages = Pages::new(range.len()).map_err(refused)?;
     let copy = pages.writable;
+    assert!(written <= range.len());
     // SAFETY: both are mapped and as long as `range`.
-    unsafe { copy_lines(writable.as_ptr(), copy.as_ptr().cast(), range.len()) };
-    // The parent may have been patching while its text was copied: its INT3s, and the back parts
-    // after them, are left out.
+    unsafe { copy_lines(writable.as_ptr(), copy.as_ptr().cast(), written) };
+    // The parent of a forked child may have been patching while its text was copied: its INT3s, and
+    // the back parts after them, are left out.
     let shared = |site: usize, length: usize| {
         let start = writable.as_ptr().cast_const().wrapping_add(site - range.start);
         // SAFETY: a patched site lies entirely in its mapping.

@@ -27,6 +27,11 @@ pub(crate) struct Step {
     _steps: RwLockReadGuard<'static, ()>,
 }
 
+/// Waits until no thread is in a step. Until the result is dropped, none begins one or forks.
+pub(super) fn no_steps() -> RwLockWriteGuard<'static, ()> {
+    STEPS.write().unwrap_or_else(|e| e.into_inner())
+}
+
 /// Begins a step. Must not be called by a thread that is in a step.
 pub(crate) fn step() -> Step {
     let step = Step { _steps: STEPS.read().unwrap_or_else(|e| e.into_inner()) };

@@ -63,9 +63,18 @@ pub(super) fn child_is_prepared() {
 /// own text, executes another program, or ends.
 static HAS_FORKED: AtomicBool = AtomicBool::new(false);
 
+/// Number of forks of this process and its ancestors.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
 /// Records that this process is about to fork.
 pub(super) fn about_to_fork() {
     HAS_FORKED.store(true, Ordering::Release);
+    FORKS.fetch_add(1, Ordering::Release);
+}
+
+/// Number of forks of this process and its ancestors.
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::Acquire)
 }
 
 /// Whether children of this process may be executing its text.

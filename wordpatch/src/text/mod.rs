@@ -35,8 +35,8 @@ mod toggle_pair;
 use std::cell::Cell;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, TryLockError};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
 
 use crate::protocol::INT3;
 use crate::store::Quadword;
@@ -99,6 +99,8 @@ pub(crate) struct TextMapping {
     private: bool,
     /// Whether addresses in it were resolved outside [`preparing`].
     is_given_out: bool,
+    /// Number of bytes, from its start, that were written; none if all may have been.
+    written: Option<Arc<AtomicUsize>>,
 }
 
 thread_local! {
@@ -441,11 +443,19 @@ impl TextMapping {
             (Some(writable), true)
         };
         let is_given_out = !IS_PREPARING.get();
-        Ok(Self { range, writable, copied, is_private, private: private && !copied, is_given_out })
+        let private = private && !copied;
+        Ok(Self { range, writable, copied, is_private, private, is_given_out, written: None })
     }
 
     fn contains(&self, wanted: &Range<usize>) -> bool {
         self.range.start <= wanted.start && wanted.end <= self.range.end
+    }
+
+    /// Number of bytes, from its start, that may have been written: whole pages.
+    fn written_bytes(&self) -> usize {
+        let length = self.range.len();
+        let written = self.written.as_ref().map_or(length, |written| written.load(Ordering::Acquire));
+        written.next_multiple_of(4096).min(length)
     }
 
     fn at(&self, address: usize) -> TextRef {
@@ -460,11 +470,18 @@ impl TextMapping {
     }
 }
 
-/// Registers a text that has a writable alias from the start: a memory file of ours.
-pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>) {
-    let writable = Some(writable);
-    let mapping =
-        TextMapping { range, writable, copied: true, is_private: false, private: false, is_given_out: true };
+/// Registers a text that has a writable alias from the start: a memory file of ours. `written` is
+/// the number of bytes, from its start, that were written; all, if it is none.
+pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>, written: Option<Arc<AtomicUsize>>) {
+    let mapping = TextMapping {
+        range,
+        writable: Some(writable),
+        copied: true,
+        is_private: false,
+        private: false,
+        is_given_out: true,
+        written,
+    };
     MAPPINGS.lock().unwrap_or_else(|e| e.into_inner()).push(mapping);
 }
 
@@ -594,10 +611,42 @@ pub unsafe fn unshare() -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives this process, a forked child, its own pages for one mapping.
+/// Gives this process new pages for parts of its text, with the same bytes. Children that it forked
+/// before keep the old pages, which no longer change, and execute the text as it was then. Returns
+/// the number of [`forks`] before the call. Blocks until other threads have left what they do in
+/// [`without_forks`] or with [`NoForks`], which none begins before the pages have been copied.
+///
+/// # Errors
+/// [`Error::AliasRefused`]; [`Error::SharedWithParent`] in a forked child before [`unshare`]. A
+/// part of the text may have new pages.
 ///
 /// # Safety
-/// As [`unshare`].
+/// Other threads write these parts of the text, or unmap them, only in [`without_forks`] or with
+/// [`NoForks`], which the caller has not; no instruction there is [patched](crate::patch).
+pub unsafe fn leave_to_children(texts: &[Range<usize>]) -> Result<u32, Error> {
+    let _no_steps = atfork::no_steps();
+    let mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
+    if fork::is_unprepared_child() {
+        let address = texts.first().map_or(0, |text| text.start);
+        return Err(Error::SharedWithParent { address });
+    }
+    let files = alias::Files::now();
+    let is_meant = |m: &&TextMapping| {
+        m.copied && texts.iter().any(|text| text.start < m.range.end && m.range.start < text.end)
+    };
+    for mapping in mappings.iter().filter(is_meant) {
+        // SAFETY: no other thread writes the text, by the caller's obligation and since none is in
+        // a step, or unmaps it.
+        unsafe { unshare_mapping(mapping, files.as_ref())? };
+    }
+    Ok(fork::forks())
+}
+
+/// Gives this process its own pages for one mapping.
+///
+/// # Safety
+/// No thread of this process writes or unmaps the text during the call, and no instruction there is
+/// being patched, except by the parent of a forked child.
 unsafe fn unshare_mapping(mapping: &TextMapping, files: Option<&alias::Files>) -> Result<(), Error> {
     let writable = mapping.writable.expect("a copied mapping has a writable view");
     // If the text was unmapped, something else may be mapped there; stores through its alias have
@@ -611,7 +660,7 @@ unsafe fn unshare_mapping(mapping: &TextMapping, files: Option<&alias::Files>) -
     }
     // SAFETY: the writable alias and these parts are mapped (the child inherits them), and unused
     // during the call by the caller's obligation.
-    unsafe { alias::replace_in_child(&mapping.range, writable, &shown, mapping.is_private) }
+    unsafe { alias::replace(&mapping.range, writable, &shown, mapping.is_private, mapping.written_bytes()) }
 }
 
 /// Gives a forked child its own pages of all texts in which a debugger has copied some. If a site
@@ -716,7 +765,7 @@ pub fn copied_pages(range: &Range<usize>) -> Vec<usize> {
 /// is just resolving text. Does not block.
 pub fn copied_bytes() -> usize {
     let Ok(mappings) = MAPPINGS.try_lock() else { return 0 };
-    mappings.iter().filter(|mapping| mapping.copied).map(|mapping| mapping.range.len()).sum()
+    mappings.iter().filter(|mapping| mapping.copied).map(TextMapping::written_bytes).sum()
 }
 
 /// Whether forked children of this process may be executing its text: whether it has forked, as far
@@ -725,10 +774,28 @@ pub fn may_have_children() -> bool {
     fork::may_have_children()
 }
 
+/// Number of times that this process and its ancestors have forked, as far as `fork`'s handlers
+/// know ([`follow_forks`]).
+pub fn forks() -> u32 {
+    fork::forks()
+}
+
+/// While this exists, no thread forks: `fork` waits until it is dropped.
+#[must_use]
+pub struct NoForks {
+    _step: atfork::Step,
+}
+
+/// Prevents forks until the result is dropped. Blocks while a thread forks. Until then, this thread
+/// must not patch, or call this function or [`without_forks`] again.
+pub fn no_forks() -> NoForks {
+    NoForks { _step: atfork::step() }
+}
+
 /// Executes `step`, during which no thread forks: `fork` waits until it is done. It must not patch,
 /// or call this function again.
 pub fn without_forks<T>(step: impl FnOnce() -> T) -> T {
-    let _step = atfork::step();
+    let _no_forks = no_forks();
     step()
 }
 

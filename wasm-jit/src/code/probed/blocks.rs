@@ -168,6 +168,11 @@ impl Blocks {
         self.known(pc)?.blocks.find(pc)
     }
 
+    /// The addresses of the arenas.
+    pub(super) fn arenas(&self) -> impl Iterator<Item = Range<usize>> {
+        self.0.iter().map_while(OnceLock::get).map(|known| known.pages.clone())
+    }
+
     /// All blocks.
     pub(super) fn all(&self) -> impl Iterator<Item = Block> {
         let known = self.0.iter().map_while(OnceLock::get);

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use wasm_jit_codegen::Only;
 use wordpatch::serialize_all_cores;
+use wordpatch::text::{self, NoForks};
 
 use super::counting::Cells;
 use crate::code::CodeImage;
@@ -158,12 +159,12 @@ struct Watched {
 impl Counters {
     /// Whether there are instances.
     pub(crate) fn has_instances(&self) -> bool {
-        self.lock().live.iter().any(Option::is_some)
+        self.lock_alone().1.live.iter().any(Option::is_some)
     }
 
     /// Whether this is one of the module's instances.
     pub(crate) fn has_instance(&self, instance: InstanceId) -> bool {
-        self.lock().live.iter().flatten().any(|live| live.instance == instance.0)
+        self.lock_alone().1.live.iter().flatten().any(|live| live.instance == instance.0)
     }
 }
 
@@ -182,6 +183,12 @@ impl State {
 impl Counters {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// For a thread that does not have the lock of changes, in which no thread forks: a child must
+    /// not inherit this lock from another thread.
+    fn lock_alone(&self) -> (NoForks, MutexGuard<'_, State>) {
+        (text::no_forks(), self.lock())
     }
 
     /// Reserves `bytes` for each instance, unless this was already done.
@@ -276,7 +283,7 @@ impl Counting {
     ) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let instance = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mut state = image.counters.lock();
+        let (_no_forks, mut state) = image.counters.lock_alone();
         let mut live = Live { instance, store, slot, cells: None };
         if let Some(bytes) = state.reserved {
             live.equip(bytes)?;
@@ -286,7 +293,6 @@ impl Counting {
             state.live.push(None);
         }
         state.live[number] = Some(live);
-        drop(state);
         Ok(Self { image: image.clone(), number, instance, store: store.number })
     }
 
@@ -297,7 +303,7 @@ impl Counting {
 
 impl Drop for Counting {
     fn drop(&mut self) {
-        let mut state = self.image.counters.lock();
+        let (_no_forks, mut state) = self.image.counters.lock_alone();
         let cells = state.live[self.number].take().and_then(|live| live.cells);
         state.free.push(self.number);
         let Some(cells) = cells else { return };

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use wasm_jit_codegen::{Continue, ENTER_STUB_SIZE, ENTRY_PREFIX, enter_stubs};
-use wordpatch::Bytes;
+use wordpatch::{Bytes, text};
 
 use super::blocks::ALIGNMENT;
 use super::version::jump;
@@ -189,6 +189,7 @@ impl CodeImage {
     /// not answer in this time, nothing is known, and there are none.
     pub(crate) fn waiting_in_use(&self, number: u64) -> Vec<u32> {
         let first = self.indices().start;
+        let _no_forks = text::no_forks();
         let mut functions = Vec::new();
         for waiting in lock(&self.probed().entered.waiting).iter().filter(|waiting| waiting.number == number)
         {

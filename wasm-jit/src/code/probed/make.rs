@@ -43,9 +43,10 @@ impl CodeImage {
         let code = self.body_range(end).end - self.body_range(first).start;
         // Counters of sites, runs and choices: less than three for each byte, and one for the exit
         // of the last function.
-        self.counters.enable(24 * code as usize + 64).map_err(MakeError::Counters)?;
+        let counters = 24 * code as usize + 64;
         let probed = self.probed();
         let changes = &mut *self.changes();
+        self.counters.enable(counters).map_err(MakeError::Counters)?;
         self.resolve_text(changes)?;
         let mut seen = Observations::default();
         for request in requests.iter().filter(|request| request.what.needs_state()) {

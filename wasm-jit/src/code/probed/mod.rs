@@ -76,6 +76,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use wasm_jit_codegen::{ENTRY_LENGTH, Only, TRANSFER_TRAP};
 use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
+use super::forks::ChangesCode;
 use super::lazy::LazyFunctions;
 use super::{CodeImage, CompileError, ObserveError};
 use blocks::{Arenas, Block, Blocks};
@@ -244,6 +245,8 @@ struct ProbeState {
 
 #[derive(Debug, Default)]
 struct Changes {
+    /// Why no code may be changed, if so.
+    refused: Option<Error>,
     /// The image's code, as places to patch at.
     texts: Vec<(Range<usize>, TextRef)>,
     arenas: Arenas,
@@ -263,6 +266,7 @@ struct Changes {
 /// destructors may change probes.
 struct Locked<'a> {
     changes: MutexGuard<'a, Changes>,
+    _changes_code: ChangesCode,
     dropped: Vec<List>,
 }
 
@@ -314,6 +318,11 @@ impl Probed {
         self.functions[(index - image.module.imported_functions) as usize].get().map(AsRef::as_ref)
     }
 
+    /// The addresses of versions and stubs.
+    pub(super) fn arenas(&self) -> impl Iterator<Item = Range<usize>> {
+        self.blocks.arenas()
+    }
+
     /// The version with sites that contains the address, or to which its stub belongs; and the
     /// block. Atomics only.
     fn find(&self, image: &CodeImage, pc: usize) -> Option<(Block, &Version)> {
@@ -342,6 +351,9 @@ impl Changes {
 
     /// Replaces `old` by `new`, unless `new` is there already.
     fn exchange(&self, address: usize, old: &Bytes, new: &Bytes) -> Result<(), Error> {
+        if let Some(refused) = &self.refused {
+            return Err(again(refused, address));
+        }
         let not_mapped = Error::NotMapped { address };
         let (place, offset) = self.place(address).ok_or(not_mapped)?;
         // SAFETY: code of the image or of one of its arenas, which outlive these changes; both
@@ -509,6 +521,17 @@ impl Changes {
     }
 }
 
+/// The error for which the image has no pages of its own, for another address.
+fn again(refused: &Error, address: usize) -> Error {
+    match refused {
+        Error::AliasRefused { source, .. } => {
+            let source = source.raw_os_error().map_or(source.kind().into(), io::Error::from_raw_os_error);
+            Error::AliasRefused { address, source }
+        }
+        _ => Error::SharedWithParent { address },
+    }
+}
+
 impl CodeImage {
     fn probed(&self) -> &Probed {
         self.probed.get_or_init(|| {
@@ -518,8 +541,10 @@ impl CodeImage {
     }
 
     fn changes(&self) -> Locked<'_> {
-        let changes = self.probed().changes.lock().unwrap_or_else(|e| e.into_inner());
-        Locked { changes, dropped: Vec::new() }
+        let mut changes_code = self.changes_code();
+        let mut changes = self.probed().changes.lock().unwrap_or_else(|e| e.into_inner());
+        changes.refused = changes_code.refused.take();
+        Locked { changes, _changes_code: changes_code, dropped: Vec::new() }
     }
 
     /// Makes the image's code a place to patch at.

@@ -6,7 +6,7 @@
 //! 2. no thread is in them or will return to one
 //!    ([`Counters::code_in_use`](super::counters::Counters::code_in_use)); only frames of stores
 //!    that have an instance of the module can be in a stub;
-//! 3. no forked child may be executing them;
+//! 3. no forked child executes them: its pages are others ([`forks`](crate::code::forks));
 //! 4. memory is needed: either a multiple of the memory in use at the last time is in use, and one
 //!    of the list's probes has been removed; or the limit is reached, and all of the list's probes
 //!    are off (they get new stubs when they are switched on).
@@ -74,15 +74,15 @@ impl Changes {
         }
         stubs.sort_unstable_by_key(|(stub, _)| stub.start);
         let (stubs, list_of): (Vec<Range<usize>>, Vec<usize>) = stubs.into_iter().unzip();
-        let used = text::without_forks(|| {
+        let used = match stubs.is_empty() {
+            true => Some(Vec::new()),
             // SAFETY: no site jumps to the stubs, whose lists no site has, and a stub ends with a
             // jump.
-            if stubs.is_empty() { Some(Vec::new()) } else { unsafe { image.counters.code_in_use(&stubs) } }
-        });
+            false => unsafe { image.counters.code_in_use(&stubs) },
+        };
         let mut is_used = vec![false; lists.len()];
-        // A thread that forked before it answered is seen here.
-        let may_free = !text::is_shared_with_parent() && !text::may_have_children();
-        match used.filter(|_| may_free) {
+        // Children have other pages, or else the code must not be changed.
+        match used.filter(|_| self.refused.is_none() && !text::is_shared_with_parent()) {
             Some(used) => list_of.iter().zip(used).for_each(|(list, used)| is_used[*list] |= used),
             None => is_used.fill(true),
         }
