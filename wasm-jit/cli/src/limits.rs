@@ -24,8 +24,8 @@ pub(super) struct ProgramLimits {
     #[arg(long, value_name = "BYTES", default_value = "8M", value_parser = units::bytes)]
     pub(super) max_stack: usize,
 
-    /// Memory of each thread's garbage-collected heap: 64M, 1G; a program that needs more fails
-    /// [default: unlimited]
+    /// Memory of each thread's garbage-collected heap, and of its exceptions: 64M, 1G; a program
+    /// that needs more for one of them fails [default: unlimited]
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     max_heap: Option<usize>,
 }

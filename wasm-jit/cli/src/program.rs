@@ -108,7 +108,7 @@ impl Program {
             store.set_fuel(fuel)?;
         }
         if let Some(heap) = self.limits.heap {
-            store.set_limits(StoreLimits::new().heap_size(heap));
+            store.set_limits(StoreLimits::new().heap_size(heap).exceptions_size(heap));
         }
         Ok(store)
     }

@@ -32,7 +32,7 @@ pub(super) fn open(arguments: &Run, module: &Module, trace: &Path, fuel: u64) ->
         Err(error) => return Err(Failure::new(error)),
     }
     if let Some(heap) = arguments.limits.of_threads().heap {
-        replay.set_limits(StoreLimits::new().heap_size(heap));
+        replay.set_limits(StoreLimits::new().heap_size(heap).exceptions_size(heap));
     }
     Ok(replay)
 }

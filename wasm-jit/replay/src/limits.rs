@@ -31,7 +31,7 @@ impl Limits {
             store.set_fuel(fuel)?;
         }
         if let Some(heap) = self.heap {
-            store.set_limits(StoreLimits::new().heap_size(heap));
+            store.set_limits(StoreLimits::new().heap_size(heap).exceptions_size(heap));
         }
         Ok(self.timeout.map(|time| store.interrupt_handle().interrupt_after(time)).transpose()?)
     }

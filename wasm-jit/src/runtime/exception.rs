@@ -4,6 +4,8 @@
 //! finds no reference to it (`collect`). A handle that the host has, [`ExnRef`], keeps it alive,
 //! too.
 
+use std::collections::TryReserveError;
+use std::io;
 use std::mem::size_of;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -110,7 +112,12 @@ impl StoreOpaque {
                 return Err(Error::limit("exceptions"));
             }
         }
-        Ok(self.exceptions.allocate(tag, values))
+        if let Ok(address) = self.exceptions.allocate(tag, values) {
+            return Ok(address);
+        }
+        collect::collect(self, from, values);
+        let allocated = self.exceptions.allocate(tag, values);
+        allocated.map_err(|_| Error::memory("an exception", io::ErrorKind::OutOfMemory))
     }
 
     /// A handle of the exception at this address, which must be alive.
@@ -159,15 +166,17 @@ impl Exceptions {
         self.objects.len() + self.roots.len()
     }
 
-    fn allocate(&mut self, tag: usize, values: &[u64]) -> usize {
-        let mut words = Vec::with_capacity(HEAD_WORDS + values.len());
+    fn allocate(&mut self, tag: usize, values: &[u64]) -> Result<usize, TryReserveError> {
+        let mut words = Vec::new();
+        words.try_reserve_exact(HEAD_WORDS + values.len())?;
+        self.objects.try_reserve(1)?;
         words.extend([tag as u64, values.len() as u64]);
         words.extend_from_slice(values);
         let object = Object(NonNull::from(Box::leak(words.into_boxed_slice())));
         let address = object.address();
         self.bytes += object.bytes();
         self.objects.push(object);
-        address
+        Ok(address)
     }
 
     /// Removes dropped handles, sorts the exceptions by address, and returns the addresses of those

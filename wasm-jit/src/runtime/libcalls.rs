@@ -5,6 +5,7 @@
 //! unwinds. Those that can trap record the trap in the store and return a failure; compiled code
 //! then leaves through `Raise`.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -134,6 +135,21 @@ impl Running<'_> {
         self.instance.tables[index as usize]
     }
 
+    /// The pieces of an operation on this many bytes, from the first one on, or from the last.
+    /// There are no more once an interrupt was requested, which ends the operation.
+    fn pieces(&self, length: usize, from_end: bool) -> impl Iterator<Item = Range<usize>> {
+        const PIECE: usize = 16 << 20;
+        let count = length.div_ceil(PIECE);
+        let piece = move |number: usize| {
+            let start = PIECE * if from_end { count - 1 - number } else { number };
+            start..length.min(start + PIECE)
+        };
+        // SAFETY: this thread runs the store.
+        let goes_on =
+            move |number: &usize| *number == 0 || !unsafe { trap::is_requested(self.store.execution()) };
+        (0..count).take_while(goes_on).map(piece)
+    }
+
     /// The result of a bulk operation. A program may spend nearly all of its time in these
     /// operations, where no signal can stop it; therefore interrupts take effect here.
     pub(super) fn answer(self, outcome: Result<u64, Trap>) -> Answer {
@@ -195,29 +211,25 @@ unsafe extern "sysv64" fn memory_copy(
     // SAFETY: called by compiled code.
     let running = unsafe { Running::new(context) };
     let (to_memory, from_memory) = halves(memories);
-    let outcome = copy(running.memory(to_memory), to, running.memory(from_memory), from, length);
-    running.answer(outcome.map(|()| 0))
-}
-
-fn copy(
-    to_memory: &LinearMemory,
-    to: u64,
-    from_memory: &LinearMemory,
-    from: u64,
-    length: u64,
-) -> Result<(), Trap> {
-    let from = from_memory.range(from, length).ok_or(Trap::MemoryOutOfBounds)?;
-    let to = to_memory.range(to, length).ok_or(Trap::MemoryOutOfBounds)?;
+    let (to_memory, from_memory) = (running.memory(to_memory), running.memory(from_memory));
+    let ranges = from_memory.range(from, length).zip(to_memory.range(to, length));
     let shared = to_memory.ty().is_shared() || from_memory.ty().is_shared();
-    // SAFETY: both ranges are accessible. Memories that are not shared belong to the store, which
-    // is not used concurrently.
-    unsafe {
-        match shared {
-            true => copy_atomically(from, to, length as usize),
-            false => from.copy_to(to, length as usize),
+    let outcome = ranges.ok_or(Trap::MemoryOutOfBounds).map(|(from, to)| {
+        // If the ranges overlap, no byte is written before it has been read.
+        for piece in running.pieces(length as usize, from.addr() < to.addr()) {
+            // SAFETY: both ranges are accessible. Memories that are not shared belong to the store,
+            // which is not used concurrently.
+            unsafe {
+                let (from, to) = (from.add(piece.start), to.add(piece.start));
+                match shared {
+                    true => copy_atomically(from, to, piece.len()),
+                    false => from.copy_to(to, piece.len()),
+                }
+            }
         }
-    }
-    Ok(())
+        0
+    });
+    running.answer(outcome)
 }
 
 unsafe extern "sysv64" fn memory_fill(
@@ -231,11 +243,14 @@ unsafe extern "sysv64" fn memory_fill(
     let running = unsafe { Running::new(context) };
     let memory = running.memory(memory as u32);
     let outcome = memory.range(to, length).ok_or(Trap::MemoryOutOfBounds).map(|to| {
-        // SAFETY: as in `copy`.
-        unsafe {
-            match memory.ty().is_shared() {
-                true => fill_atomically(to, byte as u8, length as usize),
-                false => to.write_bytes(byte as u8, length as usize),
+        for piece in running.pieces(length as usize, false) {
+            // SAFETY: as in `memory_copy`.
+            unsafe {
+                let to = to.add(piece.start);
+                match memory.ty().is_shared() {
+                    true => fill_atomically(to, byte as u8, piece.len()),
+                    false => to.write_bytes(byte as u8, piece.len()),
+                }
             }
         }
         0
@@ -277,15 +292,17 @@ pub(crate) fn write_memory(memory: &LinearMemory, to: u64, bytes: &[u8]) -> Resu
                 unsafe { copy_atomically(copy.as_ptr(), to.add(number * copy.len()), chunk.len()) };
             }
         }
-        // SAFETY: as in `copy`; the bytes are not part of the memory.
+        // SAFETY: as in `memory_copy`; the bytes are not part of the memory.
         false => unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) },
     }
     Ok(())
 }
 
-unsafe extern "sysv64" fn data_drop(context: *mut VmContext, segment: u64) {
+unsafe extern "sysv64" fn data_drop(context: *mut VmContext, segment: u64) -> Answer {
     // SAFETY: called by compiled code.
-    unsafe { Running::new(context) }.instance.dropped_data[segment as usize] = true;
+    let running = unsafe { Running::new(context) };
+    running.instance.dropped_data[segment as usize] = true;
+    running.answer(Ok(0))
 }
 
 unsafe extern "sysv64" fn table_grow(
@@ -354,9 +371,11 @@ unsafe extern "sysv64" fn table_init(
     running.answer(outcome.map(|()| 0))
 }
 
-unsafe extern "sysv64" fn elem_drop(context: *mut VmContext, segment: u64) {
+unsafe extern "sysv64" fn elem_drop(context: *mut VmContext, segment: u64) -> Answer {
     // SAFETY: called by compiled code.
-    unsafe { Running::new(context) }.instance.elements[segment as usize].values = Box::default();
+    let running = unsafe { Running::new(context) };
+    running.instance.elements[segment as usize].values = Box::default();
+    running.answer(Ok(0))
 }
 
 unsafe extern "sysv64" fn atomic_wait_32(

@@ -5,7 +5,7 @@
 //! activation begin at the host trampoline through which it was left. Return frames, which tail
 //! calls between instances leave (`runtime/tail_call.rs`), do not belong to a function.
 
-use super::{Activation, ExecutionState, Raised, Trap, accessors, capture, trapped};
+use super::{Activation, ExecutionState, Raised, Trap, accessors, capture, is_interrupted, trapped};
 use crate::code::probed::counting::context_of;
 use crate::code::probed::unwound::{self, Cause, FrameToUnwind, Thrown};
 use crate::code::registry::image_at;
@@ -96,6 +96,13 @@ pub(super) unsafe extern "sysv64" fn find_handler(
             trapped::report(store, thrower, None, Cause::Trap(Trap::NullReference));
             capture::capture(store, None, thrower, Some(Trap::NullReference));
         };
+        return 0;
+    }
+    // A program may spend nearly all of its time here, where no signal can stop it.
+    // SAFETY: the caller's obligation.
+    if unsafe { is_interrupted(store) } {
+        // SAFETY: as above.
+        unsafe { capture::capture(store, None, thrower, Some(Trap::Interrupt)) };
         return 0;
     }
     // SAFETY: the caller's obligation: compiled code does not run, and keeps no reference.

@@ -1,5 +1,6 @@
 //! Programs that are stopped: by traps, and by interrupts.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use wasm_jit::{
@@ -166,6 +167,9 @@ fn an_interrupt_ends_an_endless_wait() {
 
 #[test]
 fn an_interrupt_stops_a_program_that_is_mostly_in_the_runtime() {
+    // Each handler is looked at before the exception is caught.
+    let handlers = "(try_table (catch $other 0) ".repeat(2000);
+    let nested_throw = format!("(block {handlers} (throw_ref (global.get $thrown)) {})", ")".repeat(2000));
     let bodies = [
         "(memory.fill (i32.const 0) (i32.const 1) (i32.const 0x400_0000))",
         "(memory.copy (i32.const 1) (i32.const 0) (i32.const 0x200_0000))",
@@ -174,6 +178,9 @@ fn an_interrupt_stops_a_program_that_is_mostly_in_the_runtime() {
         "(drop (memory.grow (i32.const 0)))",
         "(drop (table.grow (ref.null func) (i32.const 0)))",
         "(call $throw_below (i32.const 5000))",
+        &nested_throw,
+        "(data.drop $data)",
+        "(elem.drop $elements)",
     ];
     for body in bodies {
         let (mut store, instance) = instance(&format!(
@@ -181,7 +188,12 @@ fn an_interrupt_stops_a_program_that_is_mostly_in_the_runtime() {
                 (func $throw_below (param $frames i32)
                     (if (i32.eqz (local.get $frames)) (then (throw $tag)))
                     (call $throw_below (i32.sub (local.get $frames) (i32.const 1))))
+                (global $thrown (mut exnref) (ref.null exn)) (tag $other)
+                (data $data "data") (elem $elements func $throw_below)
                 (func (export "run")
+                    (global.set $thrown
+                        (block $first (result exnref)
+                            (try_table (catch_all_ref $first) (throw $tag)) (unreachable)))
                     (loop $again (block $caught (try_table (catch_all $caught) {body})) (br $again))))"#
         ));
         let handle = store.interrupt_handle();
@@ -191,6 +203,68 @@ fn an_interrupt_stops_a_program_that_is_mostly_in_the_runtime() {
         assert_eq!(error.trap(), Some(Trap::Interrupt), "{body}: {error}");
         let time = start.elapsed();
         assert!(time < Duration::from_secs(5), "{body}: {time:?}");
+    }
+}
+
+/// A large operation ends in the middle, and is the same in pieces.
+#[test]
+fn an_interrupt_stops_operations_on_large_memories() {
+    // The copy overlaps its source, and begins at the end.
+    let text = r#"(module (memory (export "memory") 4096 4096 shared)
+        (func (export "fill") (memory.fill (i32.const 0) (i32.const 1) (i32.const 0x1000_0000)))
+        (func (export "copy")
+            (memory.copy (i32.const 0x0800_0001) (i32.const 0x0800_0000) (i32.const 0x07ff_ffff))))"#;
+    let engine = Engine::default();
+    let module = Module::new(&engine, text).unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let memory = instance.get_shared_memory(&store, "memory").unwrap();
+    let byte = |at: usize| {
+        let mut byte = [0];
+        memory.read(at, &mut byte).unwrap();
+        byte[0]
+    };
+    // The addresses that are written first and last, and the bytes before them.
+    for (name, first, last) in [("fill", 0, 0x0fff_ffff), ("copy", 0x0fff_ffff, 0x0800_0001)] {
+        let function = instance.get_typed_func::<(), ()>(&mut store, name).unwrap();
+        let handle = store.interrupt_handle();
+        // On a busy machine, the operation may be over before it is interrupted.
+        let is_stopped = (0..200).any(|_| {
+            for at in [first, last] {
+                memory.write(at, &[0]).unwrap();
+                if name == "copy" {
+                    memory.write(at - 1, &[1]).unwrap();
+                }
+            }
+            let ends = &AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let (handle, byte) = (&handle, &byte);
+                scope.spawn(move || {
+                    while byte(first) == 0 && !ends.load(Ordering::Relaxed) {}
+                    handle.interrupt();
+                });
+                let outcome = function.call(&mut store, ());
+                ends.store(true, Ordering::Relaxed);
+                outcome.is_err_and(|error| error.trap() == Some(Trap::Interrupt)) && byte(last) == 0
+            })
+        });
+        assert!(is_stopped, "{name}");
+    }
+    // Around multiples of a MiB.
+    let marks = (1..128).flat_map(|mib| (0..3).map(move |near| (0x0800_0000 - 1 + (mib << 20) + near, mib)));
+    let marks: Vec<(usize, usize)> = marks.collect();
+    for (at, mib) in &marks {
+        memory.write(*at, &[*mib as u8 + (at % 3) as u8]).unwrap();
+    }
+    // A request of the last turn may still be pending.
+    let copy = instance.get_typed_func::<(), ()>(&mut store, "copy").unwrap();
+    while copy.call(&mut store, ()).is_err() {
+        for (at, mib) in &marks {
+            memory.write(*at, &[*mib as u8 + (at % 3) as u8]).unwrap();
+        }
+    }
+    for (at, mib) in marks {
+        assert_eq!(byte(at + 1), mib as u8 + (at % 3) as u8, "{at:#x}");
     }
 }
 

@@ -203,13 +203,15 @@ pub(super) fn compile<'a>(
         } else {
             0
         }));
+    let mut reader = body.get_operators_reader().map_err(malformed)?;
+    let mut position = reader.original_position() as u32;
+    // What traps before the first instruction is done traps there.
+    function.instruction.position = position;
     function.enter();
     function.make_plain();
     function.charge_entry();
     function.begin_run(body.range().start as u32);
     function.lay_out_site(body.range().start as u32, SiteKind::Entry);
-    let mut reader = body.get_operators_reader().map_err(malformed)?;
-    let mut position = reader.original_position() as u32;
     let mut current = Some(reader.read().map_err(malformed)?);
     while let Some(operator) = current {
         let next_position = reader.original_position() as u32;

@@ -156,7 +156,7 @@ impl FunctionCompiler<'_> {
             O::MemoryInit { data_index, mem } => {
                 self.bulk(Libcall::MemoryInit, &[Self::two(*mem, *data_index)], 3);
             }
-            O::DataDrop { data_index } => self.libcall(Libcall::DataDrop, &[u64::from(*data_index)], 0),
+            O::DataDrop { data_index } => self.bulk(Libcall::DataDrop, &[u64::from(*data_index)], 0),
             O::TableGet { table } => self.table_get(*table),
             O::TableSet { table } => self.table_set(*table),
             O::TableSize { table } => self.table_size(*table),
@@ -168,7 +168,7 @@ impl FunctionCompiler<'_> {
             O::TableInit { elem_index, table } => {
                 self.bulk(Libcall::TableInit, &[Self::two(*table, *elem_index)], 3);
             }
-            O::ElemDrop { elem_index } => self.libcall(Libcall::ElemDrop, &[u64::from(*elem_index)], 0),
+            O::ElemDrop { elem_index } => self.bulk(Libcall::ElemDrop, &[u64::from(*elem_index)], 0),
 
             O::I32Eqz => self.int_eqz(W32),
             O::I64Eqz => self.int_eqz(W64),
