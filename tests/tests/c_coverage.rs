@@ -63,7 +63,7 @@ const TABLE: &[(&str, InC)] = &[
     ("wordpatch/src/text/mod.rs::is_shared_with_parent", Call("wordpatch_is_shared_with_parent")),
     ("wordpatch/src/text/mod.rs::may_have_children", Left("for generated code that is overwritten")),
     ("wordpatch/src/text/mod.rs::without_forks", Left("for generated code that is overwritten")),
-    ("wordpatch/src/text/mod.rs::no_forks", Left("for generated code that is overwritten")),
+    ("wordpatch/src/text/atfork.rs::no_forks", Left("for generated code that is overwritten")),
     ("wordpatch/src/text/mod.rs::forks", Left("for generated code that is overwritten")),
     ("wordpatch/src/text/mod.rs::leave_to_children", Left("for generated code that is overwritten")),
     ("wordpatch/src/text/mod.rs::copied_bytes", Call("wordpatch_copied_bytes")),

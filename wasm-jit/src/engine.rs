@@ -355,6 +355,8 @@ impl Engine {
     /// requested; [`Error::InterruptSignal`] if the signal cannot be used.
     pub fn new(config: &Config) -> Result<Self, Error> {
         check_processor(&V3)?;
+        // Handlers of `fork` that the program registers later are called before these.
+        wordpatch::text::follow_forks();
         let uses_avx512 = match config.avx512 {
             Some(true) => check_processor(&AVX512).map(|()| true)?,
             Some(false) => false,

@@ -5,13 +5,14 @@
 
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use wasm_jit::probes::{
     Bound, Callback, GlobalProbe, Kind, Location, NativeFn, Place, Probe, ProbeError, ProbeSpec, activate_all,
 };
+use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Config, Engine, Error, Instance, InterruptHandle, Linker, Module, Store, Trap, TypedFunc};
 
 const PROGRAM: &str = r#"(module
@@ -253,9 +254,10 @@ fn removed_probes() -> (usize, usize) {
 }
 
 /// How a child ends that waits for its parent in the middle of a loop, and then executes the rest
-/// of the loop: meanwhile the parent changes the loop's code, from its original to a version with
-/// probes that call closures which the child does not have, and makes more versions.
-fn end_of_a_child_whose_code_its_parent_changes(lazy: bool) -> End {
+/// of the loop: meanwhile the parent changes the loop's code, from its original or from a version
+/// with probes to one with probes that call closures which the child does not have, and makes more
+/// versions.
+fn end_of_a_child_whose_code_its_parent_changes(lazy: bool, probed: bool) -> End {
     let text = "(module (import \"h\" \"tick\" (func $tick))
         (func $add (param i32) (result i32) (i32.add (local.get 0) (i32.const 1)))
         (func (export \"run\") (result i32) (local i32)
@@ -305,13 +307,16 @@ fn end_of_a_child_whose_code_its_parent_changes(lazy: bool) -> End {
     };
     // The functions have versions before the fork.
     let before = probes("before");
+    if probed {
+        activate_all(&before).into_iter().for_each(|on| on.unwrap());
+    }
     // SAFETY: this process has no other active thread. The child is killed if it hangs.
     match unsafe { libc::fork() } {
         0 => {
             // SAFETY: kills this process later.
             unsafe { libc::alarm(20) };
             let is_good = run.call(&mut store, ()).is_ok_and(|result| result == 1000)
-                && fired.load(Ordering::Relaxed) == 0;
+                && (fired.load(Ordering::Relaxed) > 10_000) == probed;
             // SAFETY: ends this process.
             unsafe { libc::_exit(i32::from(!is_good)) }
         }
@@ -371,6 +376,80 @@ fn children_of_changes() -> usize {
         });
         let bad = bad.count();
         ends.store(true, Ordering::Relaxed);
+        bad
+    })
+}
+
+/// Whether changes are refused as long as the process, which has forked, has no memory for a copy
+/// of the code, and then work. Called in a child, since other threads would be refused memory, too.
+fn changes_without_memory() -> bool {
+    // SAFETY: the child has no other thread.
+    unsafe { wordpatch::text::unshare() }.unwrap();
+    let mut stubs = Stubs::new();
+    let body = stubs.module.function(0).unwrap().body().unwrap();
+    let is_branch = |operator: &Operator<'_>| matches!(operator, Operator::BrIf { .. });
+    let branch = body.instructions().find(|it| is_branch(it.operator())).unwrap();
+    let offset = (branch.offset() - body.range().start) as u32;
+    let location = Location { function: 0, place: Place::Instruction { offset } };
+    // Off, so that its version has not been the current one.
+    stubs.probes.iter().for_each(|probe| probe.deactivate().unwrap());
+    let branch = stubs.module.probe(ProbeSpec { location, kind: Kind::CountBranch }).unwrap();
+    if end_of(&mut || true) != Exit(0) {
+        return false;
+    }
+    let limit = |soft: libc::rlim_t| {
+        let limit = libc::rlimit { rlim_cur: soft, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: reads the limit.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+    };
+    let is_refused = |probe: &Probe| matches!(probe.activate(), Err(ProbeError::Patch(_)));
+    limit(0);
+    let all = stubs.probes.iter().chain([&branch]).all(is_refused);
+    limit(libc::RLIM_INFINITY);
+    let none = stubs.run() == [0, 0, 0] && branch.count() == 0;
+    branch.activate().unwrap();
+    all && none && stubs.run() == [0, 0, 0] && branch.count() > 0 && stubs.change()
+}
+
+/// Forks while another thread calls functions for the first time, of which a global probe then
+/// makes probes. The children call the same functions. Returns how many did not end well.
+fn children_of_first_calls() -> usize {
+    const FUNCTIONS: usize = 100;
+    let text: String = (0..FUNCTIONS)
+        .map(|number| format!("(func (export \"{number}\") (result i32) (i32.const {number}))"))
+        .collect();
+    let calls = AtomicUsize::new(0);
+    let call_all = |module: &Module| {
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, module, &[]).unwrap();
+        (0..FUNCTIONS).all(|number| {
+            let function = instance.get_typed_func::<(), i32>(&mut store, &number.to_string()).unwrap();
+            calls.fetch_add(1, Ordering::Release);
+            function.call(&mut store, ()).unwrap() == number as i32
+        })
+    };
+    let modules: Vec<(Module, GlobalProbe)> = (0..20)
+        .map(|_| {
+            let module = Module::new(&Engine::default(), format!("(module {text})")).unwrap();
+            let global = module.global_probe(Kind::Count).unwrap();
+            global.activate().unwrap();
+            (module, global)
+        })
+        .collect();
+    thread::scope(|scope| {
+        let caller = scope.spawn(|| modules.iter().all(|(module, _)| call_all(module)));
+        let bad = modules.iter().enumerate().filter(|(number, (module, global))| {
+            while calls.load(Ordering::Acquire) < number * FUNCTIONS + 2 * number {
+                thread::yield_now();
+            }
+            end_of(&mut || {
+                let calls = call_all(module);
+                // SAFETY: the child has no other thread.
+                calls && unsafe { wordpatch::text::unshare() }.is_ok() && global.deactivate().is_ok()
+            }) != Exit(0)
+        });
+        let bad = bad.count();
+        assert!(caller.join().unwrap());
         bad
     })
 }
@@ -450,9 +529,12 @@ fn signals_and_forks() {
     assert_eq!(run("second").unwrap(), 2, "in the parent");
 
     // The parent's changes are not the child's.
-    for lazy in [false, true] {
-        assert_eq!(end_of_a_child_whose_code_its_parent_changes(lazy), Exit(0), "lazy: {lazy}");
+    for (lazy, probed) in [(false, false), (false, true), (true, false), (true, true)] {
+        let end = end_of_a_child_whose_code_its_parent_changes(lazy, probed);
+        assert_eq!(end, Exit(0), "lazy: {lazy}, probed: {probed}");
     }
+    check("changes without memory for the code", Exit(0), &mut changes_without_memory);
+    assert_eq!(children_of_first_calls(), 0, "children that did not end well");
     assert_eq!(children_of_changes(), 0, "children that did not end well");
 
     // A child may be in a stub, but not in those of its parent's pages: they are used again.

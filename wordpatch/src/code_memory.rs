@@ -174,7 +174,7 @@ impl CodeBuffer {
         // SAFETY: a shared mapping of ours, whose pages are mapped again when they are accessed.
         unsafe { libc::madvise(self.view.start.as_ptr().cast(), length, libc::MADV_DONTNEED) };
         let ((text, text_of_room), (view, view_of_room)) = (text.split(length), self.view.split(length));
-        text::register(text.range(), view.start, None);
+        text::register(text.range(), view.start, Arc::new(AtomicUsize::new(length)));
         let code = Arc::new(AtomicUsize::new(code));
         let room = CodeRoom { views: Some((text_of_room, view_of_room)), generation: Generation::now() };
         Ok((CodeMemory { text, view, code }, room))
@@ -290,7 +290,7 @@ impl CodeArena {
     /// An empty arena in a text and its writable alias.
     fn of(text: View, view: View) -> Result<Self, Error> {
         let code = Arc::new(AtomicUsize::new(0));
-        text::register(text.range(), view.start, Some(code.clone()));
+        text::register(text.range(), view.start, code.clone());
         let memory = CodeMemory { text, view, code };
         // SAFETY: the mapping has just been registered, and is not changed before `self` is
         // dropped.

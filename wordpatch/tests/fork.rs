@@ -4,6 +4,7 @@
 mod common;
 
 use std::io::{Read as _, Write as _};
+use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use common::{A, B, RET, STRADDLING, call, functions, mov_eax, patches, with_wind
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use nix::sys::wait::{WaitStatus, waitpid};
 use wordpatch::code_memory::{CodeArena, CodeBuffer};
-use wordpatch::text::{copied_bytes, forks, is_shared_with_parent, leave_to_children, unshare};
+use wordpatch::text::{copied_bytes, forks, is_shared_with_parent, leave_to_children, no_forks, unshare};
 use wordpatch::{
     Bytes, Error, FetchWindow, State, TextRef, finish_patch, patch, patch_all, start_patch, tsc,
 };
@@ -57,6 +58,15 @@ fn first_byte(site: usize) -> u8 {
     unsafe { *(site as *const u8) }
 }
 
+/// The number of pages of a mapping that are in memory.
+fn resident_pages(range: &Range<usize>) -> usize {
+    let mut pages = vec![0_u8; range.len() / 4096];
+    let start = std::ptr::with_exposed_provenance_mut(range.start);
+    // SAFETY: writes one byte for each page.
+    assert_eq!(unsafe { libc::mincore(start, range.len(), pages.as_mut_ptr()) }, 0);
+    pages.iter().filter(|page| **page & 1 == 1).count()
+}
+
 /// A parent leaves its pages to the children that it has forked: they execute the old code, before
 /// and after they get pages of their own, and later children the new code. Of an arena, only what
 /// was written is copied.
@@ -75,6 +85,7 @@ fn children_keep_the_pages_that_their_parent_leaves_to_them() {
     // SAFETY: code of the test, which stays mapped.
     let places = sites.map(|site| unsafe { TextRef::resolve(site, 5) }.unwrap());
     let texts = [memory.pages(), arena.pages()];
+    let arena_pages = arena.pages();
     let change = |old: u32, new: u32| {
         let [old, new] = [old, new].map(|value| Bytes::new(&mov_eax(value)).unwrap());
         for place in &places {
@@ -91,14 +102,18 @@ fn children_keep_the_pages_that_their_parent_leaves_to_them() {
         check(unsafe { leave_to_children(&[]) }.is_err(), "the pages are the parent's");
         // SAFETY: as above.
         check(unsafe { unshare() }.is_ok() && are(A), "its own pages");
+        check(resident_pages(&arena_pages) == 1, "only what was written");
         change(A, 7);
         check(are(7), "the child's change");
     };
     fork(first, || {
         let before = forks();
-        // SAFETY: no other thread writes the text, or patches it.
-        assert_eq!(unsafe { leave_to_children(&texts) }.unwrap(), before);
-        assert!(are(A));
+        let no_forks = no_forks();
+        // SAFETY: no thread forks; no other thread writes the code.
+        unsafe { leave_to_children(&texts) }.unwrap();
+        drop(no_forks);
+        assert!(are(A) && resident_pages(&arena.pages()) == 1);
+        assert_eq!(forks(), before);
         change(A, B);
         assert!(are(B));
         fork(|| check(are(B), "the changed code"), || ());

@@ -2,19 +2,20 @@
 //!
 //! A forked child shares the pages of the code with its parent, but has its own copy of all data:
 //! what it finds there must fit the code. Therefore
-//! 1. no thread forks while another one changes code ([`CodeImage::changes_code`]): a child never
+//! 1. no thread forks while another one changes an image ([`text::no_forks`]): a child never
 //!    inherits half a change, or a lock;
 //! 2. the first change after a fork gives the image new pages, which takes as long as copying its
 //!    code; the children keep the old ones, which no longer change.
+//!
+//! Code is written with one of two locks: that of changes (`probed`), or that of functions that are
+//! being linked (`lazy`). A thread that copies the code has both.
 //!
 //! Forks that run no handlers (a raw `clone`) are not noticed.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use wordpatch::text::{self, NoForks};
-
-use super::CodeImage;
+use wordpatch::text;
 
 /// The number of forks after which an image got its pages.
 #[derive(Debug)]
@@ -28,36 +29,27 @@ impl Default for Forks {
     }
 }
 
-/// A thread that may change the code of an image.
-pub(super) struct ChangesCode {
-    _no_forks: NoForks,
-    /// Why the image's code is still that of forked children, if it is: it must not be changed.
-    pub refused: Option<wordpatch::Error>,
-}
-
-impl CodeImage {
-    /// Begins a change of the image's code, during which no thread forks. May copy the code. The
-    /// thread must not be making another change of code.
-    pub(super) fn changes_code(&self) -> ChangesCode {
-        let mut refused = None;
-        loop {
-            let no_forks = text::no_forks();
-            if refused.is_some() || self.forks.0.load(Ordering::Relaxed) == text::forks() {
-                return ChangesCode { _no_forks: no_forks, refused };
-            }
-            drop(no_forks);
-            // SAFETY: the image exists, and its code is changed by threads that have `NoForks`
-            // only.
-            match unsafe { text::leave_to_children(&self.all_pages()) } {
-                Ok(forks) => self.forks.0.store(forks, Ordering::Relaxed),
-                Err(error) => refused = Some(error),
-            }
-        }
+impl Forks {
+    /// Whether children may be executing the image's code. Called by a thread that prevents forks.
+    pub(super) fn have_children(&self) -> bool {
+        self.0.load(Ordering::Acquire) != text::forks()
     }
 
-    /// The addresses of the code, and of the versions of functions.
-    fn all_pages(&self) -> Vec<Range<usize>> {
-        let arenas = self.probed.get().into_iter().flat_map(|probed| probed.arenas());
-        [self.pages()].into_iter().chain(arenas).collect()
+    /// Gives the image new pages if it shares its code with children.
+    ///
+    /// # Errors
+    /// The system refuses it, or this is such a child. The code must not be changed.
+    ///
+    /// # Safety
+    /// This is all code of the image that children may be executing. The thread has the locks for
+    /// writing it, and prevents forks.
+    pub(super) unsafe fn leave_code(&self, code: &[Range<usize>]) -> Result<(), wordpatch::Error> {
+        if self.have_children() {
+            // SAFETY: the caller's obligation; the image exists, and wordpatch patches no
+            // instruction in it.
+            unsafe { text::leave_to_children(code)? };
+            self.0.store(text::forks(), Ordering::Release);
+        }
+        Ok(())
     }
 }

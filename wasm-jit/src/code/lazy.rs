@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use wasm_jit_codegen::{Catch, Chunk, Compiler, Continue, LAZY_ENTRY_SIZE, SITE_OFF, site_jump};
 use wordpatch::code_memory::CodeArena;
-use wordpatch::{Bytes, FetchWindow, TextRef};
+use wordpatch::{Bytes, FetchWindow, TextRef, text};
 
 use super::CodeImage;
 use super::error::CompileError;
@@ -83,7 +83,7 @@ struct Compiled {
 }
 
 #[derive(Debug)]
-struct Linking {
+pub(super) struct Linking {
     arena: CodeArena,
     /// The entries, as a text that can be patched.
     entries: Option<TextRef>,
@@ -172,7 +172,7 @@ impl LazyFunctions {
         self.linking().arena.code()
     }
 
-    fn linking(&self) -> MutexGuard<'_, Linking> {
+    pub(super) fn linking(&self) -> MutexGuard<'_, Linking> {
         self.linking.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -233,8 +233,7 @@ impl CodeImage {
         let Chunk { mut code, calls, functions } = chunk;
         let [function] = &functions[..] else { unreachable!("one function was compiled") };
         code.truncate(function.end as usize);
-        // New code is not a change for children, so it does not matter whether it is refused.
-        let _changes_code = self.changes_code();
+        let _no_forks = text::no_forks();
         let mut linking = all.linking();
         let start = linking.arena.next_address(ALIGNMENT);
         if code.len() > (all.pages.end).saturating_sub(start) {
@@ -302,11 +301,17 @@ impl CodeImage {
     fn link(&self, index: u32) {
         let Some(all) = self.lazy().filter(|all| std::process::id() == all.process) else { return };
         let number = self.number(index);
-        let changes_code = self.changes_code();
-        if changes_code.refused.is_some() {
+        let _no_forks = text::no_forks();
+        // If there are probes, all code is copied with the lock of those who write it.
+        if self.forks.have_children() && self.probed.get().is_some() && !self.is_own_code() {
             return;
         }
         let mut linking = all.linking();
+        // SAFETY: this is the lock of all writers of the code: as long as it is shared with
+        // children, nobody writes it with the other lock, without having taken this one.
+        if unsafe { self.forks.leave_code(&[self.pages()]) }.is_err() {
+            return;
+        }
         if all.linked(number).is_some() {
             return;
         }

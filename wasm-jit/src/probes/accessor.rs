@@ -27,12 +27,12 @@ use crate::vmctx::VmContext;
 /// While a function calls another one, its operands are those below the arguments of the call.
 ///
 /// The first accessor of a frame of a function may cause a version of the function to be compiled.
-/// The function keeps this version until all probes of its module have been dropped, with the
-/// places of the probes that were made in it, and with a few more instructions at each return: a
-/// loop that had probes at all of its instructions has been seen to take twice as long. When they
-/// have been dropped, its frames return to the original code at their next loop iteration or when a
-/// call returns, which ends their accessors. If the processor has a shadow stack, the function
-/// keeps the version until the module's code is freed.
+/// The function keeps this version until the last probe of its module is dropped, with the places
+/// of the probes that were made in it, and with a few more instructions at each return: a loop that
+/// had probes at all of its instructions has been seen to take twice as long. Then its frames
+/// return to the original code at their next loop iteration or when a call returns, which ends
+/// their accessors. If the processor has a shadow stack, the function keeps the version until the
+/// module's code is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameAccessor {
     store: StoreId,

@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use wordpatch::text::{self, NoForks};
 
 use super::values::{self, Body};
 use super::{Bound, Branches, Kind, Location, Place, ProbeError, ValueError, executions, requested};
@@ -267,13 +270,35 @@ impl fmt::Debug for GlobalProbe {
     }
 }
 
+/// [`State`], locked.
+struct Locked<'a> {
+    state: MutexGuard<'a, State>,
+    _no_forks: NoForks,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
 impl Global {
     fn new(kind: Kind, image: Option<Arc<CodeImage>>, engine: Option<Engine>) -> Arc<Self> {
         Arc::new(Self { kind, number: enter::new_number(), _image: image, engine, state: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    /// The state: while it is locked, no thread forks, so that children do not inherit the lock.
+    fn state(&self) -> Locked<'_> {
+        let no_forks = text::no_forks();
+        Locked { state: self.state.lock().unwrap_or_else(|e| e.into_inner()), _no_forks: no_forks }
     }
 
     /// Switches it on in a module.

@@ -324,40 +324,96 @@ pub(super) unsafe fn replace_by_own_pages(
     Ok((writable.cast(), is_private && pages.file.is_some()))
 }
 
-/// Maps new pages at the addresses of both the text and its alias. Only the parts of the text in
-/// `shown` are still mapped, and are replaced. Only the first `written` bytes are copied; the rest
-/// is zero.
+/// Copies the first `length` bytes of the text at `range`, which has this alias. The parent of a
+/// forked child may be patching it: its INT3s, and the back parts after them, are left out. Returns
+/// the sites that have been patched.
 ///
 /// # Safety
-/// The writable alias and the parts must be mapped, and not used by other threads of this process,
-/// except for execution.
-pub(super) unsafe fn replace(
+/// Alias and copy must be mapped, the alias as long as `range`; the copy is not in use.
+unsafe fn copy_text(
     range: &Range<usize>,
-    writable: NonNull<u8>,
-    shown: &[Range<usize>],
-    is_private: bool,
-    written: usize,
-) -> Result<(), Error> {
-    let refused = |errno| refused(range.start, errno);
-    let pages = Pages::new(range.len()).map_err(refused)?;
-    let copy = pages.writable;
-    assert!(written <= range.len());
-    // SAFETY: both are mapped and as long as `range`.
-    unsafe { copy_lines(writable.as_ptr(), copy.as_ptr().cast(), written) };
-    // The parent of a forked child may have been patching while its text was copied: its INT3s, and
-    // the back parts after them, are left out.
+    alias: NonNull<u8>,
+    copy: NonNull<u8>,
+    length: usize,
+) -> Vec<Range<usize>> {
+    // SAFETY: the caller's obligation.
+    unsafe { copy_lines(alias.as_ptr(), copy.as_ptr(), length) };
     let shared = |site: usize, length: usize| {
-        let start = writable.as_ptr().cast_const().wrapping_add(site - range.start);
+        let start = alias.as_ptr().cast_const().wrapping_add(site - range.start);
         // SAFETY: a patched site lies entirely in its mapping.
         unsafe { read_settled(start, length) }
     };
     let mut sites = Vec::new();
     site_table::settled(range, shared, |site, bytes| {
         sites.push(site..site + bytes.len());
-        let start = copy.as_ptr().cast::<u8>().wrapping_add(site - range.start);
+        let start = copy.as_ptr().wrapping_add(site - range.start);
         // SAFETY: as above; the copy is not in use yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
     });
+    sites
+}
+
+/// Maps new pages at the addresses of both generated code and its alias, as [`reserve_shared`]
+/// does. The first `written` bytes are copied; the rest is zero.
+///
+/// # Safety
+/// Both must be mapped, and not used by other threads of this process, except for execution.
+pub(super) unsafe fn replace_generated(
+    range: &Range<usize>,
+    writable: NonNull<u8>,
+    written: usize,
+) -> Result<(), Error> {
+    let refused = |errno| refused(range.start, errno);
+    let length = range.len();
+    assert!(written <= length);
+    let copy = reserve_shared(length).map_err(refused)?;
+    let text = NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)).expect("mapped");
+    let flags = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
+    // SAFETY: of the new pages and the old ones, nothing is in use but the text, whose bytes are
+    // the same in both. The executable mapping is complete before it replaces the text.
+    let replaced = unsafe {
+        copy_text(range, writable, copy, written);
+        let over_text = |alias: NonNull<u8>| {
+            let executable = duplicate(alias.cast(), length, READ_EXECUTE)?;
+            let moved = mremap(executable.cast(), length, length, flags, Some(text));
+            if moved.is_err() {
+                let _ = munmap(executable.cast(), length);
+            }
+            moved
+        };
+        over_text(copy).and_then(|_| {
+            let moved = mremap(copy.cast(), length, length, flags, Some(writable.cast()));
+            // Text and alias are of the same pages again.
+            if moved.is_err() {
+                let _ = over_text(writable);
+            }
+            moved
+        })
+    };
+    if replaced.is_err() {
+        // SAFETY: the mapping is ours, and has not been moved.
+        let _ = unsafe { munmap(copy.cast(), length) };
+    }
+    replaced.map(drop).map_err(refused)
+}
+
+/// Maps, in a forked child, new pages at the addresses of both the text and its alias. Only
+/// the parts of the text in `shown` are still mapped, and are replaced.
+///
+/// # Safety
+/// The writable alias and the parts must be mapped, and not used by other threads of this process,
+/// except for execution.
+pub(super) unsafe fn replace_in_child(
+    range: &Range<usize>,
+    writable: NonNull<u8>,
+    shown: &[Range<usize>],
+    is_private: bool,
+) -> Result<(), Error> {
+    let refused = |errno| refused(range.start, errno);
+    let pages = Pages::new(range.len()).map_err(refused)?;
+    let copy = pages.writable;
+    // SAFETY: both are mapped and as long as `range`; the copy is not in use yet.
+    let sites = unsafe { copy_text(range, writable, copy.cast(), range.len()) };
     for part in shown {
         let view = writable.as_ptr().cast_const().wrapping_add(part.start - range.start);
         let mut breakpoints = Vec::new();

@@ -11,7 +11,7 @@
 //! A fork never waits for an entire patch, only for its stores between two waits. A child that was
 //! created by a raw `clone` runs none of this.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -25,11 +25,6 @@ static STEPS: RwLock<()> = RwLock::new(());
 /// A step, during which no thread forks.
 pub(crate) struct Step {
     _steps: RwLockReadGuard<'static, ()>,
-}
-
-/// Waits until no thread is in a step. Until the result is dropped, none begins one or forks.
-pub(super) fn no_steps() -> RwLockWriteGuard<'static, ()> {
-    STEPS.write().unwrap_or_else(|e| e.into_inner())
 }
 
 /// Begins a step. Must not be called by a thread that is in a step.
@@ -91,6 +86,34 @@ pub fn follow() {
     // If there is no memory for it, the next call tries again.
     if refused == 0 {
         IS_FOLLOWED.store(true, Ordering::Release);
+    }
+}
+
+thread_local! {
+    /// The number of [`NoForks`] of this thread.
+    static HELD_BACK: Cell<u32> = const { Cell::new(0) };
+}
+
+/// While this exists, no thread forks: `fork` waits until it is dropped.
+#[must_use]
+pub struct NoForks {
+    /// None inside another one, and in a handler of `fork`.
+    _step: Option<Step>,
+}
+
+/// Prevents forks until the result is dropped. Blocks while another thread forks. A thread may have
+/// several; with one, it must neither patch nor fork.
+pub fn no_forks() -> NoForks {
+    in_child_at_last();
+    let others = HELD_BACK.replace(HELD_BACK.get() + 1);
+    let forking = FORKING.load(Ordering::Relaxed);
+    let is_held = others > 0 || forking != 0 && forking == this_thread();
+    NoForks { _step: (!is_held).then(step) }
+}
+
+impl Drop for NoForks {
+    fn drop(&mut self) {
+        HELD_BACK.set(HELD_BACK.get() - 1);
     }
 }
 

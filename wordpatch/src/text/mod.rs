@@ -23,6 +23,9 @@
 //! [`Error::SharedWithParent`] (`fork` detects children). The child inherits no INT3 of its parent:
 //! `unshare` restores the old bytes of the parent's in-flight patches. In text whose pages the
 //! child does not share, `atfork` has done so before `fork` returned.
+//!
+//! A parent can leave the pages of generated code to the children that it has forked
+//! ([`leave_to_children`]): then its later patches are not theirs.
 
 pub(crate) mod alias;
 pub(crate) mod atfork;
@@ -41,7 +44,7 @@ use std::sync::{Arc, Mutex, TryLockError};
 use crate::protocol::INT3;
 use crate::store::Quadword;
 use crate::{Bytes, Error, FetchWindow, maps, site_table, store};
-pub use atfork::follow as follow_forks;
+pub use atfork::{NoForks, follow as follow_forks, no_forks};
 use shown::Place;
 pub use toggle_pair::{Form, TogglePair};
 #[cfg(model)]
@@ -99,7 +102,8 @@ pub(crate) struct TextMapping {
     private: bool,
     /// Whether addresses in it were resolved outside [`preparing`].
     is_given_out: bool,
-    /// Number of bytes, from its start, that were written; none if all may have been.
+    /// Of [generated code](crate::code_memory): the number of bytes, from its start, that were
+    /// written.
     written: Option<Arc<AtomicUsize>>,
 }
 
@@ -470,9 +474,9 @@ impl TextMapping {
     }
 }
 
-/// Registers a text that has a writable alias from the start: a memory file of ours. `written` is
-/// the number of bytes, from its start, that were written; all, if it is none.
-pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>, written: Option<Arc<AtomicUsize>>) {
+/// Registers generated code, which has a writable alias from the start. `written` is the number of
+/// bytes, from its start, that were written.
+pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>, written: Arc<AtomicUsize>) {
     let mapping = TextMapping {
         range,
         writable: Some(writable),
@@ -480,7 +484,7 @@ pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>, written: Opti
         is_private: false,
         private: false,
         is_given_out: true,
-        written,
+        written: Some(written),
     };
     MAPPINGS.lock().unwrap_or_else(|e| e.into_inner()).push(mapping);
 }
@@ -611,35 +615,30 @@ pub unsafe fn unshare() -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives this process new pages for parts of its text, with the same bytes. Children that it forked
-/// before keep the old pages, which no longer change, and execute the text as it was then. Returns
-/// the number of [`forks`] before the call. Blocks until other threads have left what they do in
-/// [`without_forks`] or with [`NoForks`], which none begins before the pages have been copied.
+/// Gives this process new pages for parts of its [generated code](crate::code_memory), with the
+/// same bytes. Children that it forked before keep the old pages, which no longer change, and
+/// execute the code as it was then. Blocks while the code is copied.
 ///
 /// # Errors
 /// [`Error::AliasRefused`]; [`Error::SharedWithParent`] in a forked child before [`unshare`]. A
-/// part of the text may have new pages.
+/// part of the code may have new pages.
 ///
 /// # Safety
-/// Other threads write these parts of the text, or unmap them, only in [`without_forks`] or with
-/// [`NoForks`], which the caller has not; no instruction there is [patched](crate::patch).
-pub unsafe fn leave_to_children(texts: &[Range<usize>]) -> Result<u32, Error> {
-    let _no_steps = atfork::no_steps();
-    let mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
+/// The caller has [`NoForks`]. During the call, no other thread writes the code or drops its
+/// memory; no instruction there is being [patched](crate::patch).
+pub unsafe fn leave_to_children(code: &[Range<usize>]) -> Result<(), Error> {
     if fork::is_unprepared_child() {
-        let address = texts.first().map_or(0, |text| text.start);
-        return Err(Error::SharedWithParent { address });
+        return Err(Error::SharedWithParent { address: code.first().map_or(0, |code| code.start) });
     }
-    let files = alias::Files::now();
+    let mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     let is_meant = |m: &&TextMapping| {
-        m.copied && texts.iter().any(|text| text.start < m.range.end && m.range.start < text.end)
+        m.written.is_some() && code.iter().any(|code| code.start < m.range.end && m.range.start < code.end)
     };
     for mapping in mappings.iter().filter(is_meant) {
-        // SAFETY: no other thread writes the text, by the caller's obligation and since none is in
-        // a step, or unmaps it.
-        unsafe { unshare_mapping(mapping, files.as_ref())? };
+        // SAFETY: the caller's obligation.
+        unsafe { unshare_mapping(mapping, None)? };
     }
-    Ok(fork::forks())
+    Ok(())
 }
 
 /// Gives this process its own pages for one mapping.
@@ -649,6 +648,11 @@ pub unsafe fn leave_to_children(texts: &[Range<usize>]) -> Result<u32, Error> {
 /// being patched, except by the parent of a forked child.
 unsafe fn unshare_mapping(mapping: &TextMapping, files: Option<&alias::Files>) -> Result<(), Error> {
     let writable = mapping.writable.expect("a copied mapping has a writable view");
+    if mapping.written.is_some() {
+        // SAFETY: both views are mapped (a child inherits them), and unused during the call by the
+        // caller's obligation.
+        return unsafe { alias::replace_generated(&mapping.range, writable, mapping.written_bytes()) };
+    }
     // If the text was unmapped, something else may be mapped there; stores through its alias have
     // no effect.
     let shown = match files {
@@ -660,7 +664,7 @@ unsafe fn unshare_mapping(mapping: &TextMapping, files: Option<&alias::Files>) -
     }
     // SAFETY: the writable alias and these parts are mapped (the child inherits them), and unused
     // during the call by the caller's obligation.
-    unsafe { alias::replace(&mapping.range, writable, &shown, mapping.is_private, mapping.written_bytes()) }
+    unsafe { alias::replace_in_child(&mapping.range, writable, &shown, mapping.is_private) }
 }
 
 /// Gives a forked child its own pages of all texts in which a debugger has copied some. If a site
@@ -780,20 +784,7 @@ pub fn forks() -> u32 {
     fork::forks()
 }
 
-/// While this exists, no thread forks: `fork` waits until it is dropped.
-#[must_use]
-pub struct NoForks {
-    _step: atfork::Step,
-}
-
-/// Prevents forks until the result is dropped. Blocks while a thread forks. Until then, this thread
-/// must not patch, or call this function or [`without_forks`] again.
-pub fn no_forks() -> NoForks {
-    NoForks { _step: atfork::step() }
-}
-
-/// Executes `step`, during which no thread forks: `fork` waits until it is done. It must not patch,
-/// or call this function again.
+/// Executes `step`, during which no thread forks: `fork` waits until it is done. It must not patch.
 pub fn without_forks<T>(step: impl FnOnce() -> T) -> T {
     let _no_forks = no_forks();
     step()

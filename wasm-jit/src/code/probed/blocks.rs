@@ -168,11 +168,6 @@ impl Blocks {
         self.known(pc)?.blocks.find(pc)
     }
 
-    /// The addresses of the arenas.
-    pub(super) fn arenas(&self) -> impl Iterator<Item = Range<usize>> {
-        self.0.iter().map_while(OnceLock::get).map(|known| known.pages.clone())
-    }
-
     /// All blocks.
     pub(super) fn all(&self) -> impl Iterator<Item = Block> {
         let known = self.0.iter().map_while(OnceLock::get);
@@ -235,11 +230,16 @@ impl Arenas {
         Ok(self.0.last_mut().expect("there is one with room"))
     }
 
+    /// The addresses of each arena.
+    pub(super) fn pages(&self) -> impl Iterator<Item = Range<usize>> {
+        self.0.iter().map(CodeArena::pages)
+    }
+
     /// From the first to the last address of the image's code and its arenas.
     fn all_code(&self, image: &CodeImage) -> Range<usize> {
         let include =
             |all: Range<usize>, pages: Range<usize>| all.start.min(pages.start)..all.end.max(pages.end);
-        self.0.iter().map(CodeArena::pages).fold(image.pages(), include)
+        self.pages().fold(image.pages(), include)
     }
 
     fn add(

@@ -238,7 +238,7 @@ impl CodeImage {
 
     /// The choice of the instruction of a probe, if the probe counts how often each way is taken.
     pub(crate) fn probe_choice(&self, number: usize) -> Option<Choice> {
-        match self.changes().probe(number).what {
+        match self.state().probe(number).what {
             ProbeAction::CountChoice(choice) => Some(choice),
             _ => None,
         }
@@ -246,7 +246,7 @@ impl CodeImage {
 
     /// The position of a probe's place in the module.
     pub(crate) fn probe_position(&self, number: usize) -> u32 {
-        self.changes().probe(number).position
+        self.state().probe(number).position
     }
 
     /// Subtracts what a thread has counted but will not execute, because it leaves its innermost

@@ -14,8 +14,8 @@
 //! at the entry would have done, and continues after it.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 
 use wasm_jit_codegen::{Continue, ENTER_STUB_SIZE, ENTRY_PREFIX, enter_stubs};
 use wordpatch::{Bytes, text};
@@ -67,43 +67,52 @@ impl std::fmt::Debug for EntryWatches {
 
 /// The right to change functions that are being entered. It is reentrant: watchers may make probes
 /// in other functions, too.
+///
+/// In a forked child, another thread of the parent does not have it.
 #[derive(Default)]
 struct Turn {
-    right: Mutex<()>,
-    /// Identifies the thread that has the right; 0 if none has.
-    owner: AtomicUsize,
-    /// The functions that it is changing.
-    functions: Mutex<Vec<u32>>,
+    taken: Mutex<Taken>,
+    given_back: Condvar,
 }
 
-/// The right; returned when it is dropped.
-struct TurnGuard<'a> {
-    turn: &'a Turn,
-    /// Not if the thread had it before.
-    right: Option<MutexGuard<'a, ()>>,
+#[derive(Default)]
+struct Taken {
+    /// Identifies the thread that has the right, and its process; 0 if none has.
+    owner: (usize, u32),
+    /// The functions that it is changing.
+    functions: Vec<u32>,
 }
+
+/// The right to change a function; returned when it is dropped.
+struct TurnGuard<'a>(&'a Turn);
 
 impl Turn {
     /// Waits for the right to change a function. `None` if the thread is changing it already.
     fn take(&self, function: u32) -> Option<TurnGuard<'_>> {
         thread_local!(static MARK: u8 = const { 0 });
-        let this = MARK.with(|mark| std::ptr::from_ref(mark) as usize);
-        let has_it = self.owner.load(Ordering::Relaxed) == this;
-        if has_it && lock(&self.functions).contains(&function) {
+        let process = std::process::id();
+        let this = MARK.with(|mark| (std::ptr::from_ref(mark) as usize, process));
+        let mut taken = lock(&self.taken);
+        while !taken.functions.is_empty() && taken.owner != this && taken.owner.1 == process {
+            taken = self.given_back.wait(taken).unwrap_or_else(|e| e.into_inner());
+        }
+        if taken.owner != this {
+            *taken = Taken { owner: this, functions: Vec::new() };
+        }
+        if taken.functions.contains(&function) {
             return None;
         }
-        let right = (!has_it).then(|| lock(&self.right));
-        self.owner.store(this, Ordering::Relaxed);
-        lock(&self.functions).push(function);
-        Some(TurnGuard { turn: self, right })
+        taken.functions.push(function);
+        Some(TurnGuard(self))
     }
 }
 
 impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
-        lock(&self.turn.functions).pop();
-        if self.right.is_some() {
-            self.turn.owner.store(0, Ordering::Relaxed);
+        let mut taken = lock(&self.0.taken);
+        taken.functions.pop();
+        if taken.functions.is_empty() {
+            self.0.given_back.notify_all();
         }
     }
 }

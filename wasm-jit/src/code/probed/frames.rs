@@ -75,7 +75,7 @@ impl CodeImage {
         let differs = || ObserveError::Differs { function };
         let (block, version) = self.sited_at(return_address - 1).ok_or_else(differs)?;
         let position = block.stub.ok_or_else(differs)?;
-        let changes = self.changes();
+        let changes = self.state();
         let site = changes.functions.site(function, position).ok_or_else(differs)?;
         let located = match version.is_plain() {
             true => site.more().and_then(|more| more.plain.clone()),

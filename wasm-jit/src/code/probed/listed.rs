@@ -61,7 +61,7 @@ impl CodeImage {
         let mut code = self.code();
         let Some(probed) = self.probed.get() else { return code };
         let base = self.memory().address();
-        let changes = self.changes();
+        let changes = self.state();
         for index in self.indices() {
             if let Some(entry) = changes.functions.get(index).and_then(|state| state.entry) {
                 let first = entry.first.as_slice();

@@ -74,9 +74,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use wasm_jit_codegen::{ENTRY_LENGTH, Only, TRANSFER_TRAP};
+use wordpatch::text::{self, NoForks};
 use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
-use super::forks::ChangesCode;
 use super::lazy::LazyFunctions;
 use super::{CodeImage, CompileError, ObserveError};
 use blocks::{Arenas, Block, Blocks};
@@ -245,7 +245,7 @@ struct ProbeState {
 
 #[derive(Debug, Default)]
 struct Changes {
-    /// Why no code may be changed, if so.
+    /// Why no code may be changed, if so: it is still that of forked children.
     refused: Option<Error>,
     /// The image's code, as places to patch at.
     texts: Vec<(Range<usize>, TextRef)>,
@@ -266,7 +266,7 @@ struct Changes {
 /// destructors may change probes.
 struct Locked<'a> {
     changes: MutexGuard<'a, Changes>,
-    _changes_code: ChangesCode,
+    _no_forks: NoForks,
     dropped: Vec<List>,
 }
 
@@ -318,11 +318,6 @@ impl Probed {
         self.functions[(index - image.module.imported_functions) as usize].get().map(AsRef::as_ref)
     }
 
-    /// The addresses of versions and stubs.
-    pub(super) fn arenas(&self) -> impl Iterator<Item = Range<usize>> {
-        self.blocks.arenas()
-    }
-
     /// The version with sites that contains the address, or to which its stub belongs; and the
     /// block. Atomics only.
     fn find(&self, image: &CodeImage, pc: usize) -> Option<(Block, &Version)> {
@@ -349,11 +344,22 @@ impl Changes {
         unsafe { place.read(offset, ENTRY_LENGTH as usize) }
     }
 
+    /// Whether code may be changed.
+    fn check(&self, address: usize) -> Result<(), Error> {
+        match &self.refused {
+            Some(Error::AliasRefused { source, .. }) => {
+                let errno = source.raw_os_error();
+                let source = errno.map_or(source.kind().into(), io::Error::from_raw_os_error);
+                Err(Error::AliasRefused { address, source })
+            }
+            None if !text::is_shared_with_parent() => Ok(()),
+            _ => Err(Error::SharedWithParent { address }),
+        }
+    }
+
     /// Replaces `old` by `new`, unless `new` is there already.
     fn exchange(&self, address: usize, old: &Bytes, new: &Bytes) -> Result<(), Error> {
-        if let Some(refused) = &self.refused {
-            return Err(again(refused, address));
-        }
+        self.check(address)?;
         let not_mapped = Error::NotMapped { address };
         let (place, offset) = self.place(address).ok_or(not_mapped)?;
         // SAFETY: code of the image or of one of its arenas, which outlive these changes; both
@@ -382,6 +388,8 @@ impl Changes {
         if from == to {
             return Ok(());
         }
+        let address = self.state(index).entry.map_or(0, |entry| entry.address);
+        self.check(address)?;
         let done = self.change(index, function, from, to);
         if done.is_err() {
             // Reverts what was done before the error.
@@ -435,6 +443,8 @@ impl Changes {
         if new == old {
             return Ok(());
         }
+        self.check(image.at(image.function(index).entry) as usize)
+            .inspect_err(|_| self.leave((index, position), new))?;
         let versions = || function.versions.iter().filter_map(OnceLock::get);
         for version in versions() {
             let made = self.make_stub(image, (index, version), position, new, is_activation);
@@ -521,17 +531,6 @@ impl Changes {
     }
 }
 
-/// The error for which the image has no pages of its own, for another address.
-fn again(refused: &Error, address: usize) -> Error {
-    match refused {
-        Error::AliasRefused { source, .. } => {
-            let source = source.raw_os_error().map_or(source.kind().into(), io::Error::from_raw_os_error);
-            Error::AliasRefused { address, source }
-        }
-        _ => Error::SharedWithParent { address },
-    }
-}
-
 impl CodeImage {
     fn probed(&self) -> &Probed {
         self.probed.get_or_init(|| {
@@ -540,11 +539,30 @@ impl CodeImage {
         })
     }
 
+    /// The state of probes, to be read: while it is locked, no thread forks.
+    fn state(&self) -> Locked<'_> {
+        let no_forks = text::no_forks();
+        let changes = self.probed().changes.lock().unwrap_or_else(|e| e.into_inner());
+        Locked { changes, _no_forks: no_forks, dropped: Vec::new() }
+    }
+
+    /// Leaves the code that is written with the lock of changes to forked children. Returns whether
+    /// it may be changed.
+    pub(super) fn is_own_code(&self) -> bool {
+        self.changes().refused.is_none()
+    }
+
+    /// The state of probes, to be changed. Children that were forked before keep the code.
     fn changes(&self) -> Locked<'_> {
-        let mut changes_code = self.changes_code();
-        let mut changes = self.probed().changes.lock().unwrap_or_else(|e| e.into_inner());
-        changes.refused = changes_code.refused.take();
-        Locked { changes, _changes_code: changes_code, dropped: Vec::new() }
+        let mut locked = self.state();
+        locked.refused = None;
+        if self.forks.have_children() {
+            let _linking = self.lazy().map(LazyFunctions::linking);
+            let code: Vec<Range<usize>> = [self.pages()].into_iter().chain(locked.arenas.pages()).collect();
+            // SAFETY: all of the image's code; the locks are those of its writers.
+            locked.refused = unsafe { self.forks.leave_code(&code) }.err();
+        }
+        locked
     }
 
     /// Makes the image's code a place to patch at.

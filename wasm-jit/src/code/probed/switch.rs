@@ -127,7 +127,7 @@ impl CodeImage {
 
     /// The counts of a probe: one, or for a choice, one for each way to continue.
     pub(crate) fn probe_counts(&self, number: usize, mut show: impl FnMut(u64)) {
-        let changes = &mut *self.changes();
+        let changes = &mut *self.state();
         if changes.probe(number).active {
             return changes.read_counts(&self.counters, number, |_, count| show(count));
         }
