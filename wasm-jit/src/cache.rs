@@ -156,10 +156,15 @@ impl Cache {
     }
 
     fn write(&self, key: &str, contents: &[u8]) -> io::Result<()> {
+        if exceeds_file_limit(contents.len()) {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         let mut file = tempfile::Builder::new()
             .prefix(UNFINISHED)
             .permissions(Permissions::from_mode(0o600))
             .tempfile_in(&self.0.folder)?;
+        // While it is locked, it is not abandoned. A file system may have no locks.
+        let _ = file.as_file().lock();
         file.write_all(contents)?;
         file.persist(self.path(key))?;
         Ok(())
@@ -177,7 +182,7 @@ impl Cache {
             if path.extension() == Some(OsStr::new(EXTENSION)) {
                 stored.push((used, metadata.len(), path));
             } else if entry.file_name().to_string_lossy().starts_with(UNFINISHED)
-                && used.elapsed().is_ok_and(|age| age > ABANDONED)
+                && (is_unlocked(&path) || used.elapsed().is_ok_and(|age| age > ABANDONED))
             {
                 let _ = fs::remove_file(path);
             }
@@ -215,4 +220,18 @@ fn check_writers(metadata: &Metadata) -> io::Result<()> {
         return Err(io::Error::other("others can write to it: take that away (chmod go-w)"));
     }
     Ok(())
+}
+
+/// Whether no process has locked the file, as one does that is writing it.
+fn is_unlocked(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| file.try_lock().is_ok())
+}
+
+/// Whether the process may not make a file of this size: the kernel would send SIGXFSZ, which by
+/// default ends the process.
+fn exceeds_file_limit(length: usize) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: writes the limit.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    length as u64 > limit.rlim_cur
 }

@@ -242,6 +242,14 @@ pub enum Error {
         /// What has the type: a function, a global, an object, a memory, a table or a tag.
         of: &'static str,
     },
+    /// A table has more elements than this engine supports.
+    #[error("a table of {elements} elements is not supported: the limit is {limit}")]
+    TableTooLarge {
+        /// The minimum size of the table.
+        elements: u64,
+        /// The largest size.
+        limit: u64,
+    },
     /// Machine code cannot be allocated or made executable.
     #[error(transparent)]
     Code(wordpatch::Error),

@@ -229,9 +229,14 @@ fn abandoned_files_are_removed() {
     let cache = place.cache(BOUND);
     let [old, new] = ["old", "new"].map(|name| place.folder().join(format!(".unfinished-{name}")));
     File::create(&old).unwrap().set_modified(SystemTime::now() - Duration::from_secs(7200)).unwrap();
-    File::create(&new).unwrap();
+    let locked = File::create(&new).unwrap();
+    locked.lock().unwrap();
     check(&cache, 1);
     assert!(!old.exists() && new.exists());
+    // The process that wrote it was killed.
+    drop(locked);
+    check(&cache, 2);
+    assert!(!new.exists());
 }
 
 const CHILD: &str = "CACHE_OF_CHILD";

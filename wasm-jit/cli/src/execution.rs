@@ -37,8 +37,8 @@ Examples:
 const EXIT_CODES: &str = "\
 Exit codes:
   the program's own   it ended; with --invoke and without an error, 0
-  134                 it trapped, needed more memory than it may have, or its time was up: reason
-                      and backtrace go to stderr
+  134                 it trapped, needed more memory than it may have, called a function that is
+                      missing, or its time was up: reason and backtrace go to stderr
   1                   it could not be loaded or linked, does not have a named function, does not take
                       the arguments, or did not catch an exception; a directory or monitor is missing
   2                   mistake in the command line, or in a script";
@@ -350,6 +350,7 @@ pub(super) fn ended(error: &Error) -> Result<u8, Failure> {
     let is_of_program = match error {
         // Without frames, the program was not running yet.
         Error::StoreLimit { backtrace, .. } | Error::Memory { backtrace, .. } => !backtrace.is_empty(),
+        Error::UnknownFunction { .. } => true,
         error => error.trap().is_some(),
     };
     let code = if is_of_program { TRAPPED } else { 1 };

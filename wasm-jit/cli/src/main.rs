@@ -40,6 +40,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use fastinst_command_line::Generate;
 use loading::load;
+use nix::sys::signal::{SigHandler, Signal, signal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -139,6 +140,10 @@ fn generate(what: &Generate) -> Result<ExitCode, Failure> {
 
 /// Parses the command line, runs the subcommand and returns the exit code.
 fn main() -> ExitCode {
+    // A file that would exceed the limit of file sizes is refused, and does not kill the process.
+    // SAFETY: no handler is installed.
+    let ignored = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
+    debug_assert!(ignored.is_ok());
     let done = match Cli::parse().verb {
         Verb::Run(arguments) => run::run(arguments),
         Verb::Compile(arguments) => compile::run(&arguments),

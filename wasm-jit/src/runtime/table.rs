@@ -26,8 +26,11 @@ pub(crate) struct TableData {
 
 impl TableData {
     pub(crate) fn new(ty: TableType, initial: u64) -> Result<Self, Error> {
-        if ty.maximum().is_some_and(|maximum| ty.minimum() > maximum) || ty.minimum() > MAX_ELEMENTS {
+        if ty.maximum().is_some_and(|maximum| ty.minimum() > maximum) {
             return Err(Error::InvalidType { of: "table" });
+        }
+        if ty.minimum() > MAX_ELEMENTS {
+            return Err(Error::TableTooLarge { elements: ty.minimum(), limit: MAX_ELEMENTS });
         }
         let vm = NonNull::from(Box::leak(Box::new(VmTable { elements: std::ptr::null_mut(), length: 0 })));
         let mut table = Self { ty, vm, elements: Vec::new() };
@@ -125,10 +128,10 @@ impl Table {
     /// A new table, all of whose elements are `init`.
     ///
     /// # Errors
-    /// [`Error::InvalidType`] for invalid limits, and for elements that refer to a type that the
-    /// engine does not know, or that is of another kind; [`Error::StoreLimit`], [`Error::Memory`]
-    /// if there is no memory, [`Error::ValueType`] and [`Error::WrongStore`] if `init` is of
-    /// another type or store.
+    /// [`Error::TableTooLarge`]; [`Error::InvalidType`] for invalid limits, and for elements that
+    /// refer to a type that the engine does not know, or that is of another kind;
+    /// [`Error::StoreLimit`], [`Error::Memory`] if there is no memory, [`Error::ValueType`] and
+    /// [`Error::WrongStore`] if `init` is of another type or store.
     pub fn new(mut store: impl AsContextMut, ty: TableType, init: Val) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         store.engine.check_known(ValType::Ref(ty.element()), "table")?;

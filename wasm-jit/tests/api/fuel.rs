@@ -47,6 +47,9 @@ fn costs(body: &str, argument: i32, expected: u64) {
         store.set_fuel(less).unwrap();
         let error = run(&mut store, instance, argument).0.expect_err(body);
         assert_eq!(error.trap(), Some(Trap::OutOfFuel), "{body}, {less} of {expected}: {error}");
+        let Error::Trap { backtrace, .. } = &error else { panic!("{error}") };
+        // Also if an entry cannot be paid for.
+        assert!(backtrace.frames()[0].module_offset() > Some(0), "{body}, {less} of {expected}: {error}");
         assert_eq!(store.fuel().unwrap(), 0);
     }
 }
