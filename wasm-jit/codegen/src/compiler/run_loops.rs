@@ -89,7 +89,8 @@ impl FunctionCompiler<'_> {
     /// At the end of a loop.
     pub(super) fn close_loop(&mut self) {
         let Some(open) = self.runs.as_mut().and_then(|runs| runs.open_loop.take()) else { return };
-        let is_kept = self.asm.r11_changes == open.r11_changes && self.cold.since(open.cold).all(keeps_scratch);
+        let is_kept =
+            self.asm.r11_changes == open.r11_changes && self.cold.since(open.cold).all(keeps_scratch);
         if !is_kept || open.increments.is_empty() {
             return;
         }

@@ -321,9 +321,7 @@ impl Version {
         for cell in runs.rest(pc.wrapping_sub(self.base) as u32, stub) {
             // SAFETY: the instance has counters since there is a version. No other thread writes
             // them.
-            let cell = unsafe {
-                &*counters_of(context).add(cell as usize)
-            };
+            let cell = unsafe { &*counters_of(context).add(cell as usize) };
             cell.store(cell.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
         }
     }
