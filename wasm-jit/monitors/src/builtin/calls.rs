@@ -1,9 +1,9 @@
 //! `calls`: which functions were called from where, and how often.
 //!
-//! A counter is at each direct call, and one at the entry of each function that may be called in any
-//! other way: by the host, or by another instance. At each indirect call is a closure or, where the
-//! table never changes, a record of the index ([`FixedTables`]). The probes of a function are made
-//! when it is first called.
+//! A counter is at each direct call, and one at the entry of each function that may be called in
+//! any other way: by the host, or by another instance. At each indirect call is a closure or, where
+//! the table never changes, a record of the index ([`FixedTables`]). The probes of a function are
+//! made when it is first called.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,10 +26,10 @@ pub(super) const DESCRIPTION: Description = Description {
     details: "A call counts when it is about to be made, also an indirect one that then traps because the table has \
               no function there, or one of another type. Calls by `host` are those that are not from the module's \
               own instructions: by the host, or by other instances. The file callgraph.dot has the call graph: draw \
-              it with dot -Tsvg (graphviz). The targets of calls through a table that is neither imported nor exported, and that no instruction writes, \
-              are the functions of its element segments, whatever the host may store in it. With the option \
-              function, calls by the chosen functions only. While \
-              the program runs, calls by the host may be missing.",
+              it with dot -Tsvg (graphviz). The targets of calls through a table that is neither imported nor \
+              exported, and that no instruction writes, are the functions of its element segments, whatever the \
+              host may store in it. With the option function, calls by the chosen functions only. While the \
+              program runs, calls by the host may be missing.",
     options: &[],
     example: "calls{rows=50} app.wasm",
     start: |setup| Ok(Box::new(Calls::of(setup)?)),
