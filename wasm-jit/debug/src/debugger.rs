@@ -140,7 +140,6 @@ impl Debugger {
             code.global_of_name(plain).is_some() || is_static()
         };
         let is_of_frame = expression.is_of_frame(is_global);
-        let number = self.shared.state().number();
         let shared = self.shared.clone();
         let watched = expression.clone();
         // Existing frames get code with probes when their callee returns.
@@ -156,6 +155,8 @@ impl Debugger {
                 }
                 false => None,
             };
+            // Only now: an expression without a value uses up no number.
+            let number = shared.state().number();
             let watch = Watch::new(number, watched, frame);
             watch.begin(&mut scope);
             Ok(watch)
@@ -169,10 +170,11 @@ impl Debugger {
                 {
                     return Err(Error::Outside { address, size });
                 }
-                Watch::new(number, expression.clone(), None)
+                Watch::new(self.shared.state().number(), expression.clone(), None)
             }
             Err(error) => return Err(error),
         };
+        let number = watch.number;
         let state = &mut *self.shared.state();
         self.shared.see_all(state)?;
         let breakpoint = Breakpoint {

@@ -42,6 +42,7 @@ use super::code_in_use;
 use super::routines::raise_by_signal;
 use crate::code::CodeImage;
 use crate::code::probed::Transfer;
+use crate::code::probed::counting::counters_of;
 use crate::code::registry::image_at;
 use crate::vmctx::{FUNC_REF_SIZE, INTERRUPT_CHECK, TrapCode, VmContext, VmMemory};
 
@@ -141,7 +142,7 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         && !was_sent(info_ref)
         // SAFETY: the thread has just executed the instruction.
         && unsafe { trap_code(pc) }.is_none()
-        && let Some(Transfer { address, ends_accessor }) = image.transfer(pc)
+        && let Some(Transfer { address, ends_accessor, with_counters }) = image.transfer(pc)
     {
         if ends_accessor {
             // SAFETY: in a function, `r14` is a context, whose store the thread runs, and `rbp` is
@@ -152,6 +153,12 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
             }
         }
         registers[libc::REG_RIP as usize] = address as i64;
+        if with_counters {
+            // SAFETY: in a loop, `r14` is the context of its instance, which has counters since
+            // there is a version that counts.
+            let counters = unsafe { counters_of(context_in(registers)) };
+            registers[libc::REG_R11 as usize] = counters.expose_provenance() as i64;
+        }
         return;
     }
     if let Some(image) = image {

@@ -3,7 +3,10 @@
 
 use std::collections::HashMap;
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
+    Register, UsedRegister,
+};
 use wasm_jit::{Engine, Module};
 use wasm_jit_codegen::{
     Chunk, CompiledFunction, Compiler, Counting, ENTRY_LENGTH, FrameMap, Instrumentation, LocalPlace,
@@ -24,6 +27,8 @@ struct Seen {
     sites: Vec<(Position, Option<FrameMap>)>,
     transfers: Vec<u32>,
     runs: Vec<Run>,
+    /// Transfer points at which `r11` has the address of the counters.
+    with_counters: Vec<u32>,
     /// Where jump tables and constants begin.
     data: Option<u32>,
 }
@@ -53,6 +58,11 @@ impl Observer for Seen {
 
     fn run(&mut self, run: Run) {
         self.runs.push(run);
+    }
+
+    fn counters_at(&mut self, transfer: u32) {
+        assert!(self.transfers.contains(&transfer));
+        self.with_counters.push(transfer);
     }
 }
 
@@ -153,10 +163,11 @@ fn loops(body: &FunctionBody<'_>) -> Vec<u32> {
 }
 
 /// Compares the versions of each function of a module; how many sites there were, and for sites of
-/// originals, what [`check_originals`] gives.
-fn compare(module: &Module, bytes: &[u8]) -> (usize, [usize; 2]) {
+/// originals, what [`check_originals`] gives, and for versions that count and have no sites, what
+/// [`check_counters_address`] does.
+fn compare(module: &Module, bytes: &[u8]) -> (usize, [usize; 2], [usize; 2]) {
     let info = declarations(bytes);
-    let (mut count, mut conditional) = (0, [0; 2]);
+    let (mut count, mut conditional, mut increments) = (0, [0; 2], [0; 2]);
     for function in module.functions().filter(|function| function.body().is_some()) {
         let range = function.body().unwrap().range();
         let reader = wasmparser::BinaryReader::new(&bytes[range.clone()], range.start as u64);
@@ -218,7 +229,11 @@ fn compare(module: &Module, bytes: &[u8]) -> (usize, [usize; 2]) {
             };
             assert_eq!(places(&counting), places(&version));
             check_runs(&counting, entry);
+            check_counters_address(&counting);
         }
+        let counting = Version::counting(&info, function.index(), &body, &Sites::None);
+        let found = check_counters_address(&counting);
+        increments = [0, 1].map(|at| increments[at] + found[at]);
         check_loops(&info, function.index(), &body, &loops);
         check_plain(&info, function.index(), &body, &plain);
         let version = Version::of(&info, function.index(), &body, &Sites::Branches);
@@ -228,7 +243,7 @@ fn compare(module: &Module, bytes: &[u8]) -> (usize, [usize; 2]) {
         let found = check_originals(&version, &body);
         conditional = [0, 1].map(|at| conditional[at] + found[at]);
     }
-    (count, conditional)
+    (count, conditional, increments)
 }
 
 /// Sites of control instructions in an original: NOPs, which several may share, and jumps. How many
@@ -337,6 +352,89 @@ fn check_runs(version: &Version, entry: u32) {
     }
 }
 
+/// Wherever a run is counted, `r11` has the address of the counters, on each way through the code.
+/// Returns the number of additions, and of those that the address is not loaded for.
+fn check_counters_address(version: &Version) -> [usize; 2] {
+    let function = &version.chunk.functions[0];
+    let end = version.seen.data.unwrap_or(function.end);
+    let code = &version.chunk.code[function.entry as usize..end as usize];
+    let mut decoder = Decoder::with_ip(64, code, function.entry.into(), DecoderOptions::NONE);
+    let mut all: Vec<Instruction> = Vec::new();
+    while decoder.can_decode() {
+        let instruction = decoder.decode();
+        all.push(instruction);
+        if instruction.mnemonic() == Mnemonic::Ud2 {
+            let next = decoder.position() + 1;
+            decoder.set_position(next).unwrap();
+            decoder.set_ip(u64::from(function.entry) + next as u64);
+        }
+    }
+    let index: HashMap<u64, usize> = all.iter().enumerate().map(|(at, of)| (of.ip(), at)).collect();
+    let is_load = |of: &Instruction| {
+        (of.mnemonic(), of.op0_register()) == (Mnemonic::Mov, Register::R11)
+            && (of.op1_kind(), of.memory_base()) == (OpKind::Memory, Register::R14)
+            && of.memory_displacement64() as i64 == -8
+    };
+    let mut factory = InstructionInfoFactory::new();
+    let mut changes = |of: &Instruction| {
+        let writes = |used: &UsedRegister| {
+            let is_read = matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::None);
+            used.register().full_register() == Register::R11 && !is_read
+        };
+        let at_site = version.seen.sites.iter().any(|(site, _)| u64::from(site.code) == of.ip());
+        let calls = matches!(of.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
+        calls || at_site || factory.info(of).used_registers().iter().any(writes)
+    };
+    // Whether the register has the address before an instruction; unknown where nothing leads.
+    let mut known: Vec<Option<bool>> = vec![None; all.len()];
+    let mut open: Vec<(usize, bool)> = vec![(0, false)];
+    let handlers = function.try_regions.iter().flat_map(|region| region.catches.iter());
+    let others = version.seen.transfers.iter().filter(|at| !version.seen.with_counters.contains(at));
+    let starts = handlers.map(|catch| catch.handler).chain(others.copied());
+    open.extend(starts.filter_map(|at| Some((*index.get(&at.into())?, false))));
+    // Where jump tables lead, with as many entries as the index is compared with.
+    for (at, of) in all.iter().enumerate() {
+        if of.mnemonic() == Mnemonic::Lea && of.is_ip_rel_memory_operand() {
+            let compared = all[..at].iter().rev().find(|of| of.mnemonic() == Mnemonic::Cmp).unwrap();
+            let table = of.ip_rel_memory_address();
+            let entries = version.chunk.code[table as usize..].chunks_exact(4);
+            let distances = entries.map(|entry| i32::from_le_bytes(entry.try_into().unwrap()));
+            let targets = distances.map(|distance| table.wrapping_add_signed(distance.into()));
+            open.extend(targets.take(compared.immediate(1) as usize).map(|to| (index[&to], false)));
+        }
+    }
+    while let Some((at, has)) = open.pop() {
+        let joined = has && known[at] != Some(false);
+        if known[at] == Some(joined) {
+            continue;
+        }
+        known[at] = Some(joined);
+        let of = &all[at];
+        let after = is_load(of) || joined && !changes(of);
+        let flow = of.flow_control();
+        if matches!(flow, FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch) {
+            // Tail calls are not linked yet.
+            open.extend(index.get(&of.near_branch_target()).map(|to| (*to, after)));
+        }
+        let calls = matches!(flow, FlowControl::Call | FlowControl::IndirectCall);
+        let goes_on = calls || matches!(flow, FlowControl::Next | FlowControl::ConditionalBranch);
+        if goes_on && at + 1 < all.len() {
+            open.push((at + 1, after));
+        }
+    }
+    let (mut additions, mut bare) = (0, 0);
+    for (at, of) in all.iter().enumerate() {
+        let adds = of.mnemonic() == Mnemonic::Add && of.op0_kind() == OpKind::Memory;
+        if adds && of.memory_base() == Register::R11 && of.memory_index() == Register::None {
+            additions += 1;
+            bare += usize::from(!is_load(&all[at - 1]));
+            // Behind a condition that never holds is code that nothing leads to.
+            assert_ne!(known[at], Some(false), "at {:#x}", of.ip());
+        }
+    }
+    [additions, bare]
+}
+
 /// Whoever branches to a loop comes to its site.
 fn check_loops(info: &ModuleInfo, index: u32, body: &FunctionBody<'_>, loops: &[u32]) {
     let sites = Sites::At { positions: loops.into(), settled: Box::default() };
@@ -370,12 +468,13 @@ fn check_loops(info: &ModuleInfo, index: u32, body: &FunctionBody<'_>, loops: &[
 #[test]
 fn sites_change_no_frame() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let (mut sites, mut fused, mut jumps) = (0, 0, 0);
+    let (mut sites, mut fused, mut jumps, mut increments) = (0, 0, 0, [0; 2]);
     let mut compare = |bytes: &[u8]| {
         let found = compare(&Module::from_binary(&Engine::default(), bytes).unwrap(), bytes);
         sites += found.0;
         fused += found.1[0];
         jumps += found.1[1];
+        increments = [0, 1].map(|at| increments[at] + found.2[at]);
     };
     for file in std::fs::read_dir(folder).unwrap() {
         let path = file.unwrap().path();
@@ -389,6 +488,8 @@ fn sites_change_no_frame() {
         compare(&wat::parse_str(hints::with_hints(&text, seed)).unwrap());
     }
     assert!(sites > 10_000, "{sites} sites");
+    let [additions, bare] = increments;
+    assert!(5 * bare > additions, "{bare} of {additions} increments do not load the address");
     // In front of the others, values are stored or loaded, or the instruction could not be longer.
     assert!(jumps > 300 && 10 * fused > 9 * jumps, "{fused} of {jumps} jumps follow their comparison");
 }

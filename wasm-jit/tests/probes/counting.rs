@@ -307,6 +307,71 @@ fn frames_come_back_to_the_start_of_a_run() {
     }
 }
 
+/// Frames come into a version that counts, and leave it, in the middle of a loop that keeps the
+/// address of its counters in a register.
+#[test]
+fn frames_that_arrive_in_a_loop_count_its_iterations() {
+    let text = r#"(module (memory (export "memory") 1 1 shared)
+        (func (export "run") (result i64) (local i64)
+            (i32.store (i32.const 0) (i32.const 1))
+            (loop
+                (local.set 0 (i64.add (local.get 0) (i64.const 1)))
+                (if (i64.eqz (i64.and (local.get 0) (i64.const 1)))
+                    (then (i64.store (i32.const 16) (local.get 0))))
+                (br_if 0 (i32.eqz (i32.load (i32.const 8)))))
+            (local.get 0)))"#;
+    let mut config = Config::new();
+    let engine = Engine::new(config.counter_stubs(0)).unwrap();
+    let module = Module::new(&engine, text).unwrap();
+    let body = module.function(0).unwrap().body().unwrap();
+    let places = body.instructions().map(|at| (0, Some(at.offset() as u32)));
+    let spec = |place: Counted| ProbeSpec { location: location(&module, place), kind: Kind::Count };
+    let specs: Vec<ProbeSpec> = places.map(spec).collect();
+    let probes: Vec<Probe> = module.probes(&specs).into_iter().map(|made| made.unwrap()).collect();
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let memory = instance.get_shared_memory(&mut store, "memory").unwrap();
+    let run = instance.get_typed_func::<(), i64>(&mut store, "run").unwrap();
+    let in_loop = probes.iter().max_by_key(|probe| probe.spec().location).unwrap();
+    let br_if = |counts: &[u64]| counts[counts.len() - 4];
+    let (sum, most) = std::thread::scope(|scope| {
+        let running = scope.spawn(|| run.call(&mut store, ()).unwrap());
+        let mut started = [0];
+        while started == [0] {
+            memory.read(0, &mut started).unwrap();
+        }
+        for round in 1..20 {
+            probes.iter().for_each(|probe| probe.activate().unwrap());
+            while br_if(&probes.iter().map(Probe::count).collect::<Vec<_>>()) < 1000 * round {
+                std::thread::yield_now();
+            }
+            probes.iter().for_each(|probe| assert!(probe.deactivate().is_ok()));
+        }
+        memory.write(8, &[1]).unwrap();
+        let iterations = running.join().unwrap() as u64;
+        (probes.iter().map(Probe::count).sum::<u64>(), iterations)
+    });
+    assert!(in_loop.count() <= most && sum > 19_000);
+    // In one piece, the counts are exact.
+    let before: Vec<u64> = probes.iter().map(Probe::count).collect();
+    memory.write(0, &[0]).unwrap();
+    memory.write(8, &[0]).unwrap();
+    probes.iter().for_each(|probe| probe.activate().unwrap());
+    let iterations = std::thread::scope(|scope| {
+        let running = scope.spawn(|| run.call(&mut store, ()).unwrap());
+        let count = || br_if(&probes.iter().map(Probe::count).collect::<Vec<_>>()) - br_if(&before);
+        while count() < 100_000 {
+            std::thread::yield_now();
+        }
+        memory.write(8, &[1]).unwrap();
+        running.join().unwrap() as u64
+    });
+    let counts: Vec<u64> = probes.iter().zip(&before).map(|(probe, before)| probe.count() - before).collect();
+    assert_eq!((counts[0], br_if(&counts)), (1, iterations), "{counts:?}");
+    let (stored, all) = (iterations / 2, iterations);
+    assert!(counts.iter().all(|count| [1, stored, all].contains(count)), "{counts:?}");
+}
+
 /// How many bits a target has in the global that counts the targets of a `br_table`.
 const BITS: u32 = 16;
 

@@ -168,10 +168,21 @@ impl Assembler<'_> {
         }
     }
 
+    /// Takes note of the operands in ModRM. In a vector instruction, `reg` may be `xmm11`, which
+    /// counts as `r11`.
+    #[inline]
+    fn use_operands(&mut self, reg: u8, rm: Rm) {
+        self.use_register(Reg(reg));
+        if let Rm::Reg(reg) = rm {
+            self.use_register(reg);
+        }
+    }
+
     /// An instruction in the legacy encoding, without its immediate.
     #[inline]
-    pub(super) fn legacy(&self, opcode: Opcode, width: Width, reg: u8, rm: Rm, extra: Extra) -> Bytes {
+    pub(super) fn legacy(&mut self, opcode: Opcode, width: Width, reg: u8, rm: Rm, extra: Extra) -> Bytes {
         let rm = self.redirected(rm);
+        self.use_operands(reg, rm);
         let mut bytes = Bytes::new();
         if extra.lock {
             bytes.push(0xf0);
@@ -240,6 +251,7 @@ impl Assembler<'_> {
     #[inline]
     pub(super) fn vex(&mut self, opcode: Opcode, width: Width, reg: u8, second: u8, rm: Rm, imm: Option<u8>) {
         let rm = self.redirected(rm);
+        self.use_operands(reg, rm);
         let mut bytes = Bytes::new();
         let (x, b) = extensions(rm);
         let r = reg >> 3 & 1;
@@ -269,6 +281,7 @@ impl Assembler<'_> {
         imm: Option<u8>,
     ) {
         let rm = self.redirected(rm);
+        self.use_operands(reg, rm);
         let mut bytes = Bytes::new();
         let (x, b) = extensions(rm);
         let r = reg >> 3 & 1;

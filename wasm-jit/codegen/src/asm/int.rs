@@ -154,6 +154,11 @@ impl Assembler<'_> {
         }
     }
 
+    /// `add qword [dst], 1` with an immediate of 32 bits.
+    pub(super) fn add_one_long(&mut self, dst: Mem) {
+        self.instruction_imm32(op(0x81), Width::W64, Alu::Add as u8, dst.into(), 1);
+    }
+
     /// `lock xadd [dst], src`: `src` becomes the old value.
     pub(crate) fn lock_xadd(&mut self, size: Size, dst: Mem, src: Reg) {
         self.with_lock(sized(size, Map::X0F, 0xc0), size, src, dst);
@@ -201,6 +206,7 @@ impl Assembler<'_> {
 
     /// `mov dst, fs:[offset]`
     pub(crate) fn mov_of_thread(&mut self, dst: Reg, offset: i32) {
+        self.use_register(dst);
         // FS, REX.W and R, the opcode, and mod 00 with a SIB byte of neither base nor index.
         self.bytes(&[0x64, 0x48 | dst.number() >> 3 << 2, 0x8b, (dst.number() & 7) << 3 | 4, 0x25]);
         self.bytes(&offset.to_le_bytes());
@@ -229,6 +235,7 @@ impl Assembler<'_> {
 
     /// Loads a constant in the shortest form that preserves the flags.
     pub(crate) fn mov_imm(&mut self, dst: Reg, imm: u64) {
+        self.use_register(dst);
         let mut bytes = Bytes::new();
         let low = 0xb8 | dst.number() & 7;
         let high = dst.number() >> 3;

@@ -105,6 +105,7 @@ impl Assembler<'_> {
 
     /// LEA of a label's address.
     pub(crate) fn lea_label(&mut self, dst: Reg, label: Label) {
+        self.use_register(dst);
         // RIP-relative: mod 00, r/m 101.
         let rex = 0x48 | (dst.number() >> 3) << 2;
         self.bytes(&[rex, 0x8d, (dst.number() & 7) << 3 | 5]);
@@ -132,6 +133,7 @@ impl Assembler<'_> {
 
     /// CALL with a displacement to be linked; returns its offset.
     pub(crate) fn call_to_link(&mut self) -> u32 {
+        self.r11_changes += 1;
         self.bytes(&[0xe8, 0, 0, 0, 0]);
         self.offset() - 4
     }
@@ -155,10 +157,12 @@ impl Assembler<'_> {
     }
 
     pub(crate) fn call_mem(&mut self, target: Mem) {
+        self.r11_changes += 1;
         self.instruction(op(0xff), Width::W32, 2, target.into());
     }
 
     pub(crate) fn call_reg(&mut self, target: Reg) {
+        self.r11_changes += 1;
         self.instruction(op(0xff), Width::W32, 2, target.into());
     }
 
@@ -189,6 +193,7 @@ impl Assembler<'_> {
     }
 
     pub(crate) fn pop(&mut self, reg: Reg) {
+        self.use_register(reg);
         let mut bytes = Bytes::new();
         if reg.number() >= 8 {
             bytes.push(0x41);

@@ -42,16 +42,25 @@ pub(crate) struct Assembler<'c> {
     last: Option<u32>,
     /// Where the last label was bound.
     last_bound: u32,
+    /// The number of instructions that may have changed `r11`: every one that has it as an operand,
+    /// other than in an address, and every call.
+    pub(crate) r11_changes: u32,
 }
 
 impl<'c> Assembler<'c> {
     pub(crate) fn new(code: &'c mut Vec<u8>) -> Self {
-        Self { code, labels: Vec::new(), redirected: None, last: None, last_bound: u32::MAX }
+        Self { code, labels: Vec::new(), redirected: None, last: None, last_bound: u32::MAX, r11_changes: 0 }
     }
 
     /// The offset of the next instruction.
     pub(crate) fn offset(&self) -> u32 {
         self.code.len() as u32
+    }
+
+    /// Takes note of an instruction with this register as an operand.
+    #[inline]
+    fn use_register(&mut self, reg: Reg) {
+        self.r11_changes += u32::from(reg == Reg::R11);
     }
 
     /// From now on, instructions with the first memory operand are encoded with the second one.

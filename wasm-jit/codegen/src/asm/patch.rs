@@ -1,6 +1,8 @@
 //! The bytes that patches exchange in running code.
 
-use super::{Assembler, Reg};
+use std::ops::Range;
+
+use super::{Assembler, Mem, Reg};
 
 /// The prefix CS, which has no effect on PUSH, or on any other instruction except conditional
 /// jumps.
@@ -70,6 +72,16 @@ impl Assembler<'_> {
         let prefixes = [ENTRY_PREFIX; MAX_LENGTH as usize];
         self.code.splice(last as usize..last as usize, prefixes[..by as usize].iter().copied());
         true
+    }
+
+    /// Replaces code that was appended before, and is longer than this, by an addition of 1 to a
+    /// quadword.
+    pub(crate) fn overwrite_with_add_one(&mut self, range: Range<u32>, dst: Mem) {
+        let mut code = Vec::new();
+        Assembler::new(&mut code).add_one_long(dst);
+        let mut all = vec![ENTRY_PREFIX; range.len() - code.len()];
+        all.append(&mut code);
+        self.overwrite(range.start, &all);
     }
 
     /// Appends prefixes without effect on the JMP or CALL that follows, so that its four-byte

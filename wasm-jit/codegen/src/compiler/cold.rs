@@ -102,6 +102,16 @@ impl<'a> ColdCode<'a> {
         self.pieces.push(piece);
     }
 
+    /// The number of pieces so far.
+    pub(super) fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// The pieces after this many.
+    pub(super) fn since(&self, count: usize) -> impl Iterator<Item = &Cold<'a>> {
+        self.pieces[count..].iter()
+    }
+
     /// Adds these moves to the estimate of the size.
     pub(super) fn count_moves(&mut self, moves: &[Move]) {
         self.move_bytes = self.move_bytes.saturating_add(MOVE_BYTES * (1 + moves.len() as u32));

@@ -89,7 +89,9 @@ impl<'a> FunctionCompiler<'a> {
         let inner = self.regions.current_index();
         self.control.innermost_mut().region = inner;
         self.leave_transfer_point();
-        if self.scan.loops[facts].innermost && !self.region().calls {
+        let is_innermost = self.scan.loops[facts].innermost && !self.region().calls;
+        if is_innermost {
+            self.load_counters_before_loop();
             self.align_loop();
         }
         let label = self.control.innermost().label;
@@ -98,6 +100,7 @@ impl<'a> FunctionCompiler<'a> {
             true => self.show_transfer_at_site(),
             false => self.show_transfer(),
         }
+        self.open_loop(is_innermost);
         self.begin_run(self.instruction.position);
         self.lay_out_site(self.instruction.position, SiteKind::Control);
     }
@@ -231,6 +234,7 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     fn end_loop(&mut self, control: &Control<'a>) {
+        self.close_loop();
         self.control.pop();
         let outer = self.control.innermost().region;
         if self.control.reachable {

@@ -95,6 +95,7 @@ mod plain;
 mod references;
 mod register_file;
 mod registers;
+mod run_loops;
 mod runs;
 mod scan;
 mod settle;

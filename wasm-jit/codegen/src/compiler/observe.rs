@@ -59,6 +59,10 @@ pub trait Observer {
     /// or where a call returns. All versions have the same transfer points, in the same order.
     fn transfer(&mut self, _code: u32) {}
 
+    /// A frame that continues at this transfer point, the label of a loop, must have the address of
+    /// its instance's counters in `r11` (called at the loop's end).
+    fn counters_at(&mut self, _transfer: u32) {}
+
     /// A straight-line run begins: called in order, before its first instruction. A run at the
     /// entry, or at a loop, begins after the function's or the loop's own code.
     fn run(&mut self, _run: Run) {}

@@ -8,7 +8,7 @@
 //! subtracts: [`Observer::run`] reports the code position from which a run has been counted.
 //!
 //! ```text
-//! mov r11, [r14 + COUNTERS]
+//! mov r11, [r14 + COUNTERS]       unless `r11` has this value already (`run_loops.rs`)
 //! add qword [r11 + cell], 1       or as in a stub, where flags are needed (`stub.rs`)
 //! ```
 //!
@@ -27,7 +27,7 @@ use wasmparser::Operator;
 
 use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH};
 use super::function::FunctionCompiler;
-use super::observe::State;
+use super::run_loops::OpenLoop;
 use super::sites::is_control;
 use super::state::Flag;
 use super::stub::increment;
@@ -89,11 +89,16 @@ pub(super) struct RunState<'a> {
     is_over: bool,
     /// Whether the last run was ended by an instruction after which control may continue.
     after_condition: bool,
+    /// What the assembler counted as changes of `r11` when the code loaded the address of the
+    /// counters into it, if control has come straight from there.
+    pub(super) loaded: Option<u32>,
+    /// The innermost loop, if it has no other loop in it.
+    pub(super) open_loop: Option<OpenLoop>,
 }
 
 impl<'a> RunState<'a> {
     pub(super) fn new(counting: &'a Counting) -> Self {
-        Self { counting, next: 0, is_over: true, after_condition: false }
+        Self { counting, next: 0, is_over: true, after_condition: false, loaded: None, open_loop: None }
     }
 }
 
@@ -111,6 +116,7 @@ impl FunctionCompiler<'_> {
         self.settle_fuel();
         if let Some(runs) = &mut self.runs {
             runs.is_over = true;
+            runs.loaded = None;
             // A label may follow code after a condition that is never executed.
             runs.after_condition = false;
         }
@@ -151,10 +157,8 @@ impl FunctionCompiler<'_> {
         let (number, next) = runs.counting.number(runs.next, position);
         runs.next = next;
         let cell = 8 * (runs.counting.first_cell + number) as i32;
-        let state = State::of(self).at_site();
-        debug_assert!(state.pending.is_empty(), "no load is pending after a branch, a call or a label");
         let code = self.asm.offset();
-        let counted = increment(&mut self.asm, cell, state.needs_flags);
+        let counted = self.increment_run(cell);
         self.flags_hold_since(code);
         self.show_run(Run { wasm: position, code, counted });
     }

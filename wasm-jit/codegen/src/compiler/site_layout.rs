@@ -62,6 +62,8 @@ impl FunctionCompiler<'_> {
         self.align_site();
         let site = self.asm.offset();
         self.asm.nops(SITE_LENGTH);
+        // By its stub.
+        self.asm.r11_changes += 1;
         self.flags_hold_since(site);
         self.sites.shared = (self.sites.wanted.use_code() && kind.is_control())
             .then_some(SharedSite { code: site, instructions: 1 });

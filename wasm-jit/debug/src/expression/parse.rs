@@ -222,10 +222,10 @@ impl Parser<'_> {
     }
 
     fn nested(&mut self, read: impl FnOnce(&mut Self) -> Result<Node, Error>) -> Result<Node, Error> {
-        self.depth += 1;
-        if self.depth > MAX_DEPTH {
+        if self.depth == MAX_DEPTH {
             return Err(self.expected("less nesting"));
         }
+        self.depth += 1;
         let node = read(self);
         self.depth -= 1;
         node

@@ -105,11 +105,13 @@ fn a_local_of_a_caller_is_watched() {
 fn what_has_no_value_is_not_watched() {
     let (debugged, _) = Debugged::begin(STORES, "main", &[]);
     let parse = |text| Expression::parse(text).unwrap();
+    let first = watch(&debugged, "i32[4]", 0);
     assert!(debugged.debugger.add_watch(parse("$local7"), None, 0).is_err());
     assert!(debugged.debugger.add_watch(parse("nothing"), None, 0).is_err());
     assert!(debugged.debugger.add_watch(parse("i32[0]"), None, 5).is_err());
     let constant = debugged.debugger.add_watch(parse("1 + 2"), None, 0);
     assert!(matches!(constant, Err(Error::Constant { .. })), "{constant:?}");
+    assert_eq!(watch(&debugged, "i32[8]", 0), first + 1, "those that failed have no numbers");
     let other = Debugged::new(STORES);
     assert!(other.debugger.add_watch(parse("$y"), None, 0).is_err(), "there is no frame");
 }

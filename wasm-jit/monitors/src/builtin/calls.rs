@@ -1,8 +1,9 @@
 //! `calls`: which functions were called from where, and how often.
 //!
-//! A counter is at each direct call, a closure at each indirect call, and a counter at the entry of
-//! each function that may be called in any other way: by the host, or by another instance. The
-//! probes of a function are made when it is first called.
+//! A counter is at each direct call, and one at the entry of each function that may be called in
+//! any other way: by the host, or by another instance. At each indirect call is a closure or, where
+//! the table never changes, a record of the index ([`FixedTables`]). The probes of a function are
+//! made when it is first called.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,6 +16,7 @@ use wasm_jit::wasmparser::{ConstExpr, ElementItems, Operator, Parser, Payload};
 use wasm_jit::{FunctionInfo, Module, printable};
 use wasm_jit_hooks::CallForm;
 
+use super::fixed_tables::FixedTables;
 use super::graph::Graph;
 use crate::{Cell, Description, Error, LazyProbes, Monitor, Program, Report, Setup, Table};
 
@@ -24,11 +26,13 @@ pub(super) const DESCRIPTION: Description = Description {
     details: "A call counts when it is about to be made, also an indirect one that then traps because the table has \
               no function there, or one of another type. Calls by `host` are those that are not from the module's \
               own instructions: by the host, or by other instances. The file callgraph.dot has the call graph: draw \
-              it with dot -Tsvg (graphviz). With the option function, calls by the chosen functions only. While \
-              the program runs, calls by the host may be missing.",
+              it with dot -Tsvg (graphviz). The targets of calls through a table that is neither imported nor \
+              exported, and that no instruction writes, are the functions of its element segments, whatever the \
+              host may store in it. With the option function, calls by the chosen functions only. While the \
+              program runs, calls by the host may be missing.",
     options: &[],
     example: "calls{rows=50} app.wasm",
-    start: |setup| Ok(Box::new(Calls::of(setup))),
+    start: |setup| Ok(Box::new(Calls::of(setup)?)),
 };
 
 /// The location of a call.
@@ -44,6 +48,8 @@ struct Site {
 enum Callee {
     Direct(u32),
     Indirect(Arc<Targets>),
+    /// Through a table that never changes: the number of the call.
+    Fixed(usize),
 }
 
 /// The functions that an indirect call has called, and the number of calls to each.
@@ -106,6 +112,7 @@ struct Calls {
     probes: LazyProbes,
     /// Call sites of the functions in which probes were made.
     sites: Arc<Sites>,
+    tables: FixedTables,
     /// Whether all functions are observed, so that the calls from the host are known.
     is_complete: bool,
 }
@@ -113,22 +120,16 @@ struct Calls {
 type Sites = Mutex<BTreeMap<Location, Site>>;
 
 impl Calls {
-    fn of(setup: &Setup<'_>) -> Self {
+    fn of(setup: &Setup<'_>) -> Result<Self, Error> {
         let is_complete = setup.options.all("function").next().is_none();
         let entered = if is_complete { referenced(setup.module) } else { BTreeSet::new() };
         let sites: Arc<Sites> = Arc::default();
         let found = sites.clone();
+        let tables = FixedTables::of(setup.module)?;
+        let of_probes = tables.clone();
         let probes = LazyProbes::new(setup, move |function| {
             let mut specs = Vec::new();
-            for (location, site) in sites_of(function) {
-                let kind = match &site.callee {
-                    Callee::Direct(_) => Kind::Count,
-                    Callee::Indirect(targets) => {
-                        let targets = targets.clone();
-                        let function = Callback::new(move |values| targets.add(values[0]));
-                        Kind::Callback { function, values: [Bound::Callee].into() }
-                    }
-                };
+            for (location, site, kind) in sites_of(function, &of_probes) {
                 specs.push(ProbeSpec { location, kind });
                 lock(&found).insert(location, site);
             }
@@ -138,11 +139,12 @@ impl Calls {
             }
             specs
         });
-        Self { probes, sites, is_complete }
+        Ok(Self { probes, sites, tables, is_complete })
     }
 
     /// The calls that were made: the call site, the callee, and the number of calls.
     fn calls(&self) -> Vec<(Site, u64, u64)> {
+        self.tables.flush();
         let sites = lock(&self.sites);
         let mut calls = Vec::new();
         self.probes.for_each(|probe| {
@@ -150,6 +152,7 @@ impl Calls {
             let counts = match &site.callee {
                 Callee::Direct(callee) => vec![((*callee).into(), probe.count())],
                 Callee::Indirect(targets) => targets.counts(),
+                Callee::Fixed(number) => self.tables.counts(*number),
             };
             let made = counts.into_iter().filter(|(_, count)| *count > 0);
             calls.extend(made.map(|(callee, count)| (site.clone(), callee, count)));
@@ -162,18 +165,24 @@ fn lock(sites: &Sites) -> MutexGuard<'_, BTreeMap<Location, Site>> {
     sites.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The call sites in a function.
-fn sites_of(function: &FunctionInfo<'_>) -> Vec<(Location, Site)> {
+/// The call sites in a function, with the kinds of their probes.
+fn sites_of(function: &FunctionInfo<'_>, tables: &FixedTables) -> Vec<(Location, Site, Kind)> {
     let Some(graph) = Graph::of(function) else { return Vec::new() };
     let site = |index: usize| {
         let (offset, operator) = &graph.flow.instructions[index];
         let CallForm { callee, is_tail } = CallForm::of(operator)?;
-        let callee = match callee {
-            Some(function) => Callee::Direct(function),
-            None => Callee::Indirect(Arc::new(Targets::new())),
+        let (callee, kind) = match (callee, tables.call(operator)) {
+            (Some(function), _) => (Callee::Direct(function), Kind::Count),
+            (None, Some((number, kind))) => (Callee::Fixed(number), kind),
+            (None, None) => {
+                let targets = Arc::new(Targets::new());
+                let of_probe = targets.clone();
+                let function = Callback::new(move |values| of_probe.add(values[0]));
+                (Callee::Indirect(targets), Kind::Callback { function, values: [Bound::Callee].into() })
+            }
         };
         let site = Site { function: graph.function, offset: *offset, is_tail, callee };
-        Some((graph.location(index), site))
+        Some((graph.location(index), site, kind))
     };
     (0..graph.len()).filter_map(site).collect()
 }
@@ -253,7 +262,7 @@ impl Monitor for Calls {
         };
         report.value("calls", sum(&|_| true));
         report.value("direct", sum(&|site| matches!(site.callee, Callee::Direct(_))));
-        report.value("indirect", sum(&|site| matches!(site.callee, Callee::Indirect(_))));
+        report.value("indirect", sum(&|site| !matches!(site.callee, Callee::Direct(_))));
         report.value("tail_calls", sum(&|site| site.is_tail));
         if self.is_complete {
             let mut by_host = 0;
@@ -297,8 +306,8 @@ impl Monitor for Calls {
             let kind = match (&site.callee, site.is_tail) {
                 (Callee::Direct(_), false) => "direct",
                 (Callee::Direct(_), true) => "direct, tail",
-                (Callee::Indirect(_), false) => "indirect",
-                (Callee::Indirect(_), true) => "indirect, tail",
+                (Callee::Indirect(_) | Callee::Fixed(_), false) => "indirect",
+                (Callee::Indirect(_) | Callee::Fixed(_), true) => "indirect, tail",
             };
             table.row([
                 count.into(),

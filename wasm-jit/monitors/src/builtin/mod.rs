@@ -12,6 +12,7 @@ mod contexts;
 mod counts;
 mod coverage;
 mod excerpt;
+mod fixed_tables;
 mod globals;
 mod graph;
 mod hostcalls;

@@ -43,34 +43,93 @@ const CALLS: &str = "(module
             (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))
         (if (local.get 1) (then (call $run (i32.const 0))))))";
 
+/// The same program with a table that the host may change, so that its functions are found at each
+/// call.
+fn with_exported_table(text: &str) -> String {
+    text.replacen("(table ", "(table (export \"table\") ", 1)
+}
+
 #[test]
 fn calls_have_targets_and_callers() {
-    let observed = Observed::by(CALLS, "calls");
-    // It calls elements 2 and 1, then itself, which calls element 0, and then traps at element 3.
-    observed.call("run", 2).unwrap_err();
-    let report = observed.report("calls");
-    assert_eq!(
-        rows(&report, "arcs", 4),
-        [
-            "1 12% host run",
-            "1 12% even odd",
-            "1 12% odd even",
-            "1 12% run even",
-            "1 12% run odd",
-            "1 12% run other",
-            "1 12% run run",
-            "1 12% run none (trap)"
-        ]
-    );
-    let figures = ["calls", "direct", "indirect", "tail_calls"].map(|name| report.get(name).unwrap());
-    assert_eq!(figures, [7, 2, 5, 2]);
-    assert_eq!(rows(&report, "functions", 1), ["2", "2", "2", "1", "1"]);
-    assert_eq!(report.get("by_host"), Some(1));
+    for text in [CALLS.to_owned(), with_exported_table(CALLS)] {
+        let observed = Observed::by(&text, "calls");
+        // It calls elements 2 and 1, then itself, which calls element 0, and then traps at element
+        // 3.
+        observed.call("run", 2).unwrap_err();
+        let report = observed.report("calls");
+        assert_eq!(
+            rows(&report, "arcs", 4),
+            [
+                "1 12% host run",
+                "1 12% even odd",
+                "1 12% odd even",
+                "1 12% run even",
+                "1 12% run odd",
+                "1 12% run other",
+                "1 12% run run",
+                "1 12% run none (trap)"
+            ]
+        );
+        let figures = ["calls", "direct", "indirect", "tail_calls"].map(|name| report.get(name).unwrap());
+        assert_eq!(figures, [7, 2, 5, 2]);
+        assert_eq!(rows(&report, "functions", 1), ["2", "2", "2", "1", "1"]);
+        assert_eq!(report.get("by_host"), Some(1));
+    }
+}
+
+/// An element that is written has the function that it had at the time of each call.
+#[test]
+fn indirect_calls_through_tables_that_change_have_their_targets() {
+    for write in [
+        "(table.set (i32.const 0) (ref.func $b))",
+        "(table.fill (i32.const 0) (ref.func $b) (i32.const 1))",
+        "(table.init $segment (i32.const 0) (i32.const 0) (i32.const 1))",
+        "(table.copy (i32.const 0) (i32.const 1) (i32.const 1))",
+        // The index of a new element.
+        "(local.set 0 (table.grow (ref.func $b) (i32.const 1)))",
+    ] {
+        let text = format!(
+            "(module (type $t (func)) (table 2 funcref) (elem (i32.const 0) func $a $b)
+            (elem $segment func $b) (func $a) (func $b)
+            (func $run (export \"run\") (param i32)
+                (call_indirect (type $t) (local.get 0)) {write} (call_indirect (type $t) (local.get 0))))"
+        );
+        let observed = Observed::by(&text, "calls");
+        observed.call("run", 0).unwrap();
+        assert_eq!(
+            rows(&observed.report("calls"), "arcs", 4)[1..],
+            ["1 33% run a", "1 33% run b"],
+            "{write}"
+        );
+    }
+}
+
+/// Elements beyond the end, without a function, and of segments that overlap.
+#[test]
+fn elements_of_a_fixed_table_are_those_of_its_segments() {
+    let text = "(module (type $t (func)) (table 5 funcref) (func $a) (func $b) (func $c)
+        (elem (i32.const 1) func $a $a $a) (elem (i32.const 2) funcref (ref.func $b) (ref.null func))
+        (elem (offset (i32.const 4)) func $c)
+        (func $run (export \"run\") (param i32) (call_indirect (type $t) (local.get 0))))";
+    for text in [text.to_owned(), with_exported_table(text)] {
+        let observed = Observed::by(&text, "calls");
+        for (index, is_function) in
+            [(0, false), (1, true), (2, true), (3, false), (4, true), (5, false), (-1, false)]
+        {
+            assert_eq!(observed.call("run", index).is_ok(), is_function);
+        }
+        let report = observed.report("calls");
+        assert_eq!(
+            rows(&report, "sites", 4).iter().map(|row| row.split_once(' ').unwrap().0).collect::<Vec<_>>(),
+            ["4", "1", "1", "1"]
+        );
+        assert_eq!(texts(&report, "sites", "callee"), ["none (trap)", "a", "b", "c"]);
+    }
 }
 
 #[test]
 fn an_indirect_call_may_have_many_targets() {
-    // More entries than a table has.
+    // More entries than the table of a call has.
     const TARGETS: usize = 200;
     let functions = "(func (type $t))".repeat(TARGETS);
     let indices: Vec<String> = (0..TARGETS).map(|index| index.to_string()).collect();
@@ -83,14 +142,16 @@ fn an_indirect_call_may_have_many_targets() {
                 (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))))",
         indices.join(" "),
     );
-    let observed = Observed::by(&text, "calls");
-    observed.call("run", 3 * TARGETS as i32).unwrap();
-    let report = observed.report("calls");
-    assert_eq!(integers(&report, "sites", "calls"), [3; TARGETS]);
-    let mut callees = texts(&report, "sites", "callee");
-    callees.sort_unstable();
-    callees.dedup();
-    assert_eq!(callees.len(), TARGETS);
+    for text in [with_exported_table(&text), text] {
+        let observed = Observed::by(&text, "calls");
+        observed.call("run", 3 * TARGETS as i32).unwrap();
+        let report = observed.report("calls");
+        assert_eq!(integers(&report, "sites", "calls"), [3; TARGETS]);
+        let mut callees = texts(&report, "sites", "callee");
+        callees.sort_unstable();
+        callees.dedup();
+        assert_eq!(callees.len(), TARGETS);
+    }
 }
 
 #[test]

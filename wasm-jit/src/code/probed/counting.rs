@@ -291,6 +291,15 @@ pub(crate) fn context_slot(fp: usize) -> *mut *const VmContext {
     std::ptr::with_exposed_provenance_mut(fp - 8)
 }
 
+/// The counters of an instance.
+///
+/// # Safety
+/// `context` must be that of an instance that is alive.
+pub(crate) unsafe fn counters_of(context: *const VmContext) -> *const AtomicU64 {
+    // SAFETY: the caller's obligation.
+    unsafe { context.byte_offset(COUNTERS as isize).cast::<*const AtomicU64>().read() }
+}
+
 /// The context that a function's frame has.
 ///
 /// # Safety
@@ -312,10 +321,7 @@ impl Version {
         for cell in runs.rest(pc.wrapping_sub(self.base) as u32, stub) {
             // SAFETY: the instance has counters since there is a version. No other thread writes
             // them.
-            let cell = unsafe {
-                let counters = context.byte_offset(COUNTERS as isize).cast::<*const AtomicU64>().read();
-                &*counters.add(cell as usize)
-            };
+            let cell = unsafe { &*counters_of(context).add(cell as usize) };
             cell.store(cell.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
         }
     }

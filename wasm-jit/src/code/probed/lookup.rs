@@ -17,6 +17,8 @@ pub(crate) struct Transfer {
     pub address: usize,
     /// Whether the frame's accessor ends: in this version, it would not end when the frame does.
     pub ends_accessor: bool,
+    /// Whether `r11` must be the address of the instance's counters.
+    pub with_counters: bool,
 }
 
 impl CodeImage {
@@ -54,11 +56,12 @@ impl CodeImage {
         if current == number {
             // The trap has been removed since; or a parent has changed the pages of a child.
             let is_ours = !wordpatch::text::is_shared_with_parent();
-            return is_ours.then_some(Transfer { address: pc, ends_accessor: false });
+            return is_ours.then_some(Transfer { address: pc, ends_accessor: false, with_counters: false });
         }
         let version = function.versions[current].get()?;
         let ends_accessor = !version.ends_accessors();
-        Some(Transfer { address: version.point(point), ends_accessor })
+        let with_counters = version.has_counters_at(point);
+        Some(Transfer { address: version.point(point), ends_accessor, with_counters })
     }
 
     /// Where a frame that waits for a call returns to if it must end its accessor: the same point

@@ -39,6 +39,9 @@ pub(super) struct Observations {
     pub sites: Vec<(Position, AtSite)>,
     /// Transfer points, in ascending order.
     pub(super) points: Vec<u32>,
+    /// The transfer points at which `r11` has the address of the counters, in ascending order:
+    /// each is the label of a loop without another one in it.
+    pub(super) with_counters: Vec<u32>,
     /// The values that are requested, by position.
     pub wanted: BTreeMap<u32, Vec<Wanted>>,
     /// The state at these positions, and where the values are, in the same order.
@@ -115,6 +118,10 @@ impl Observer for Observations {
 
     fn run(&mut self, run: Run) {
         self.runs.push(run);
+    }
+
+    fn counters_at(&mut self, transfer: u32) {
+        self.with_counters.push(transfer);
     }
 }
 
@@ -289,6 +296,8 @@ pub(crate) struct Version {
     pub(super) runs: Option<Box<Runs>>,
     /// Transfer points, in ascending order.
     pub(super) points: Box<[u32]>,
+    /// Those at which `r11` has the address of the counters.
+    with_counters: Box<[u32]>,
     /// The bytes at the transfer points while there is no trap.
     pub(super) first_bytes: Box<[u8]>,
     /// In ascending order of positions, of code and of stubs.
@@ -322,6 +331,7 @@ impl Version {
             frame_size: first.frame_size,
             sites: image.module.settings.sites.into(),
             runs: None,
+            with_counters: Box::default(),
             first_bytes: points.iter().map(byte).collect(),
             points,
             places: Box::default(),
@@ -379,6 +389,7 @@ impl Version {
             frame_size: compiled.frame_size,
             first_bytes: seen.points.iter().map(|point| code[*point as usize]).collect(),
             points: seen.points.into(),
+            with_counters: seen.with_counters.into(),
             sites,
             runs,
             places,
@@ -432,6 +443,12 @@ impl Version {
     /// The address of a transfer point.
     pub(super) fn point(&self, number: usize) -> usize {
         self.at(self.points[number])
+    }
+
+    /// Whether a frame that arrives at a transfer point needs the address of its instance's
+    /// counters in `r11`. Its context is in `r14` there.
+    pub(super) fn has_counters_at(&self, point: usize) -> bool {
+        self.with_counters.binary_search(&self.points[point]).is_ok()
     }
 
     /// The position of the instruction whose stub the address is in.
