@@ -140,8 +140,9 @@ fn generate(what: &Generate) -> Result<ExitCode, Failure> {
 
 /// Parses the command line, runs the subcommand and returns the exit code.
 fn main() -> ExitCode {
-    // A file that would exceed the limit of file sizes is refused, and does not kill the process.
-    // SAFETY: no handler is installed.
+    // Where a file may not become larger, the signal would end the process without a message;
+    // without it, writing fails.
+    // SAFETY: no code of this process runs when the signal is ignored.
     let ignored = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
     debug_assert!(ignored.is_ok());
     let done = match Cli::parse().verb {

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use wasm_jit::{Module, Store};
 use wasm_jit_replay::{CallRecorder, Calls, Error, Recorder};
 
@@ -230,11 +229,6 @@ fn record(module: &Module, trace: &Path) -> Result<Recorder, Failure> {
 /// Opens a trace for writing. Another recording to it would end this process by truncating the
 /// file.
 fn create(trace: &Path) -> Result<File, Failure> {
-    // Where a file may not become larger, the signal would end the process without a message;
-    // without it, writing fails.
-    let ignored = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-    // SAFETY: no code of this process runs when the signal is ignored.
-    unsafe { sigaction(Signal::SIGXFSZ, &ignored) }.map_err(|error| Failure::of_file(trace, error))?;
     let is_special = is_special(trace);
     let opened = match is_special {
         true => File::create(trace),
