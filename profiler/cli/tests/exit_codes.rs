@@ -32,8 +32,7 @@ fn mistakes_have_the_exit_codes_of_the_help() {
     let stacks = "calls.mm: the format `folded` shows maps with a stack in the key and integers as values";
     check("run -o c.folded calls.mm -- /bin/true", 2, stacks);
     check("attach 1 calls.mm --format folded", 2, stacks);
-    let by_stack =
-        "native:func:entry { report var n: map<(u32, stack), u64>; n[(fid, stack)]++; }\n";
+    let by_stack = "native:func:entry { report var n: map<(u32, stack), u64>; n[(fid, stack)]++; }\n";
     fs::write(place.path().join("stacks.mm"), by_stack).unwrap();
     check("run --library /nosuch -o c.folded stacks.mm -- /bin/true", 125, "/nosuch");
     check("run --library /nosuch calls.mm -- /bin/true", 125, "/nosuch");
