@@ -61,6 +61,8 @@ fi
 programs() {
     scripts/third-party.sh >/dev/null
     scripts/wasm-c-api.sh >/dev/null
+    # One test uses them, and says so if they are missing.
+    scripts/whamm-scripts.sh >/dev/null || echo "test.sh: there are no scripts of the crate whamm" >&2
     # One test uses it, and says so if it is missing.
     scripts/lldb.sh >/dev/null || echo "test.sh: there is no LLDB for WebAssembly" >&2
     scripts/wasm-programs.sh >/dev/null

@@ -1,5 +1,5 @@
 //! The cost of monitors, compared with the same analyses by rewriting the module, in the same
-//! engine.
+//! engine. With `--scripts`, scripts in place and by rewriting, in this engine and in wasmtime.
 //!
 //! The kernels of `kernels/`, in this process: each kernel is loaded once for each [`Variant`],
 //! and runs in all of them in turn, so that other work on the machine affects all equally. The
@@ -9,6 +9,7 @@ mod rewrite;
 
 use std::fs;
 use std::hint::black_box;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,13 +17,16 @@ use benches::distribution::geometric_mean;
 use benches::kernels::{self, Built, Kernel};
 use benches::options::Options;
 use benches::report::{Cell, Report, Table};
+use benches::wasm;
 use clap::Parser;
 use rewrite::Analysis;
+use tempfile::NamedTempFile;
 use wasm_jit::{Engine, Linker, Module, Store};
 use wasm_jit_monitors::{ALL, Output, Request, Session};
 use wasm_jit_wasi::{OutputPipe, WasiCtx, WasiCtxBuilder, add_to_linker};
 use wasm_jit_whamm::lang::Script;
 use wasm_jit_whamm::monitor_module::MonitorModule;
+use wasm_jit_whamm::rewrite::instrument;
 
 #[derive(Debug, Parser)]
 #[command(about = "Measures, and prints tables.")]
@@ -44,6 +48,11 @@ struct Arguments {
     /// Also measures monitor modules with functions that are always called
     #[arg(long)]
     called: bool,
+
+    /// Measures scripts in place, by rewriting, and by rewriting in wasmtime if it is installed,
+    /// which takes much longer than everything else
+    #[arg(long)]
+    scripts: bool,
 }
 
 /// How a kernel runs.
@@ -63,6 +72,29 @@ enum Variant {
     Checked(&'static str),
     /// By a module that does it itself.
     Rewritten(Analysis),
+    /// By a module that contains a script.
+    Instrumented(&'static str),
+    /// By another engine, which runs a module that contains a script, or is the original.
+    Elsewhere(wasm::Engine, Option<&'static str>),
+}
+
+impl Variant {
+    /// The script that the module of this variant contains.
+    fn contained(self) -> Option<&'static str> {
+        match self {
+            Self::Instrumented(text) => Some(text),
+            Self::Elsewhere(_, text) => text,
+            _ => None,
+        }
+    }
+
+    /// The variant to which this one is compared.
+    fn original(self) -> Self {
+        match self {
+            Self::Elsewhere(engine, _) => Self::Elsewhere(engine, None),
+            _ => Self::Original,
+        }
+    }
 }
 
 /// The analyses by rewriting, and the names of their columns.
@@ -85,6 +117,27 @@ const MODULES: [(&str, [&str; 2]); 3] = [
 const SCRIPTS: [(&str, [&str; 2]); 1] =
     [(include_str!("inside.mm"), ["accesses inside, switched", "accesses inside, checked"])];
 
+/// Scripts that also run by rewriting, with the names of their columns.
+const TARGETS: [(&str, [&str; 3]); 5] = [
+    (
+        include_str!("../../wasm-jit/whamm/scripts/hotness.mm"),
+        ["hotness, script", "hotness, instrumented", "hotness, wasmtime"],
+    ),
+    (
+        include_str!("../../wasm-jit/whamm/scripts/branches.mm"),
+        ["branches, script", "branches, instrumented", "branches, wasmtime"],
+    ),
+    (
+        include_str!("../../wasm-jit/whamm/scripts/imix.mm"),
+        ["imix, script", "imix, instrumented", "imix, wasmtime"],
+    ),
+    (
+        include_str!("../../wasm-jit/whamm/scripts/cache_sim.mm"),
+        ["cache, script", "cache, instrumented", "cache, wasmtime"],
+    ),
+    ("wasm:opcode:*:before { }", ["empty, script", "empty, instrumented", "empty, wasmtime"]),
+];
+
 /// Monitors that write while the program runs, or wait for a user.
 const STREAMS: [&str; 1] = ["trace"];
 
@@ -99,32 +152,56 @@ struct Loaded {
     session: Option<Session>,
     /// The least time of all turns, in nanoseconds.
     least: f64,
-    /// The time that starting the monitor took.
+    /// The time that starting the monitor took: for scripts, including their compilation; for
+    /// another process, from its beginning until the kernel measures itself.
     start: f64,
+    /// The module, for another process.
+    file: Option<NamedTempFile>,
 }
 
 impl Loaded {
     fn new(bytes: &[u8], variant: Variant) -> Self {
         let engine = Engine::default();
         let original = || Module::from_binary(&engine, bytes).expect("a valid module");
+        let begin = Instant::now();
+        let instrumented = variant.contained().map(|text| {
+            instrument("benchmark", text.as_bytes(), &original()).expect("the script fits the kernel")
+        });
+        let file = matches!(variant, Variant::Elsewhere(..)).then(|| {
+            let file = NamedTempFile::with_suffix(".wasm").expect("a temporary file");
+            fs::write(file.path(), instrumented.as_deref().unwrap_or(bytes)).expect("there is room");
+            file
+        });
         let module = match variant {
+            Variant::Instrumented(_) => {
+                Module::from_binary(&engine, instrumented.as_deref().expect("it was made"))
+                    .expect("still valid")
+            }
             Variant::Rewritten(analysis) => {
                 Module::from_binary(&engine, &rewrite::rewrite(&original(), analysis)).expect("still valid")
             }
             _ => original(),
         };
+        let made = begin.elapsed();
         let session = Session::new(&module, Output::none());
         let begin = Instant::now();
         if let Variant::Monitor(request) = variant {
             session.enable(request.parse().expect("a request")).expect("the monitor can start");
         }
-        let start = begin.elapsed().as_nanos() as f64;
+        let start = match variant {
+            Variant::Instrumented(_) => made.as_nanos() as f64,
+            Variant::Script(_) | Variant::Elsewhere(..) => f64::INFINITY,
+            _ => begin.elapsed().as_nanos() as f64,
+        };
         let session = Some(session);
-        Self { variant, module, session, least: f64::INFINITY, start }
+        Self { variant, module, session, least: f64::INFINITY, start, file }
     }
 
     /// Runs the kernel; returns its checksum.
     fn run(&mut self, n: u32) -> String {
+        if let Variant::Elsewhere(engine, _) = self.variant {
+            return self.run_elsewhere(engine, n);
+        }
         let output = OutputPipe::new();
         let mut wasi = WasiCtxBuilder::new();
         wasi.arg("kernel").arg(n.to_string()).arg("1").stdout(output.clone());
@@ -133,6 +210,7 @@ impl Loaded {
         add_to_linker(&mut linker, |wasi: &mut WasiCtx| wasi).expect("the names of WASI are free");
         let (module, name) = rewrite::IMPORT;
         linker.func_wrap(module, name, |a: i32, b: i32| _ = black_box((a, b))).expect("the name is free");
+        let begin = Instant::now();
         let monitor = match self.variant {
             Variant::Module(text) | Variant::Called(text) => Some(text.as_bytes().to_vec()),
             Variant::Script(text) | Variant::Checked(text) => {
@@ -150,20 +228,42 @@ impl Loaded {
             let attached = monitor.attach(&mut store, &mut linker, &self.module);
             attached.expect("there are places for its probes")
         });
+        if let Variant::Script(_) = self.variant {
+            self.start = self.start.min(begin.elapsed().as_nanos() as f64);
+        }
         let instance = linker.instantiate(&mut store, &self.module).expect("a WASI command");
         let start = instance.get_typed_func::<(), ()>(&mut store, "_start").expect("a WASI command");
         // A command may end by an exit, which is an error of the call.
         let _ = start.call(&mut store, ());
         drop(attached);
-        let text = String::from_utf8(output.contents()).expect("a line of text");
-        let (checksum, ns) = kernels::printed(&text).unwrap_or_else(|| panic!("the kernel printed: {text}"));
-        self.least = self.least.min(ns);
+        self.printed(output.contents()).0
+    }
+
+    /// Runs the kernel in another engine.
+    fn run_elsewhere(&mut self, engine: wasm::Engine, n: u32) -> String {
+        let file = self.file.as_ref().expect("it was written");
+        let mut command = engine.run(file.path(), &[n.to_string(), "1".to_owned()]);
+        let begin = Instant::now();
+        // The report is on standard error.
+        let output = command.stderr(Stdio::null()).output().expect("the engine was found");
+        let total = begin.elapsed().as_nanos() as f64;
+        let (checksum, ns) = self.printed(output.stdout);
+        self.start = self.start.min(total - ns);
         checksum
+    }
+
+    /// The checksum and the time that the kernel has printed.
+    fn printed(&mut self, output: Vec<u8>) -> (String, f64) {
+        let text = String::from_utf8(output).expect("a line of text");
+        let (checksum, ns) = kernels::printed(&text)
+            .unwrap_or_else(|| panic!("{:?}: the kernel printed: {text}", self.variant));
+        self.least = self.least.min(ns);
+        (checksum, ns)
     }
 }
 
 fn main() {
-    let Arguments { options, choice, monitors, without_rewriting, called } = Arguments::parse();
+    let Arguments { options, choice, monitors, without_rewriting, called, scripts } = Arguments::parse();
     let mut report = Report::new("What do monitors cost, and what the same analyses by rewriting?");
     let chosen = kernels::SCALAR.sample(&choice, &options);
     assert!(!chosen.is_empty(), "there is nothing to measure");
@@ -189,6 +289,15 @@ fn main() {
     }
     if !without_rewriting {
         variants.extend(REWRITTEN.map(|(analysis, name)| (Variant::Rewritten(analysis), name)));
+    }
+    if scripts {
+        let (others, table) = wasm::find([wasm::Engine::Cranelift].into_iter(), String::new());
+        report.push(table);
+        variants.extend(others.iter().map(|engine| (Variant::Elsewhere(*engine, None), "wasmtime")));
+        for (text, [in_place, instrumented, elsewhere]) in TARGETS {
+            variants.extend([(Variant::Script(text), in_place), (Variant::Instrumented(text), instrumented)]);
+            variants.extend(others.iter().map(|engine| (Variant::Elsewhere(*engine, Some(text)), elsewhere)));
+        }
     }
     let variants: Arc<[(Variant, &'static str)]> = variants.into();
 
@@ -238,7 +347,7 @@ fn ratios(measured: &[(Kernel, Vec<Loaded>)], variants: &[(Variant, &'static str
     let mut table = Table::new(
         "Times the run time without monitors",
         "The least of all turns. In front: milliseconds without. Below: the geometric mean, and the largest \
-         of each column.",
+         of each column. Modules with a script in wasmtime: times the run time of the original there.",
         &["kernel", "ms"]
             .into_iter()
             .chain(variants.iter().skip(1).map(|(_, name)| *name))
@@ -248,11 +357,15 @@ fn ratios(measured: &[(Kernel, Vec<Loaded>)], variants: &[(Variant, &'static str
         let values = (1..variants.len()).map(|variant| Cell::from(value(variant)));
         table.push([Cell::from(name), ms].into_iter().chain(values).collect());
     };
+    let ratio = |loaded: &[Loaded], variant: usize| {
+        let original = loaded[variant].variant.original();
+        let original = loaded.iter().find(|loaded| loaded.variant == original).expect("it is measured");
+        loaded[variant].least / original.least
+    };
     for (kernel, loaded) in measured {
-        row(kernel.name, (loaded[0].least / 1e6).into(), &|variant| loaded[variant].least / loaded[0].least);
+        row(kernel.name, (loaded[0].least / 1e6).into(), &|variant| ratio(loaded, variant));
     }
-    let all =
-        |variant: usize| measured.iter().map(move |(_, loaded)| loaded[variant].least / loaded[0].least);
+    let all = |variant: usize| measured.iter().map(move |(_, loaded)| ratio(loaded, variant));
     let mean = |variant| geometric_mean(all(variant));
     row("geometric mean", "".into(), &mean);
     row("largest", "".into(), &|variant| all(variant).fold(0.0, f64::max));
@@ -262,11 +375,14 @@ fn ratios(measured: &[(Kernel, Vec<Loaded>)], variants: &[(Variant, &'static str
 fn starts(measured: &[(Kernel, Vec<Loaded>)], variants: &[(Variant, &'static str)]) -> Table {
     let mut table = Table::new(
         "Starting a monitor",
-        "Milliseconds until a monitor is on, before the program runs: the mean and the largest of the kernels.",
+        "Milliseconds until a monitor is on, before the program runs: the mean and the largest of the kernels. \
+         For scripts, from their text on; in wasmtime, until the kernel runs.",
         &["monitor", "mean", "largest"],
     );
     for (variant, (kind, name)) in variants.iter().enumerate() {
-        if let Variant::Monitor(_) = kind {
+        if let Variant::Monitor(_) | Variant::Script(_) | Variant::Instrumented(_) | Variant::Elsewhere(..) =
+            kind
+        {
             let all = || measured.iter().map(|(_, loaded)| loaded[variant].start / 1e6);
             let mean = all().sum::<f64>() / measured.len() as f64;
             table.push(vec![Cell::from(*name), mean.into(), all().fold(0.0, f64::max).into()]);

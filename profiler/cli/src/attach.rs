@@ -86,12 +86,14 @@ pub(crate) fn run(arguments: &Attach) -> Result<(), Failure> {
     let process = arguments.process;
     let name = arguments.script.display().to_string();
     let not_utf8 = |_| Failure { code: 2, message: format!("{name} is not UTF-8") };
-    let source = String::from_utf8(compile(&arguments.script)?).map_err(not_utf8)?;
+    let compiled = compile(&arguments.script)?;
+    let source = String::from_utf8(compiled.source.clone()).map_err(not_utf8)?;
     if let Some(output) = &arguments.output {
         check_directory(output)?;
     }
     let output_name = arguments.output.as_ref().map(|output| output.display().to_string());
     let format = report_format(arguments.format, output_name.as_deref())?;
+    compiled.fits(format)?;
     // Before the threads are created, which inherit the mask.
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
     signals.thread_block().map_err(Failure::new)?;

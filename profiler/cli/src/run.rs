@@ -100,26 +100,53 @@ pub(crate) struct Run {
 
 /// Replaces this process by the program; returns only if that fails.
 pub(crate) fn run(arguments: &Run) -> Result<Infallible, Failure> {
-    match &arguments.script {
-        Some(script) => _ = compile(script)?,
-        None if arguments.control => {}
+    let format = || report_format(arguments.format, arguments.output.as_deref());
+    let format = match &arguments.script {
+        Some(script) => {
+            let compiled = compile(script)?;
+            let format = format()?;
+            compiled.fits(format)?;
+            format
+        }
+        None if arguments.control => format()?,
         None => {
             let message = "there is no script: fastinst run SCRIPT -- PROGRAM; or with --control, to attach \
                            scripts later";
             return Err(Failure { code: 2, message: message.to_owned() });
         }
-    }
-    let format = report_format(arguments.format, arguments.output.as_deref())?;
+    };
     start(arguments, format).map_err(|error| Failure { code: exit_code(&error), message: error.to_string() })
 }
 
-/// Reports the errors of a script. Returns its text.
-pub(crate) fn compile(path: &Path) -> Result<Vec<u8>, Failure> {
+/// A script without errors.
+pub(crate) struct Compiled {
+    name: String,
+    pub(crate) source: Vec<u8>,
+    script: Script,
+}
+
+impl Compiled {
+    /// Refuses a format in which the report would always be empty.
+    pub(crate) fn fits(&self, format: ScriptFormat) -> Result<(), Failure> {
+        if format != ScriptFormat::Folded || self.script.reports_stacks() {
+            return Ok(());
+        }
+        let message = format!(
+            "{}: the format `folded` shows maps with a stack in the key and integers as values, and the script reports \
+             none: report one, such as `report var calls: map<stack, u64>;`, or choose another format",
+            self.name
+        );
+        Err(Failure { code: 2, message })
+    }
+}
+
+/// Reports the errors of a script.
+pub(crate) fn compile(path: &Path) -> Result<Compiled, Failure> {
     let name = path.display().to_string();
     let failed = |message: String| Failure { code: 2, message };
     let source = fs::read(path).map_err(|error| failed(format!("{name}: {error}")))?;
     match Script::native(&name, &source) {
-        Ok(_) => Ok(source),
+        Ok(script) => Ok(Compiled { name, source, script }),
         Err(error) => Err(failed(format!("{name} is not a valid script:\n{error}"))),
     }
 }

@@ -29,6 +29,12 @@ fn mistakes_have_the_exit_codes_of_the_help() {
         "output=c.xml: expected a file name that ends in .txt, .json, .csv or .folded; or state the format";
     check("run -o c.xml calls.mm -- /bin/true", 2, endings);
     check("attach 1 calls.mm -o c.xml", 2, endings);
+    let stacks = "calls.mm: the format `folded` shows maps with a stack in the key and integers as values";
+    check("run -o c.folded calls.mm -- /bin/true", 2, stacks);
+    check("attach 1 calls.mm --format folded", 2, stacks);
+    let by_stack = "native:func:entry { report var n: map<(u32, stack), u64>; n[(fid, stack)]++; }\n";
+    fs::write(place.path().join("stacks.mm"), by_stack).unwrap();
+    check("run --library /nosuch -o c.folded stacks.mm -- /bin/true", 125, "/nosuch");
     check("run --library /nosuch calls.mm -- /bin/true", 125, "/nosuch");
     check("run --library /nosuch -o c.xml --format text calls.mm -- /bin/true", 125, "/nosuch");
     check("record --library /nosuch -- /bin/true", 125, "/nosuch");

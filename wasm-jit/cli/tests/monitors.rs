@@ -451,6 +451,17 @@ fn names_of_functions_are_unchanged_in_json_and_csv() {
     let printed = report("calls.mm.txt");
     assert_eq!(printed.matches(r#"f\u{1b}[31m,\n\""#).count(), 2, "{printed}");
     assert!(!printed.contains('\u{1b}'), "{printed}");
+    // Monitors that know nodes without a function, too.
+    let ended = run(&directory, &["run", "--monitors=calltree,profile", "--monitor-out=out", "app.wat"]);
+    assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), ""));
+    for monitor in ["calltree", "profile"] {
+        let json: serde_json::Value = serde_json::from_str(&report(&format!("{monitor}.json"))).unwrap();
+        let functions = json["functions"].as_array().unwrap();
+        assert!(functions.iter().any(|row| row["function"] == name), "{json}");
+    }
+    for file in ["calltree.txt", "calltree.folded", "calltree.svg", "profile.txt"] {
+        assert!(!report(file).contains('\u{1b}'), "{file}");
+    }
 }
 
 /// A comma in the name of a file, or of a library, does not end it. Other commas do.

@@ -71,6 +71,7 @@
 //! crate has scripts to start from. The language is described in "Debugging WebAssembly? Put some
 //! Whamm on it!" (OOPSLA 2025).
 
+mod conditions;
 mod failure;
 pub mod lang;
 pub mod monitor_module;

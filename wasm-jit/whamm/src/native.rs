@@ -23,9 +23,11 @@
 mod value;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use wasm_jit::{Caller, Config, Engine, Error, Instance, Linker, Module, NumericFunc, Store, Val, ValType};
 
+use crate::conditions::{Actual, Index, Known, Predicates};
 use crate::failure;
 use crate::lang::{FAILURES, FRAME_BLOCK, Script, ScriptReport, THREAD_BLOCK};
 use crate::monitor_module::{
@@ -134,7 +136,11 @@ pub struct NativeMonitor {
     instance: Instance,
     buffer: Option<Buffer>,
     /// The rules, with the names of their exports.
-    rules: Vec<(String, Rule)>,
+    rules: Arc<[(String, Rule)]>,
+    /// What is known about predicates, by rule.
+    known: Vec<Known>,
+    /// The rules for functions.
+    index: Index,
     places: Vec<Place>,
     /// The addresses of the variables of threads that have some, by thread id.
     threads: HashMap<u32, u32>,
@@ -168,6 +174,11 @@ impl NativeMonitor {
             })?;
             rules.extend(rule.map(|rule| (export.name().to_owned(), rule)));
         }
+        let predicates = Predicates::of(script.module());
+        let of_rule = |(_, rule): &(String, Rule)| predicates.known(rule.predicate.as_ref());
+        let known: Vec<Known> = rules.iter().map(of_rule).collect();
+        let mut index = Index::default();
+        known.iter().enumerate().for_each(|(number, known)| index.add(number, known));
         let mut store = Store::new(&engine, Said::default());
         let mut linker = Linker::new(&engine);
         let (library, name) = FAILURES;
@@ -194,7 +205,9 @@ impl NativeMonitor {
             store,
             instance,
             buffer,
-            rules,
+            rules: rules.into(),
+            known,
+            index,
             places: Vec::new(),
             threads: HashMap::new(),
             frame_block,
@@ -285,10 +298,11 @@ impl NativeMonitor {
         value: &mut dyn FnMut(&NativeValue) -> Option<u32>,
     ) -> Result<NativePlaces, MonitorError> {
         let mut found = NativePlaces::default();
-        for number in 0..self.rules.len() {
-            let (export, rule) = self.rules[number].clone();
+        let rules = self.rules.clone();
+        for number in self.candidates(function) {
+            let (export, rule) = &rules[number];
             if let Some(predicate) = &rule.predicate
-                && self.call(&export, predicate, function)? as u32 == 0
+                && self.call(export, predicate, function)? as u32 == 0
             {
                 continue;
             }
@@ -301,7 +315,7 @@ impl NativeMonitor {
             let of_function: Option<Vec<u32>> = rule.parameters.iter().filter_map(of_function).collect();
             let Some(of_function) = of_function else { continue };
             let mut of_function = of_function.into_iter();
-            let of_rule = self.instance.get_func(&self.store, &export).expect("the rule is its name");
+            let of_rule = self.instance.get_func(&self.store, export).expect("the rule is its name");
             let id = PlaceId(self.places.len() as u32);
             let mut arguments = Vec::with_capacity(rule.parameters.len());
             for parameter in &rule.parameters {
@@ -317,13 +331,13 @@ impl NativeMonitor {
                         }
                     }
                     Parameter::OfCall(value) => Argument::OfCall(*value),
-                    Parameter::Call(call) => Argument::Constant(self.call(&export, call, function)?),
+                    Parameter::Call(call) => Argument::Constant(self.call(export, call, function)?),
                     Parameter::Static(value) => Argument::Constant(number_of(*value, function)),
                     _ => unreachable!("no such value has a name in native rules"),
                 });
             }
             let numeric = NumericFunc::new(&self.store, of_rule)
-                .map_err(|source| self.failed(&export, "", function, source))?;
+                .map_err(|source| self.failed(export, "", function, source))?;
             assert!(arguments.len() <= MAX_ARGUMENTS, "the language binds fewer values");
             let is_exit = rule.event == Event::NativeExit;
             let is_block = |value: &Argument| matches!(value, Argument::OfCall(OfCall::ThreadBlock));
@@ -336,6 +350,23 @@ impl NativeMonitor {
             }
         }
         Ok(found)
+    }
+
+    /// The rules whose predicates may hold for a function.
+    fn candidates(&self, function: NativeFunction<'_>) -> Vec<usize> {
+        let text = |text| Actual::Text(self.buffer.as_ref().map_or(text, |buffer| buffer.cut(text)));
+        let actual = |value| match value {
+            Static::FunctionName => text(function.name),
+            Static::Object => text(function.object),
+            value => Actual::Integer(number_of(value, function)),
+        };
+        let mut found = self.index.rest().to_vec();
+        self.index.values().for_each(|value| self.index.find(value, actual(value), &mut found));
+        found.sort_unstable();
+        found.retain(|number| {
+            self.known[*number].requirements.iter().all(|required| required.allows(actual(required.value)))
+        });
+        found
     }
 
     fn failed(

@@ -5,6 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
+use wasm_jit::printable;
+
 use super::contexts::{CONTEXTS_OPTION, Contexts, Measure, Merged, TIMES_OPTION, Times, name};
 use super::stacks::{Function, Node, Stacks};
 use crate::{Cell, Description, Error, Monitor, Program, Report, Table};
@@ -159,7 +161,7 @@ impl<'a, 'm> Observed<'a, 'm> {
                 "{total} {share:>6.1}% {own} {:>12}  {:indent$}{}{recursive}",
                 merged.nodes[at].calls,
                 "",
-                self.name(merged.nodes[at].function),
+                printable(&self.name(merged.nodes[at].function)),
                 indent = 2 * depth.min(&40),
             );
         }

@@ -157,6 +157,16 @@ impl Script {
         !self.layout.once.is_empty() || !self.layout.rules.is_empty() || self.layout.threads.is_some()
     }
 
+    /// Whether a map with a stack in its key and integers as its values is declared with `report`.
+    pub fn reports_stacks(&self) -> bool {
+        let Layout { once, rules, threads } = &self.layout;
+        let of_sites = rules.iter().chain(threads).flat_map(|sites| &sites.variables).map(|(_, ty, _)| ty);
+        once.iter().map(|once| &once.ty).chain(of_sites).any(|ty| match ty {
+            Type::Map(key, value) => key.has_stack() && value.begins_with_integer(),
+            _ => false,
+        })
+    }
+
     /// The values of the variables that are declared with `report`. May be called at any time
     /// between calls of the program.
     ///

@@ -117,6 +117,22 @@ impl Type {
         }
     }
 
+    /// Whether it is a stack, or a tuple with one.
+    pub(super) fn has_stack(&self) -> bool {
+        match self {
+            Self::Tuple(fields) => fields.iter().any(Self::has_stack),
+            ty => *ty == Self::Stack,
+        }
+    }
+
+    /// Whether it is an integer, or a tuple whose first field is one.
+    pub(super) fn begins_with_integer(&self) -> bool {
+        match self {
+            Self::Tuple(fields) => fields.first().is_some_and(Self::begins_with_integer),
+            ty => ty.is_integer(),
+        }
+    }
+
     pub(super) fn is_integer(&self) -> bool {
         self.bits().is_some()
     }

@@ -14,6 +14,7 @@ use super::made::{Callee, Maker, Probes, Switches};
 use super::matching::Matching;
 use super::names::{Event, Rule};
 use super::operands::Functions;
+use super::rules::Rules;
 use super::strings::Buffer;
 use super::time_limit::TimeLimit;
 
@@ -204,11 +205,13 @@ impl MonitorModule {
             instance: &instance,
             buffer,
             functions,
-            opcodes: HashMap::new(),
+            rules: Rules::of(self),
             found: Vec::new(),
             unfit: vec![0; self.rules.len()],
             limit,
             libraries,
+            callees: HashMap::new(),
+            interned: HashMap::new(),
         };
         let mut operands = Functions::of(program, self.rules.iter().map(|(_, rule)| rule));
         matching.once(&Event::Begin, |matching, export, arguments| {

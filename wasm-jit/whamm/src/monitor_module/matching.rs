@@ -2,10 +2,11 @@
 //! monitor is attached.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use wasm_jit::probes::{Bound, Location, Place, Values, WasmFn};
 use wasm_jit::wasmparser::Operator;
-use wasm_jit::{FunctionInfo, Instance, Module, Store, Val, ValType};
+use wasm_jit::{FunctionInfo, Instance, Module, NumericFunc, Store, Val, ValType};
 use wasm_jit_hooks::Flow;
 
 use super::blame::{Libraries, name_of_call, of_rule};
@@ -17,8 +18,10 @@ use super::load::MonitorModule;
 use super::modes::{Continuations, results};
 use super::names::{Call, Event, Parameter, Static};
 use super::operands::Operands;
+use super::rules::Rules;
 use super::strings::Buffer;
 use super::time_limit::TimeLimit;
+use crate::conditions::Actual;
 
 /// A place where an event occurs.
 #[derive(Clone, Copy)]
@@ -55,13 +58,23 @@ pub(super) struct Matching<'a, T: 'static> {
     pub(super) buffer: Option<Buffer>,
     /// The functions by rule.
     pub(super) functions: Vec<WasmFn>,
-    /// The rules for instructions, by instruction name, for the names looked up so far.
-    pub(super) opcodes: HashMap<String, Vec<usize>>,
+    pub(super) rules: Rules,
     pub(super) found: Vec<RuleMatch>,
     /// By rule: the places that do not have its values, or have them in other types.
     pub(super) unfit: Vec<usize>,
     pub(super) limit: TimeLimit,
     pub(super) libraries: Libraries,
+    /// The functions that are called at match time, for the names looked up so far.
+    pub(super) callees: HashMap<String, Rc<Callee>>,
+    /// The addresses of strings that the monitor has stored.
+    pub(super) interned: HashMap<String, i32>,
+}
+
+/// A function that is called at match time.
+pub(super) struct Callee {
+    function: NumericFunc,
+    parameters: Vec<ValType>,
+    result: ValType,
 }
 
 impl<T: 'static> Matching<'_, T> {
@@ -108,14 +121,9 @@ impl<T: 'static> Matching<'_, T> {
         let (start, length) = (body.range().start, body.range().len() as u32);
         let instructions: Vec<_> = body.instructions().collect();
         self.all(&Event::Entry, &entry)?;
-        let of_blocks = |(_, rule): &(String, super::names::Rule)| {
-            matches!(rule.event, Event::BlockStart | Event::BlockEnd)
-        };
-        let has_blocks = self.monitor.rules.iter().any(of_blocks);
-        let blocks = if has_blocks { Flow::of(body).blocks() } else { Vec::new() };
+        let blocks = if self.rules.have_blocks { Flow::of(body).blocks() } else { Vec::new() };
         let mut blocks = blocks.into_iter().peekable();
-        let has_modes = self.monitor.rules.iter().any(|(_, rule)| !rule.mode.has_operands());
-        let continuations = has_modes.then(|| Continuations::of(&Flow::of(body)));
+        let continuations = self.rules.have_modes.then(|| Continuations::of(&Flow::of(body)));
         for (index, instruction) in instructions.iter().enumerate() {
             let offset = (instruction.offset() - start) as u32;
             let mut place = Match {
@@ -139,15 +147,8 @@ impl<T: 'static> Matching<'_, T> {
                 }
             }
             let name = name(instruction.operator());
-            let rules = match self.opcodes.get(&name) {
-                Some(rules) => rules.clone(),
-                None => {
-                    let rules = self.rules_of(&name);
-                    self.opcodes.insert(name, rules.clone());
-                    rules
-                }
-            };
-            for number in rules {
+            let rules = self.rules.for_opcode(self.monitor, &name);
+            for number in self.candidates(rules, &place)? {
                 match self.monitor.rules[number].1.mode {
                     mode if mode.has_operands() => self.rule(number, &place)?,
                     mode => {
@@ -165,27 +166,69 @@ impl<T: 'static> Matching<'_, T> {
     /// Tells the monitor about a function.
     fn known(&mut self, function: &Match<'_>) -> Result<(), MonitorError> {
         let monitor = self.monitor;
-        for (export, rule) in monitor.rules.iter().filter(|(_, rule)| rule.event == Event::Known) {
+        for number in self.rules.of_functions.clone() {
+            let (export, rule) = &monitor.rules[number];
             self.predicate(export, rule.predicate.as_ref(), Some(function))?;
         }
         Ok(())
     }
 
-    /// The rules for an instruction.
-    fn rules_of(&self, name: &str) -> Vec<usize> {
-        let wants = |event: &Event| matches!(event, Event::Opcode(patterns) if patterns.iter().any(|pattern| pattern.matches(name)));
-        let rules = self.monitor.rules.iter().enumerate();
-        rules.filter(|(_, (_, rule))| wants(&rule.event)).map(|(number, _)| number).collect()
-    }
-
     /// The rules for an event that is not an opcode.
     fn all(&mut self, event: &Event, place: &Match<'_>) -> Result<(), MonitorError> {
-        for number in 0..self.monitor.rules.len() {
-            if self.monitor.rules[number].1.event == *event {
-                self.rule(number, place)?;
-            }
+        for number in self.candidates(self.rules.for_event(event), place)? {
+            self.rule(number, place)?;
         }
         Ok(())
+    }
+
+    /// Those of the rules at a position of [`Rules::all`] whose predicates may hold at a place.
+    fn candidates(&mut self, rules: usize, place: &Match<'_>) -> Result<Vec<usize>, MonitorError> {
+        let function = Some(place.function.index());
+        if self.rules.all[rules].function != function {
+            let mut rest = Vec::new();
+            for position in 0..self.rules.all[rules].index.rest().len() {
+                let number = self.rules.all[rules].index.rest()[position];
+                if self.may_hold_in_function(number, place)? {
+                    rest.push(number);
+                }
+            }
+            let of_event = &mut self.rules.all[rules];
+            (of_event.function, of_event.rest) = (function, rest);
+        }
+        let of_event = &self.rules.all[rules];
+        let mut found = of_event.rest.clone();
+        let buffer = self.buffer.as_ref();
+        for value in of_event.index.values() {
+            place.with(value, buffer, |actual| of_event.index.find(value, actual, &mut found));
+        }
+        found.sort_unstable();
+        found.retain(|number| {
+            let requirements = &self.rules.known[*number].requirements;
+            // The rule was found by a requirement if it has any.
+            requirements.len() < 2
+                || requirements.iter().all(|requirement| {
+                    place.with(requirement.value, buffer, |actual| requirement.allows(actual))
+                })
+        });
+        Ok(found)
+    }
+
+    /// Whether the predicate of a rule may hold in the function of a place: if it depends on the
+    /// function only, it is evaluated once for the function.
+    fn may_hold_in_function(&mut self, number: usize, place: &Match<'_>) -> Result<bool, MonitorError> {
+        if !self.rules.known[number].is_of_function {
+            return Ok(true);
+        }
+        let function = place.function.index();
+        if let (of, holds) = self.rules.held[number]
+            && of == Some(function)
+        {
+            return Ok(holds);
+        }
+        let (export, rule) = &self.monitor.rules[number];
+        let holds = self.predicate(export, rule.predicate.as_ref(), Some(place))?;
+        self.rules.held[number] = (Some(function), holds);
+        Ok(holds)
     }
 
     /// A rule at a place.
@@ -217,7 +260,11 @@ impl<T: 'static> Matching<'_, T> {
             self.unfit[number] += 1;
             return Ok(());
         }
-        if !self.predicate(export, rule.predicate.as_ref(), Some(place))? {
+        let holds = match self.rules.known[number].is_of_function {
+            true => self.may_hold_in_function(number, place)?,
+            false => self.predicate(export, rule.predicate.as_ref(), Some(place))?,
+        };
+        if !holds {
             return Ok(());
         }
         let types = self.functions[number].parameters().to_vec();
@@ -277,15 +324,19 @@ impl<T: 'static> Matching<'_, T> {
         call: &Call,
         place: Option<&Match<'_>>,
     ) -> Result<Option<Val>, MonitorError> {
-        let function = self.instance.get_func(&*self.store, &call.name).expect("checked at loading");
-        let ty = function.ty(&*self.store);
-        let types: Vec<ValType> = ty.params().collect();
-        let Some(arguments) = self.arguments(export, &call.parameters, &types, place)? else {
+        let text = self.interned_text(call, place);
+        if let Some(address) = text.as_ref().and_then(|text| self.interned.get(text)) {
+            return Ok(Some(Val::I32(*address)));
+        }
+        let callee = self.callee(&call.name);
+        let Some(arguments) = self.arguments(export, &call.parameters, &callee.parameters, place)? else {
             return Ok(None);
         };
-        let mut result = [Val::I32(0)];
+        let mut values: Vec<u64> = arguments.iter().map(bits).collect();
+        // There is room for the result.
+        values.push(0);
         self.limit.renew();
-        let done = function.call(&mut *self.store, &arguments, &mut result);
+        let done = callee.function.call(&mut *self.store, &mut values);
         done.map_err(|source| {
             let name = name_of_call(&self.monitor.module, export, &call.name);
             let name = self.libraries.with_called(name, &source);
@@ -303,8 +354,41 @@ impl<T: 'static> Matching<'_, T> {
                 source: Box::new(source),
             }
         })?;
-        let [result] = result;
+        let result = match callee.result {
+            ValType::I64 => Val::I64(values[0] as i64),
+            ValType::F32 => Val::F32(values[0] as u32),
+            ValType::F64 => Val::F64(values[0]),
+            _ => Val::I32(values[0] as i32),
+        };
+        if let (Some(text), Val::I32(address)) = (text, &result) {
+            self.interned.insert(text, *address);
+        }
         Ok(Some(result))
+    }
+
+    /// The string of a place that a call stores, if it does nothing else.
+    fn interned_text(&self, call: &Call, place: Option<&Match<'_>>) -> Option<String> {
+        let value = self.rules.predicates.interned(call)?;
+        match place?.value(value) {
+            Evaluated::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A function that is called at match time.
+    fn callee(&mut self, name: &str) -> Rc<Callee> {
+        if let Some(callee) = self.callees.get(name) {
+            return callee.clone();
+        }
+        let function = self.instance.get_func(&*self.store, name).expect("checked at loading");
+        let ty = function.ty(&*self.store);
+        let callee = Rc::new(Callee {
+            function: NumericFunc::new(&*self.store, function).expect("checked at loading"),
+            parameters: ty.params().collect(),
+            result: ty.results().next().expect("checked at loading"),
+        });
+        self.callees.insert(name.to_owned(), callee.clone());
+        callee
     }
 
     /// Static values as parameters of these types; `None` if the place does not have all of them.
@@ -376,6 +460,15 @@ fn name_of(function: FunctionInfo<'_>) -> &str {
 }
 
 impl Match<'_> {
+    /// Calls a function with a value, cut as strings for the monitor are.
+    fn with<R>(&self, value: Static, buffer: Option<&Buffer>, read: impl FnOnce(Actual<'_>) -> R) -> R {
+        match self.value(value) {
+            Evaluated::Text(text) => read(Actual::Text(buffer.map_or(&*text, |buffer| buffer.cut(&text)))),
+            Evaluated::Integer(value) => read(Actual::Integer(value)),
+            Evaluated::F32(_) | Evaluated::F64(_) | Evaluated::None => read(Actual::None),
+        }
+    }
+
     fn value(&self, value: Static) -> Evaluated {
         let integer = |value: Option<u64>| value.map_or(Evaluated::None, Evaluated::Integer);
         let text = |text: Option<&str>| text.map_or(Evaluated::None, |text| Evaluated::Text(text.to_owned()));

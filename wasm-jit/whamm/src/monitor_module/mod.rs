@@ -192,6 +192,7 @@ mod names;
 mod numbers;
 mod operands;
 mod reach;
+mod rules;
 mod shared;
 mod strings;
 mod time_limit;

@@ -30,9 +30,14 @@ impl Buffer {
         store: &mut Store<T>,
         text: &str,
     ) -> Result<[u32; 2], MonitorError> {
-        let end = text.floor_char_boundary(self.max);
-        let written = self.memory.write(&mut *store, self.start as usize, &text.as_bytes()[..end]);
+        let text = self.cut(text);
+        let written = self.memory.write(&mut *store, self.start as usize, text.as_bytes());
         written.map_err(|_| MonitorError::Buffer)?;
-        Ok([self.start, end as u32])
+        Ok([self.start, text.len() as u32])
+    }
+
+    /// The part of a string that is written.
+    pub(crate) fn cut<'a>(&self, text: &'a str) -> &'a str {
+        &text[..text.floor_char_boundary(self.max)]
     }
 }

@@ -56,6 +56,17 @@ fn static_calls_are_made_once_for_each_match() {
 }
 
 #[test]
+fn initial_values_of_sites_are_computed_once_for_each_match() {
+    // 11, 12 and 13, each twice.
+    check(
+        "use counter; report var sum: i32; report var next: i32;
+        wasm:opcode:nop:before { unshared var number: i32 = counter.next() + 10; sum = sum + number; }
+        wasm:end { next = counter.next(); }",
+        &[("sum", Value::Int(72)), ("next", Value::Int(4))],
+    );
+}
+
+#[test]
 fn calls_of_the_beginning() {
     check(
         "use counter; @init counter.add(100); report var n: i32;
@@ -84,6 +95,12 @@ fn mistakes_are_found() {
     refused("use counter; wasm:opcode:br_if:before { var x: i32 = @init counter.next(); }", "is a statement");
     refused("use counter; wasm:opcode:br_if:before { @later counter.next(); }", "no annotation");
     refused("use counter; wasm:opcode:br_if:before { @init counter.add(arg0); }", "depends on the program");
+    let depends = "the initial value depends on the program's execution";
+    refused(
+        "use counter; wasm:func:entry(local0: i32) { unshared var x: f64 = counter.mean(1.0, local0 as i64); }",
+        depends,
+    );
+    refused("use counter; wasm:opcode:nop:before { shared var x: i32 = counter.next(); }", depends);
     refused("fn f() -> i32 { return 1; } var x: i32 = @static f();", "only calls of libraries");
     let error = lang::compile("test.mm", b"use counter;", &[("counter", b"\0asm!")]).unwrap_err();
     assert!(error.to_string().contains("not a module"), "{error}");

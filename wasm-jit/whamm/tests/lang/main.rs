@@ -20,6 +20,7 @@ mod scripts;
 mod selection;
 mod statements;
 mod toggled;
+mod upstream;
 
 use wasm_jit_whamm::lang;
 

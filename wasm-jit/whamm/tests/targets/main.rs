@@ -4,6 +4,7 @@
 mod alternatives;
 mod counted;
 mod failures;
+mod many_rules;
 mod monitor_modules;
 mod native;
 mod operands;

@@ -44,6 +44,28 @@ fn static_predicates_choose_events_of_functions() {
     assert_eq!(events(4, "a", "/x"), (1, 1));
 }
 
+#[test]
+fn ten_thousand_rules_choose_functions() {
+    let mut script = String::from("report var calls: map<u32, u64>;\n");
+    for number in 0..10_000 {
+        let rule = match number % 3 {
+            0 => format!("native:func:entry / fname == \"f{number}\" /"),
+            1 => format!("native:func:exit / fid == {number} && object.ends_with(\"/x\") /"),
+            _ => format!("native:func:* / fid == {number} && object == \"/lib/x\" /"),
+        };
+        script += &format!("{rule} {{ calls[fid]++; }}\n");
+    }
+    let mut monitor = monitor(&script);
+    for number in 0..1000 {
+        let name = format!("f{number}");
+        let mut places = |object| monitor.function(function(number, &name, object), &mut |_| None).unwrap();
+        let events = |places: &NativePlaces| (places.entry.len(), places.exit.len());
+        let expected = [(1, 0), (0, 1), (1, 1)][number as usize % 3];
+        assert_eq!(events(&places("/lib/x")), expected, "{number}");
+        assert_eq!(events(&places("/lib/y")), if number % 3 == 0 { (1, 0) } else { (0, 0) }, "{number}");
+    }
+}
+
 /// Native scripts cannot print: a rule for the report changes the variables of the report.
 #[test]
 fn report_rules_come_before_the_report() {

@@ -20,6 +20,7 @@ use wasm_jit_whamm::lang::{self, Script};
 use wasm_jit_whamm::monitor_module::MonitorModule;
 use wasm_jit_whamm::rewrite;
 
+use crate::many_rules::without_sections;
 use crate::printing::{printing, text};
 
 /// The number of runs of a program: its memory keeps what it has written.
@@ -202,6 +203,9 @@ fn reports_do_not_depend_on_the_target() {
             continue;
         }
         assert_eq!(in_place(&engine, &monitor, &binary, seed), expected, "in place, {}", described());
+        // Without the description of its predicates.
+        let plain = without_sections(&monitor);
+        assert_eq!(in_place(&engine, &plain, &binary, seed), expected, "plain, {}", described());
         assert_eq!(shared(&engine, &monitor, &binary, seed), expected, "shared, {}", described());
         let here = Script::new("random.mm", script.as_bytes(), &[]).unwrap();
         let switched = switching(&engine, &here, &binary, seed, false);

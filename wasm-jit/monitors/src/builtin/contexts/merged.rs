@@ -241,12 +241,13 @@ impl Merged {
     }
 }
 
-/// The name of a function, or of a node that does not represent a function.
+/// The name of a function, or of a node that does not represent a function. Control characters are
+/// not escaped.
 pub(in crate::builtin) fn name(program: &Program<'_>, function: u32) -> String {
     match function {
         HOST => "<spontaneous>".to_owned(),
         FOREIGN => "<function of the host>".to_owned(),
         LEFT_OUT => "<contexts left out>".to_owned(),
-        _ => program.symbols.function(function),
+        _ => program.symbols.unescaped_function(function),
     }
 }

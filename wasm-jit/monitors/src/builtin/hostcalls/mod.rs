@@ -15,12 +15,12 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use wasm_jit::ValType as Type;
 use wasm_jit::probes::{
     Bound, Callback, Frame, GenericFn, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, Probe, ProbeSpec,
     UnwoundWatch, Values,
 };
 use wasm_jit::wasmparser::{Operator, ValType};
+use wasm_jit::{ValType as Type, printable};
 
 use super::clock::Clock;
 use super::contexts::host_in_tables;
@@ -265,7 +265,8 @@ impl Shared {
         let thread = if local.thread > 1 { format!("[{}] ", local.thread) } else { String::new() };
         let results = if results.is_empty() { String::new() } else { format!(" = {results}") };
         let time = ticks.map_or(String::new(), |ticks| format!(" <{:.6}>", self.seconds(ticks)));
-        let line = format!("{thread}{}({arguments}){results}{time}\n", self.functions[function].name);
+        let name = printable(&self.functions[function].name);
+        let line = format!("{thread}{name}({arguments}){results}{time}\n");
         // The program continues, even if the lines cannot be written.
         let _ = stream.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
     }
@@ -346,7 +347,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
             // As in strace, without the name of the interface.
             let name = match (&import, wasi) {
                 (Some(import), Some(_)) => import.name().to_owned(),
-                _ => symbols.function(function.index()),
+                _ => symbols.unescaped_function(function.index()),
             };
             Function::new(name, wasi, params, ty.results().map(type_of).collect())
         })

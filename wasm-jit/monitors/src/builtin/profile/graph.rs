@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 
+use wasm_jit::printable;
+
 use super::ArcData;
 use crate::builtin::contexts::{Estimate, HOST, Merged, name};
 use crate::{Cell, Program, Table};
@@ -319,9 +321,10 @@ impl CallArc {
 
 impl Function {
     fn label(&self) -> String {
+        let name = printable(&self.name);
         match self.cycle {
-            Some(cycle) => format!("{} <cycle {cycle}>", self.name),
-            None => self.name.clone(),
+            Some(cycle) => format!("{name} <cycle {cycle}>"),
+            None => name.into_owned(),
         }
     }
 }

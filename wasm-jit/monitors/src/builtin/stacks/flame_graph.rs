@@ -5,6 +5,8 @@
 
 use std::fmt::Write;
 
+use wasm_jit::printable;
+
 use super::Stacks;
 
 const WIDTH: f64 = 1200.0;
@@ -86,7 +88,7 @@ impl Stacks {
             let width = total as f64 * scale;
             let share = 100.0 * total as f64 / all.max(1) as f64;
             let counted = count.map_or(String::new(), |count| format!(", {count} {}", self.counted));
-            let name = escaped(name);
+            let name = escaped(&printable(name));
             let _ = writeln!(
                 out,
                 "<g data-x=\"{x:.3}\" data-w=\"{width:.3}\" data-y=\"{y}\" data-n=\"{name}\">\

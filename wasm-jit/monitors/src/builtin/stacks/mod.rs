@@ -6,6 +6,8 @@ mod speedscope;
 
 use std::fmt::Write;
 
+use wasm_jit::printable;
+
 use crate::Report;
 
 /// A tree of stacks.
@@ -60,7 +62,7 @@ impl Stacks {
         for (at, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.weight > 0) {
             let mut names: Vec<String> = self
                 .path(at)
-                .map(|at| self.functions[self.nodes[at].function].name.replace(';', ":"))
+                .map(|at| printable(&self.functions[self.nodes[at].function].name).replace(';', ":"))
                 .collect();
             names.reverse();
             let _ = writeln!(out, "{} {}", names.join(";"), node.weight);

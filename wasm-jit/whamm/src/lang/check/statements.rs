@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::super::ast::{self, BinaryOp, Expr, ExprKind, StatementKind};
 use super::super::diagnostics::ProblemKind;
 use super::super::ir::{Body, Kind, Place, Statement, Typed};
+use super::super::split::is_static;
 use super::super::types::Type;
 use super::{Checker, Context, Variable, one};
 
@@ -101,8 +102,15 @@ impl Checker<'_> {
                 let body = std::mem::replace(&mut self.in_init, true);
                 let value = self.expr(init, Some(&ty)).filter(|value| self.same_type(value, &ty, &init.span));
                 self.in_init = body;
+                // A site is initialized when it is matched, once, and calls of libraries with it.
+                let value = value.map(|value| match place {
+                    Place::Site(_) if !is_static(&value) && is_known_at_match(&value) => {
+                        Typed::new(value.ty.clone(), Kind::AtMatch(Box::new(value)))
+                    }
+                    _ => value,
+                });
                 value.filter(|value| {
-                    let is_static = super::super::split::is_static(value);
+                    let is_static = is_static(value);
                     if !is_static {
                         self.help(
                             ProblemKind::Type,
@@ -292,5 +300,15 @@ pub(super) fn zero(ty: &Type) -> Typed {
 impl Body {
     pub(in super::super) fn is_empty(&self) -> bool {
         self.statements.is_empty()
+    }
+}
+
+/// Whether a number is known when a site is matched if functions of libraries are called then.
+fn is_known_at_match(value: &Typed) -> bool {
+    match &value.kind {
+        Kind::Library(_, arguments) => arguments.iter().all(is_known_at_match),
+        Kind::Unary(_, value) | Kind::Cast(value) => is_known_at_match(value),
+        Kind::Binary(_, left, right) => is_known_at_match(left) && is_known_at_match(right),
+        _ => is_static(value),
     }
 }

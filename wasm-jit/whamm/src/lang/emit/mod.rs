@@ -39,6 +39,7 @@
 
 mod code;
 mod effort;
+mod known;
 mod module;
 mod operators;
 mod probes;
@@ -61,6 +62,7 @@ use super::ir::{FRAME_BLOCK, Import, Program, THREAD_BLOCK};
 use super::report::Layout as ReportLayout;
 use super::split::split;
 use super::types::Type;
+use crate::conditions::Condition;
 
 /// The maximum number of exports of a module.
 const MAX_EXPORTS: usize = 200_000;
@@ -168,6 +170,8 @@ struct Emitter<'a> {
     /// The names of exports whose own names belong to functions with other parameters, by these and
     /// by their own parameters.
     separate: HashMap<(String, Vec<ValType>), String>,
+    /// The static predicates without calls, by the names of their exports, with what each requires.
+    predicates: BTreeMap<String, Vec<Condition>>,
 }
 
 /// Emits the module, and returns the locations of the reported variables. If `prints`, the module
@@ -213,6 +217,7 @@ impl<'a> Emitter<'a> {
             exports: Vec::new(),
             positions: HashMap::new(),
             separate: HashMap::new(),
+            predicates: BTreeMap::new(),
         }
     }
 

@@ -14,6 +14,7 @@ use super::super::report::{Layout as ReportLayout, Once, Sites};
 use super::code::Code;
 use super::runtime::END;
 use super::{Emitter, Name, calling};
+use crate::conditions;
 
 /// The size of the engine's buffer for strings, if there are any: longer strings are truncated.
 const BUFFER: u32 = 1 << 14;
@@ -183,6 +184,10 @@ impl Emitter<'_> {
             module.section(&StartSection { function_index });
         }
         module.section(&code).section(&data).section(&names);
+        if !self.predicates.is_empty() {
+            let intern = self.intern.map_or(String::new(), |number| format!("${number}"));
+            module.section(&conditions::section(&intern, &self.predicates));
+        }
         Ok((module.finish(), report))
     }
 

@@ -10,6 +10,7 @@ use super::super::toggled;
 use super::super::types::Type;
 use super::Emitter;
 use super::code::Code;
+use super::known;
 use super::requests::{self, Requested, reads, requests, requests_of, sets};
 use super::runtime::keyword_of;
 use crate::native::UNUSED;
@@ -95,6 +96,10 @@ impl Emitter<'_> {
         requests(condition, true, &mut requested);
         let name = format!("the predicate of {}", self.rule);
         let call = self.call_at_match(&name, &requested, None, is_separate, |code| code.expr(condition));
+        if !known::calls_at_match(condition) {
+            let name = call.split('(').next().unwrap_or_default().to_owned();
+            self.predicates.insert(name, known::conditions(condition, &requested));
+        }
         format!(" / {call} /")
     }
 

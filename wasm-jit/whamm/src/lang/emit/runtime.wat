@@ -252,7 +252,8 @@
   ;; one more than the number of an entry. An entry is a key and a value. The key is at 64.
   ;; The address of a key's value, or zero.
   (func $find (export "find") (param $map i32) (param $words i32) (param $entry_size i32) (result i32)
-    (local $slot i32) (local $mask i32) (local $entry i32)
+    (local $slot i32) (local $mask i32) (local $entry i32) (local $one i64) (local $two i64)
+    (local $hash i64)
     local.get $map
     i32.load offset=8
     i32.eqz
@@ -267,6 +268,99 @@
     i32.const 1
     i32.sub
     local.set $mask
+    ;; The same for keys of one or two words, without calls.
+    local.get $words
+    i32.const 2
+    i32.le_u
+    if
+      i32.const 64
+      i64.load
+      local.tee $one
+      i64.const 0x9e3779b97f4a7c15
+      i64.mul
+      local.tee $hash
+      local.get $hash
+      i64.const 29
+      i64.shr_u
+      i64.xor
+      local.set $hash
+      local.get $words
+      i32.const 2
+      i32.eq
+      if
+        local.get $hash
+        i32.const 72
+        i64.load
+        local.tee $two
+        i64.xor
+        i64.const 0x9e3779b97f4a7c15
+        i64.mul
+        local.tee $hash
+        local.get $hash
+        i64.const 29
+        i64.shr_u
+        i64.xor
+        local.set $hash
+      end
+      local.get $hash
+      i64.const 32
+      i64.shr_u
+      i32.wrap_i64
+      local.set $slot
+      loop $next
+        local.get $slot
+        local.get $mask
+        i32.and
+        local.tee $slot
+        i32.const 2
+        i32.shl
+        local.get $map
+        i32.load offset=4
+        i32.add
+        i32.load
+        local.tee $entry
+        i32.eqz
+        if
+          i32.const 0
+          return
+        end
+        local.get $entry
+        i32.const 1
+        i32.sub
+        local.get $entry_size
+        i32.mul
+        local.get $map
+        i32.load
+        i32.add
+        local.tee $entry
+        i64.load
+        local.get $one
+        i64.eq
+        if
+          local.get $words
+          i32.const 1
+          i32.eq
+          local.get $entry
+          i64.load offset=8
+          local.get $two
+          i64.eq
+          i32.or
+          if
+            local.get $entry
+            local.get $words
+            i32.const 3
+            i32.shl
+            i32.add
+            return
+          end
+        end
+        local.get $slot
+        i32.const 1
+        i32.add
+        local.set $slot
+        br $next
+      end
+    end
     i32.const 64
     local.get $words
     call $hash

@@ -238,7 +238,7 @@ impl Writer {
                     selection.push_str("@toggle ");
                 }
                 let limit = self.below(40);
-                format!(" / events % 64 > {limit} && {} /", self.expression("bool", 1))
+                format!(" / events % 64 > {limit} && ({}) /", self.expression("bool", 1))
             }
             _ => String::new(),
         };
