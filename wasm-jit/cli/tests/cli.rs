@@ -249,28 +249,6 @@ fn the_heap_is_bounded() {
 }
 
 #[test]
-fn exceptions_are_limited_by_an_option() {
-    let place = Place::new();
-    place.text(
-        "exceptions.wat",
-        r#"(module
-            (tag $link (param exnref))
-            (func (export "list") (param $length i32) (result i32) (local $list exnref)
-                (loop $more
-                    (block $caught (result exnref)
-                        (try_table (catch_all_ref $caught) (throw $link (local.get $list))) (unreachable))
-                    (local.set $list)
-                    (br_if $more (local.tee $length (i32.sub (local.get $length) (i32.const 1)))))
-                (i32.const 1)))"#,
-    );
-    // 24 bytes each.
-    let run =
-        |limit, count| place.run(&["run", "--max-heap", limit, "--invoke", "list", "exceptions.wat", count]);
-    run("16M", "600000").check(0, "1\n");
-    run("16M", "800000").check(134, "").says(&["limit of exceptions is reached\nwasm backtrace:\n"]);
-}
-
-#[test]
 fn a_pointer_outside_of_the_memory_traps() {
     let place = Place::new();
     place.text(

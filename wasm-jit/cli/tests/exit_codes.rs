@@ -94,3 +94,24 @@ fn a_trace_is_json_where_reports_are() {
         assert!(line.starts_with('{') && line.ends_with('}'), "{line}");
     }
 }
+
+#[test]
+fn exceptions_are_limited_as_the_heap_is() {
+    let place = place();
+    let text = r#"(module
+        (tag $link (param exnref))
+        (func (export "list") (param $length i32) (result i32) (local $list exnref)
+            (loop $more
+                (block $caught (result exnref)
+                    (try_table (catch_all_ref $caught) (throw $link (local.get $list))) (unreachable))
+                (local.set $list)
+                (br_if $more (local.tee $length (i32.sub (local.get $length) (i32.const 1)))))
+            (i32.const 1)))"#;
+    fs::write(place.path().join("list.wat"), text).unwrap();
+    // 24 bytes each.
+    let list = |length: &str| run(&place, &format!("run --max-heap 16M --invoke list list.wat {length}"));
+    assert_eq!(list("600000"), (Some(0), "1\n".into(), String::new()));
+    let (code, _, said) = list("800000");
+    assert_eq!(code, Some(134));
+    assert!(said.contains("limit of exceptions is reached\nwasm backtrace:\n"), "{said}");
+}
