@@ -36,6 +36,8 @@ const UNFINISHED: &str = ".unfinished-";
 
 /// Files that have been unfinished for this long were left by processes that have ended.
 const ABANDONED: Duration = Duration::from_secs(3600);
+/// Age of files that may not be locked yet by the process that writes them.
+const JUST_CREATED: Duration = Duration::from_secs(60);
 
 /// A folder of compiled modules, for [`Config::cache`](crate::Config::cache). A clone is the same
 /// cache; engines may share it, and processes may share its folder.
@@ -139,9 +141,7 @@ impl Cache {
     }
 
     fn map(&self, key: &str) -> io::Result<Bytes> {
-        // Does not follow a link, and does not wait if this is a pipe.
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(self.path(key))?;
+        let file = open(&self.path(key))?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(io::Error::other("it is not a file"));
@@ -182,7 +182,7 @@ impl Cache {
             if path.extension() == Some(OsStr::new(EXTENSION)) {
                 stored.push((used, metadata.len(), path));
             } else if entry.file_name().to_string_lossy().starts_with(UNFINISHED)
-                && (is_unlocked(&path) || used.elapsed().is_ok_and(|age| age > ABANDONED))
+                && used.elapsed().is_ok_and(|age| age > ABANDONED || age > JUST_CREATED && is_unlocked(&path))
             {
                 let _ = fs::remove_file(path);
             }
@@ -222,9 +222,14 @@ fn check_writers(metadata: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
+/// Opens a file for reading. Does not follow a link, and does not wait if this is a pipe.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
+}
+
 /// Whether no process has locked the file, as one does that is writing it.
 fn is_unlocked(path: &Path) -> bool {
-    File::open(path).is_ok_and(|file| file.try_lock().is_ok())
+    open(path).is_ok_and(|file| file.try_lock().is_ok())
 }
 
 /// Whether the process may not make a file of this size: the kernel would send SIGXFSZ, which by

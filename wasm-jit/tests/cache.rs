@@ -229,12 +229,16 @@ fn abandoned_files_are_removed() {
     let cache = place.cache(BOUND);
     let [old, new] = ["old", "new"].map(|name| place.folder().join(format!(".unfinished-{name}")));
     File::create(&old).unwrap().set_modified(SystemTime::now() - Duration::from_secs(7200)).unwrap();
-    let locked = File::create(&new).unwrap();
-    locked.lock().unwrap();
+    let written = File::create(&new).unwrap();
     check(&cache, 1);
     assert!(!old.exists() && new.exists());
-    // The process that wrote it was killed.
-    drop(locked);
+    written.set_modified(SystemTime::now() - Duration::from_secs(600)).unwrap();
+    written.lock().unwrap();
+    check(&cache, 1);
+    check(&cache, 3);
+    assert!(new.exists(), "a process writes it");
+    // The process was killed.
+    drop(written);
     check(&cache, 2);
     assert!(!new.exists());
 }

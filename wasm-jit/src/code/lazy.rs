@@ -212,6 +212,9 @@ impl CodeImage {
         if std::process::id() != all.process {
             return Err(CompileError::Forked { function: index });
         }
+        // Before the turn: a thread that waits for it may prevent forks, and then this thread,
+        // which does so when it places the code, must not wait for a fork.
+        let _no_forks = text::no_forks();
         let _turn = all.turns[number % TURNS].lock().unwrap_or_else(|e| e.into_inner());
         if all.get(number).is_some() {
             return Ok(());

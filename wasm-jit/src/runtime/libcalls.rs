@@ -135,19 +135,21 @@ impl Running<'_> {
         self.instance.tables[index as usize]
     }
 
-    /// The pieces of an operation on this many bytes, from the first one on, or from the last.
-    /// There are no more once an interrupt was requested, which ends the operation.
-    fn pieces(&self, length: usize, from_end: bool) -> impl Iterator<Item = Range<usize>> {
+    /// Performs an operation on this many bytes in pieces, from the first one on, or from the last.
+    /// An interrupt ends it between two pieces.
+    fn in_pieces(&self, length: u64, from_end: bool, act: impl Fn(Range<usize>)) -> Result<u64, Trap> {
         const PIECE: usize = 16 << 20;
+        let length = length as usize;
         let count = length.div_ceil(PIECE);
-        let piece = move |number: usize| {
+        for number in 0..count {
+            // SAFETY: this thread runs the store.
+            if number > 0 && unsafe { trap::is_interrupted(self.store.execution()) } {
+                return Err(Trap::Interrupt);
+            }
             let start = PIECE * if from_end { count - 1 - number } else { number };
-            start..length.min(start + PIECE)
-        };
-        // SAFETY: this thread runs the store.
-        let goes_on =
-            move |number: &usize| *number == 0 || !unsafe { trap::is_requested(self.store.execution()) };
-        (0..count).take_while(goes_on).map(piece)
+            act(start..length.min(start + PIECE));
+        }
+        Ok(0)
     }
 
     /// The result of a bulk operation. A program may spend nearly all of its time in these
@@ -214,9 +216,9 @@ unsafe extern "sysv64" fn memory_copy(
     let (to_memory, from_memory) = (running.memory(to_memory), running.memory(from_memory));
     let ranges = from_memory.range(from, length).zip(to_memory.range(to, length));
     let shared = to_memory.ty().is_shared() || from_memory.ty().is_shared();
-    let outcome = ranges.ok_or(Trap::MemoryOutOfBounds).map(|(from, to)| {
+    let outcome = ranges.ok_or(Trap::MemoryOutOfBounds).and_then(|(from, to)| {
         // If the ranges overlap, no byte is written before it has been read.
-        for piece in running.pieces(length as usize, from.addr() < to.addr()) {
+        running.in_pieces(length, from.addr() < to.addr(), |piece| {
             // SAFETY: both ranges are accessible. Memories that are not shared belong to the store,
             // which is not used concurrently.
             unsafe {
@@ -226,8 +228,7 @@ unsafe extern "sysv64" fn memory_copy(
                     false => from.copy_to(to, piece.len()),
                 }
             }
-        }
-        0
+        })
     });
     running.answer(outcome)
 }
@@ -242,8 +243,8 @@ unsafe extern "sysv64" fn memory_fill(
     // SAFETY: called by compiled code.
     let running = unsafe { Running::new(context) };
     let memory = running.memory(memory as u32);
-    let outcome = memory.range(to, length).ok_or(Trap::MemoryOutOfBounds).map(|to| {
-        for piece in running.pieces(length as usize, false) {
+    let outcome = memory.range(to, length).ok_or(Trap::MemoryOutOfBounds).and_then(|to| {
+        running.in_pieces(length, false, |piece| {
             // SAFETY: as in `memory_copy`.
             unsafe {
                 let to = to.add(piece.start);
@@ -252,8 +253,7 @@ unsafe extern "sysv64" fn memory_fill(
                     false => to.write_bytes(byte as u8, piece.len()),
                 }
             }
-        }
-        0
+        })
     });
     running.answer(outcome)
 }

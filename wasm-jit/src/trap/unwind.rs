@@ -90,6 +90,8 @@ pub(super) unsafe extern "sysv64" fn find_handler(
     fp: usize,
 ) -> u32 {
     let thrower = Frame { pc, fp, is_call: true };
+    // SAFETY: the caller's obligation: compiled code does not run, and keeps no reference.
+    let thrown_from = unsafe { std::mem::take(&mut (*store).thrown_from) };
     if exception == 0 {
         // SAFETY: the caller's obligation.
         unsafe {
@@ -105,8 +107,6 @@ pub(super) unsafe extern "sysv64" fn find_handler(
         unsafe { capture::capture(store, None, thrower, Some(Trap::Interrupt)) };
         return 0;
     }
-    // SAFETY: the caller's obligation: compiled code does not run, and keeps no reference.
-    let thrown_from = unsafe { std::mem::take(&mut (*store).thrown_from) };
     // SAFETY: the caller's obligation; an exception begins with its tag.
     let tag = unsafe { (*std::ptr::with_exposed_provenance::<VmException>(exception)).tag };
     // SAFETY: the caller's obligation.

@@ -12,7 +12,7 @@
 //! created by a raw `clone` runs none of this.
 
 use std::cell::{Cell, UnsafeCell};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{MAPPINGS, TextMapping, fork, roll_back_own_pages, unshare_where_copied};
@@ -67,6 +67,9 @@ static HELD: HeldByFork = HeldByFork(UnsafeCell::new(None));
 /// The kernel id of the thread that is forking; 0 for none. Only that thread finds its own id here,
 /// which it has stored itself.
 static FORKING: AtomicI32 = AtomicI32::new(0);
+
+/// The process in which the locks of [`HELD`] were taken, and 0 when they have been given back.
+static HOLDER: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the handlers are registered.
 static IS_FOLLOWED: AtomicBool = AtomicBool::new(false);
@@ -152,10 +155,12 @@ extern "C" fn prepare() {
     };
     // SAFETY: see `HeldByFork`.
     unsafe { *HELD.0.get() = Some(held) };
+    HOLDER.store(std::process::id(), Ordering::Release);
 }
 
 fn take() -> Option<Held> {
     FORKING.store(0, Ordering::Relaxed);
+    HOLDER.store(0, Ordering::Relaxed);
     // SAFETY: see `HeldByFork`. Taken out before it is dropped, because dropping admits the next
     // fork.
     unsafe { (*HELD.0.get()).take() }
@@ -188,7 +193,8 @@ extern "C" fn in_child() {
 
 /// For a fork handler of the program that runs in the child before ours.
 pub(super) fn in_child_at_last() {
-    if fork::is_unprepared_child() {
+    let holder = HOLDER.load(Ordering::Acquire);
+    if holder != 0 && holder != std::process::id() {
         in_child();
     }
 }

@@ -159,12 +159,14 @@ struct Watched {
 impl Counters {
     /// Whether there are instances.
     pub(crate) fn has_instances(&self) -> bool {
-        self.lock_alone().1.live.iter().any(Option::is_some)
+        let (_no_forks, state) = self.lock_alone();
+        state.live.iter().any(Option::is_some)
     }
 
     /// Whether this is one of the module's instances.
     pub(crate) fn has_instance(&self, instance: InstanceId) -> bool {
-        self.lock_alone().1.live.iter().flatten().any(|live| live.instance == instance.0)
+        let (_no_forks, state) = self.lock_alone();
+        state.live.iter().flatten().any(|live| live.instance == instance.0)
     }
 }
 
@@ -186,7 +188,7 @@ impl Counters {
     }
 
     /// For a thread that does not have the lock of changes, in which no thread forks: a child must
-    /// not inherit this lock from another thread.
+    /// not inherit this lock from another thread. The second part must be dropped first.
     fn lock_alone(&self) -> (NoForks, MutexGuard<'_, State>) {
         (text::no_forks(), self.lock())
     }
