@@ -1,9 +1,9 @@
 //! The code that a site jumps to.
 //!
 //! A stub is entered with the state before the site's instruction, and returns to the end of the
-//! site with the same state: it changes only `r11` and `xmm15`, which are free between two
-//! instructions, and the flags where they are not needed. It uses no stack, since the frame of a
-//! leaf function may lie below `rsp`.
+//! site with the same state: it changes only `r11` and `xmm15`, which are free at a site, and the
+//! flags where they are not needed. It uses no stack, since the frame of a leaf function may lie
+//! below `rsp`.
 //!
 //! If the site is not settled, the next instruction may do a load that belongs to the previous one.
 //! The stub attempts this load first: if it traps, nothing has been counted.
