@@ -12,10 +12,38 @@
 //!
 //! Forks that run no handlers (a raw `clone`) are not noticed.
 
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
-use wordpatch::text;
+use wordpatch::text::{self, NoForks};
+
+/// What a lock protects, while no thread forks: children do not inherit the lock.
+pub(crate) struct Locked<'a, T> {
+    /// Dropped first.
+    guard: MutexGuard<'a, T>,
+    _no_forks: NoForks,
+}
+
+/// Takes a lock, even if a thread has panicked with it, and prevents forks until it is released.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Locked<'_, T> {
+    let no_forks = text::no_forks();
+    Locked { guard: mutex.lock().unwrap_or_else(|e| e.into_inner()), _no_forks: no_forks }
+}
+
+impl<T> Deref for Locked<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for Locked<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
 
 /// The number of forks after which an image got its pages.
 #[derive(Debug)]

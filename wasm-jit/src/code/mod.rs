@@ -20,7 +20,7 @@
 pub(crate) mod compile;
 mod error;
 mod features;
-mod forks;
+pub(crate) mod forks;
 mod functions;
 pub(crate) mod gdb;
 mod lazy;

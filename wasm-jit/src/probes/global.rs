@@ -2,14 +2,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
-
-use wordpatch::text::{self, NoForks};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::values::{self, Body};
 use super::{Bound, Branches, Kind, Location, Place, ProbeError, ValueError, executions, requested};
 use crate::code::CodeImage;
+use crate::code::forks::{self, Locked};
 use crate::code::probed::enter::{self, Enters};
 use crate::code::probed::{MakeError, NoProbe, Request};
 use crate::engine::{Engine, WatchesImages};
@@ -270,35 +268,13 @@ impl fmt::Debug for GlobalProbe {
     }
 }
 
-/// [`State`], locked.
-struct Locked<'a> {
-    state: MutexGuard<'a, State>,
-    _no_forks: NoForks,
-}
-
-impl Deref for Locked<'_> {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        &self.state
-    }
-}
-
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut State {
-        &mut self.state
-    }
-}
-
 impl Global {
     fn new(kind: Kind, image: Option<Arc<CodeImage>>, engine: Option<Engine>) -> Arc<Self> {
         Arc::new(Self { kind, number: enter::new_number(), _image: image, engine, state: Mutex::default() })
     }
 
-    /// The state: while it is locked, no thread forks, so that children do not inherit the lock.
-    fn state(&self) -> Locked<'_> {
-        let no_forks = text::no_forks();
-        Locked { state: self.state.lock().unwrap_or_else(|e| e.into_inner()), _no_forks: no_forks }
+    fn state(&self) -> Locked<'_, State> {
+        forks::lock(&self.state)
     }
 
     /// Switches it on in a module.

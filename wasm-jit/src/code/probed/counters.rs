@@ -18,10 +18,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use wasm_jit_codegen::Only;
 use wordpatch::serialize_all_cores;
-use wordpatch::text::{self, NoForks};
 
 use super::counting::Cells;
 use crate::code::CodeImage;
+use crate::code::forks::{self, Locked};
 
 /// The identity of an instance ([`Instance::id`](crate::Instance::id)). It is unique in the
 /// process, and is not reused after the instance has ended.
@@ -159,13 +159,13 @@ struct Watched {
 impl Counters {
     /// Whether there are instances.
     pub(crate) fn has_instances(&self) -> bool {
-        let (_no_forks, state) = self.lock_alone();
+        let state = self.lock_alone();
         state.live.iter().any(Option::is_some)
     }
 
     /// Whether this is one of the module's instances.
     pub(crate) fn has_instance(&self, instance: InstanceId) -> bool {
-        let (_no_forks, state) = self.lock_alone();
+        let state = self.lock_alone();
         state.live.iter().flatten().any(|live| live.instance == instance.0)
     }
 }
@@ -187,10 +187,9 @@ impl Counters {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// For a thread that does not have the lock of changes, in which no thread forks: a child must
-    /// not inherit this lock from another thread. The second part must be dropped first.
-    fn lock_alone(&self) -> (NoForks, MutexGuard<'_, State>) {
-        (text::no_forks(), self.lock())
+    /// For a thread that does not have the lock of changes, with which no thread forks.
+    fn lock_alone(&self) -> Locked<'_, State> {
+        forks::lock(&self.0)
     }
 
     /// Reserves `bytes` for each instance, unless this was already done.
@@ -285,7 +284,7 @@ impl Counting {
     ) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let instance = NEXT.fetch_add(1, Ordering::Relaxed);
-        let (_no_forks, mut state) = image.counters.lock_alone();
+        let mut state = image.counters.lock_alone();
         let mut live = Live { instance, store, slot, cells: None };
         if let Some(bytes) = state.reserved {
             live.equip(bytes)?;
@@ -305,7 +304,7 @@ impl Counting {
 
 impl Drop for Counting {
     fn drop(&mut self) {
-        let (_no_forks, mut state) = self.image.counters.lock_alone();
+        let state = &mut *self.image.counters.lock_alone();
         let cells = state.live[self.number].take().and_then(|live| live.cells);
         state.free.push(self.number);
         let Some(cells) = cells else { return };

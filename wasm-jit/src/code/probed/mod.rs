@@ -71,12 +71,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use wasm_jit_codegen::{ENTRY_LENGTH, Only, TRANSFER_TRAP};
-use wordpatch::text::{self, NoForks};
-use wordpatch::{Bytes, Error, FetchWindow, TextRef};
+use wordpatch::{Bytes, Error, FetchWindow, TextRef, text};
 
+use super::forks;
 use super::lazy::LazyFunctions;
 use super::{CodeImage, CompileError, ObserveError};
 use blocks::{Arenas, Block, Blocks};
@@ -265,8 +265,7 @@ struct Changes {
 /// [`Changes`], locked. Dropped lists are destroyed after the lock has been released, since their
 /// destructors may change probes.
 struct Locked<'a> {
-    changes: MutexGuard<'a, Changes>,
-    _no_forks: NoForks,
+    changes: forks::Locked<'a, Changes>,
     dropped: Vec<List>,
 }
 
@@ -541,9 +540,7 @@ impl CodeImage {
 
     /// The state of probes, to be read: while it is locked, no thread forks.
     fn state(&self) -> Locked<'_> {
-        let no_forks = text::no_forks();
-        let changes = self.probed().changes.lock().unwrap_or_else(|e| e.into_inner());
-        Locked { changes, _no_forks: no_forks, dropped: Vec::new() }
+        Locked { changes: forks::lock(&self.probed().changes), dropped: Vec::new() }
     }
 
     /// Leaves the code that is written with the lock of changes to forked children. Returns whether
