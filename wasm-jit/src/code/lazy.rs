@@ -212,8 +212,8 @@ impl CodeImage {
         if std::process::id() != all.process {
             return Err(CompileError::Forked { function: index });
         }
-        // Before the turn: a thread that waits for it may prevent forks, and then this thread,
-        // which does so when it places the code, must not wait for a fork.
+        // For placing the code. Before the turn: a thread that waits for it may prevent forks, and
+        // then this thread must not wait for a fork.
         let _no_forks = text::no_forks();
         let _turn = all.turns[number % TURNS].lock().unwrap_or_else(|e| e.into_inner());
         if all.get(number).is_some() {
@@ -226,7 +226,7 @@ impl CodeImage {
         Ok(())
     }
 
-    /// Appends the code of a function.
+    /// Appends the code of a function, for a thread that prevents forks.
     fn place<'a>(
         &self,
         all: &'a LazyFunctions,
@@ -236,7 +236,6 @@ impl CodeImage {
         let Chunk { mut code, calls, functions } = chunk;
         let [function] = &functions[..] else { unreachable!("one function was compiled") };
         code.truncate(function.end as usize);
-        let _no_forks = text::no_forks();
         let mut linking = all.linking();
         let start = linking.arena.next_address(ALIGNMENT);
         if code.len() > (all.pages.end).saturating_sub(start) {
