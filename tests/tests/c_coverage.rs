@@ -61,7 +61,6 @@ const TABLE: &[(&str, InC)] = &[
     ("wordpatch/src/trap/threads.rs::with_signals_blocked", Left("pthread_sigmask does it")),
     ("wordpatch/src/text/mod.rs::unshare", Call("wordpatch_unshare")),
     ("wordpatch/src/text/mod.rs::is_shared_with_parent", Call("wordpatch_is_shared_with_parent")),
-    ("wordpatch/src/text/mod.rs::may_have_children", Left("for generated code that is overwritten")),
     ("wordpatch/src/text/mod.rs::without_forks", Left("for generated code that is overwritten")),
     ("wordpatch/src/text/atfork.rs::no_forks", Left("for generated code that is overwritten")),
     ("wordpatch/src/text/mod.rs::forks", Left("for generated code that is overwritten")),

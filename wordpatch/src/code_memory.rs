@@ -347,8 +347,8 @@ impl CodeArena {
     /// No thread executes the code that was there, or will execute it: nothing leads to it any
     /// more, every core has executed a serializing instruction since
     /// ([`serialize_all_cores`](crate::serialize_all_cores)), and no thread will return to it,
-    /// including threads of forked children ([`may_have_children`](text::may_have_children)) that
-    /// share these pages ([`leave_to_children`](text::leave_to_children)).
+    /// including threads of forked children that share these pages
+    /// ([`leave_to_children`](text::leave_to_children)).
     pub unsafe fn overwrite(&mut self, address: usize, code: &[u8]) -> Result<(), Error> {
         if text::is_shared_with_parent() {
             return Err(Error::SharedWithParent { address });

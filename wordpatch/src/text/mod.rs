@@ -772,12 +772,6 @@ pub fn copied_bytes() -> usize {
     mappings.iter().filter(|mapping| mapping.copied).map(TextMapping::written_bytes).sum()
 }
 
-/// Whether forked children of this process may be executing its text: whether it has forked, as far
-/// as `fork`'s handlers know. Once true, it remains true.
-pub fn may_have_children() -> bool {
-    fork::may_have_children()
-}
-
 /// Number of times that this process and its ancestors have forked, as far as `fork`'s handlers
 /// know ([`follow_forks`]).
 pub fn forks() -> u32 {
