@@ -33,8 +33,15 @@ pub(super) struct Limits {
     pub(super) stack: usize,
     /// The fuel, if instructions consume any.
     pub(super) fuel: Option<u64>,
-    /// Maximum size of the garbage-collected heap in bytes.
+    /// Maximum size of the garbage-collected heap in bytes, and of the exceptions.
     pub(super) heap: Option<u64>,
+}
+
+impl Limits {
+    /// The limits of a store, if there are any.
+    pub(super) fn of_store(&self) -> Option<StoreLimits> {
+        self.heap.map(|heap| StoreLimits::new().heap_size(heap).exceptions_size(heap))
+    }
 }
 
 /// What a program can import besides WASI and the functions of `wasm:js-string`.
@@ -107,8 +114,8 @@ impl Program {
         if let Some(fuel) = self.limits.fuel {
             store.set_fuel(fuel)?;
         }
-        if let Some(heap) = self.limits.heap {
-            store.set_limits(StoreLimits::new().heap_size(heap).exceptions_size(heap));
+        if let Some(limits) = self.limits.of_store() {
+            store.set_limits(limits);
         }
         Ok(store)
     }

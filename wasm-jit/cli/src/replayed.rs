@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use wasm_jit::{Error, Instance, Module, Store, StoreLimits, Trap, Val};
+use wasm_jit::{Error, Instance, Module, Store, Trap, Val};
 use wasm_jit_debug::Killed;
 use wasm_jit_replay::{
     DIFFERENCE, Ended, Error as ReplayError, HostFailed, INCOMPLETE, LAST, NEXT, POSITION, Reason, Replay,
@@ -31,8 +31,8 @@ pub(super) fn open(arguments: &Run, module: &Module, trace: &Path, fuel: u64) ->
         Ok(()) | Err(Error::NoFuel) => {}
         Err(error) => return Err(Failure::new(error)),
     }
-    if let Some(heap) = arguments.limits.of_threads().heap {
-        replay.set_limits(StoreLimits::new().heap_size(heap).exceptions_size(heap));
+    if let Some(limits) = arguments.limits.of_threads().of_store() {
+        replay.set_limits(limits);
     }
     Ok(replay)
 }
