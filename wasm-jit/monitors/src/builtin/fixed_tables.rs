@@ -5,7 +5,7 @@
 //! the module nor other instances can write it: it is neither imported nor exported, and no
 //! instruction of the module does so.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use wasm_jit::Module;
 use wasm_jit::probes::{Bound, Kind, NO_FUNCTION, Recorder};
@@ -139,7 +139,9 @@ struct Calls {
 /// The calls of all instructions, by their numbers.
 #[derive(Clone)]
 pub(super) struct FixedTables {
-    tables: Arc<[Option<Table>]>,
+    module: Module,
+    /// Known since the first call: all code is read for them.
+    tables: Arc<OnceLock<Vec<Option<Table>>>>,
     calls: Arc<Mutex<Vec<Calls>>>,
     recorder: Recorder,
 }
@@ -159,7 +161,7 @@ impl FixedTables {
                 counts[(index as usize).min(others)] += 1;
             }
         })?;
-        Ok(Self { tables: tables(module).into(), calls, recorder })
+        Ok(Self { module: module.clone(), tables: Arc::default(), calls, recorder })
     }
 
     /// The number of a call, and its probe, if its table never changes.
@@ -169,7 +171,8 @@ impl FixedTables {
         else {
             return None;
         };
-        let table = self.tables.get(*table_index as usize)?.clone()?;
+        let tables = self.tables.get_or_init(|| tables(&self.module));
+        let table = tables.get(*table_index as usize)?.clone()?;
         let mut calls = lock(&self.calls);
         let number = calls.len();
         calls.push(Calls { table, counts: Vec::new() });
