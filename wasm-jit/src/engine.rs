@@ -3,7 +3,7 @@
 mod type_registry;
 
 use std::num::NonZero;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use type_registry::TypeRegistry;
 pub(crate) use type_registry::{
@@ -13,6 +13,7 @@ use wasm_jit_codegen::{CodeSettings, CompiledSites};
 
 use crate::cache::Cache;
 use crate::code::CodeImage;
+use crate::code::forks::{self, Locked};
 use crate::error::Error;
 use crate::linear_memory;
 use crate::object_type::ObjectType;
@@ -431,8 +432,8 @@ impl Engine {
         self.0.config.interrupt_signal
     }
 
-    fn types(&self) -> MutexGuard<'_, TypeRegistry> {
-        self.0.types.lock().unwrap_or_else(PoisonError::into_inner)
+    fn types(&self) -> Locked<'_, TypeRegistry> {
+        forks::lock(&self.0.types)
     }
 
     /// The id of a function type, for references to host functions of this type. From now on the
@@ -618,8 +619,8 @@ impl Engine {
 }
 
 impl Engine {
-    fn images(&self) -> MutexGuard<'_, Images> {
-        self.0.images.lock().unwrap_or_else(PoisonError::into_inner)
+    fn images(&self) -> Locked<'_, Images> {
+        forks::lock(&self.0.images)
     }
 
     /// Adds the code of a new module.

@@ -137,7 +137,9 @@
 //! execute code of modules with probes.
 //!
 //! Probes cannot be switched in a child before it has called
-//! [`unshare`](wordpatch::text::unshare), which copies the code of all modules.
+//! [`unshare`](wordpatch::text::unshare), which copies the code of all modules. A handler that the
+//! program has registered with `pthread_atfork` must neither change probes nor wait for a thread
+//! that does, unless it was registered after the first engine was made: otherwise it waits forever.
 //!
 //! # Example
 //! ```

@@ -10,10 +10,13 @@ use std::thread;
 use std::time::Duration;
 
 use wasm_jit::probes::{
-    Bound, Callback, GlobalProbe, Kind, Location, NativeFn, Place, Probe, ProbeError, ProbeSpec, activate_all,
+    Bound, Callback, GenericFn, GlobalProbe, Kind, Location, NativeFn, Place, Probe, ProbeError, ProbeSpec,
+    activate_all,
 };
 use wasm_jit::wasmparser::Operator;
-use wasm_jit::{Config, Engine, Error, Instance, InterruptHandle, Linker, Module, Store, Trap, TypedFunc};
+use wasm_jit::{
+    Config, Engine, Error, Instance, InterruptHandle, Linker, Module, Store, Trap, TypedFunc, Val,
+};
 
 const PROGRAM: &str = r#"(module
     (memory 4096)
@@ -454,6 +457,65 @@ fn children_of_first_calls() -> usize {
     })
 }
 
+/// Compiles, probes and runs a small program in an engine. A probe reads a reference among the
+/// operands of its frame.
+fn use_engine(engine: &Engine) -> bool {
+    let text = r#"(module (func (export "f") (result i32)
+        (ref.null extern) (drop (i32.const 1)) (ref.is_null)))"#;
+    let module = Module::new(engine, text).unwrap();
+    let _shown = module.show_to_gdb();
+    let body = module.function(0).unwrap().body().unwrap();
+    let drop = body.instructions().find(|it| matches!(it.operator(), Operator::Drop)).unwrap();
+    let offset = (drop.offset() - body.range().start) as u32;
+    let location = Location { function: 0, place: Place::Instruction { offset } };
+    let nulls = Arc::new(AtomicU64::new(0));
+    let by_probe = nulls.clone();
+    let kind = Kind::Generic(GenericFn::new(move |frame| {
+        let operand = frame.accessor()?.operand(frame, 1)?;
+        by_probe.fetch_add(u64::from(matches!(operand, Val::ExternRef(None))), Ordering::Relaxed);
+        Ok(())
+    }));
+    let probe = module.probe(ProbeSpec { location, kind }).unwrap();
+    probe.activate().unwrap();
+    let mut store = Store::new(engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let f = instance.get_typed_func::<(), i32>(&mut store, "f").unwrap();
+    f.call(&mut store, ()).unwrap() == 1 && nulls.load(Ordering::Relaxed) == 1
+}
+
+/// Forks while another thread compiles, probes and runs programs in an engine. The children do the
+/// same in the same engine. Returns how many did not end well.
+fn children_of_a_used_engine(lazy: bool) -> usize {
+    let engine = Engine::new(Config::new().lazy_compilation(lazy)).unwrap();
+    let (ends, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let user = scope.spawn(|| {
+            let mut all = true;
+            while !ends.load(Ordering::Relaxed) {
+                all &= use_engine(&engine);
+                rounds.fetch_add(1, Ordering::Relaxed);
+            }
+            all
+        });
+        let bad = (0..100).filter(|number| {
+            let before = rounds.load(Ordering::Relaxed);
+            while rounds.load(Ordering::Relaxed) == before {
+                thread::yield_now();
+            }
+            // Each fork finds the other thread elsewhere.
+            (0..100 * number).for_each(|_| std::hint::spin_loop());
+            end_of(&mut || {
+                // SAFETY: the child has no other thread.
+                unsafe { wordpatch::text::unshare() }.is_ok() && use_engine(&engine)
+            }) != Exit(0)
+        });
+        let bad = bad.count();
+        ends.store(true, Ordering::Relaxed);
+        assert!(user.join().unwrap());
+        bad
+    })
+}
+
 #[test]
 fn signals_and_forks() {
     let mut wrong = Vec::new();
@@ -536,6 +598,9 @@ fn signals_and_forks() {
     check("changes without memory for the code", Exit(0), &mut changes_without_memory);
     assert_eq!(children_of_first_calls(), 0, "children that did not end well");
     assert_eq!(children_of_changes(), 0, "children that did not end well");
+    for lazy in [false, true] {
+        assert_eq!(children_of_a_used_engine(lazy), 0, "children that did not end well, lazy: {lazy}");
+    }
 
     // A child may be in a stub, but not in those of its parent's pages: they are used again.
     let (closures, removed) = removed_probes();

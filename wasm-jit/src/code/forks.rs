@@ -3,7 +3,9 @@
 //! A forked child shares the pages of the code with its parent, but has its own copy of all data:
 //! what it finds there must fit the code. Therefore
 //! 1. no thread forks while another one changes an image ([`text::no_forks`]): a child never
-//!    inherits half a change, or a lock;
+//!    inherits half a change, or a lock. Therefore locks of images, and those that engines share
+//!    between modules, are taken by [`lock`], which prevents forks first. A thread that prevents
+//!    forks must not wait for one that does not;
 //! 2. the first change after a fork gives the image new pages, which takes as long as copying its
 //!    code; the children keep the old ones, which no longer change.
 //!

@@ -22,7 +22,7 @@ use std::arch::global_asm;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use object::Endianness;
 use object::elf;
@@ -31,6 +31,7 @@ use object::write::elf::{FileHeader, SectionHeader, Sym, Writer};
 use wasm_jit_codegen::ENTRY_PREFIX;
 
 use super::CodeImage;
+use super::forks::{self, Locked};
 use super::symbols::{Names, Symbol, VersionCode};
 
 global_asm!(
@@ -134,8 +135,8 @@ impl ShownVersions {
 }
 
 impl Shown {
-    fn lock(&self) -> MutexGuard<'_, ShownVersions> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    fn lock(&self) -> Locked<'_, ShownVersions> {
+        forks::lock(&self.0)
     }
 
     fn begin<I: Iterator<Item = VersionCode>>(&self, names: Names, versions: impl FnOnce() -> I) {
@@ -188,7 +189,7 @@ impl File {
             length: contents.len() as u64,
         };
         let entry = NonNull::from(Box::leak(Box::new(entry)));
-        let _list = LIST.lock().unwrap_or_else(|e| e.into_inner());
+        let _list = forks::lock(&LIST);
         // SAFETY: list and entries are accessed under the lock only; gdb reads them while the
         // process is stopped.
         unsafe {
@@ -208,7 +209,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        let _list = LIST.lock().unwrap_or_else(|e| e.into_inner());
+        let _list = forks::lock(&LIST);
         // SAFETY: as in `register`; the entry is in the list, and nothing else refers to it after
         // it is removed.
         unsafe {

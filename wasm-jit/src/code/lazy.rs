@@ -30,7 +30,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use wasm_jit_codegen::{Catch, Chunk, Compiler, Continue, LAZY_ENTRY_SIZE, SITE_OFF, site_jump};
 use wordpatch::code_memory::CodeArena;
@@ -38,6 +38,7 @@ use wordpatch::{Bytes, FetchWindow, TextRef, text};
 
 use super::CodeImage;
 use super::error::CompileError;
+use super::forks::{self, Locked};
 use super::functions::{ALIGNMENT, Function, Functions, TryRegion, add_regions};
 use super::symbols::VersionCode;
 
@@ -172,8 +173,8 @@ impl LazyFunctions {
         self.linking().arena.code()
     }
 
-    pub(super) fn linking(&self) -> MutexGuard<'_, Linking> {
-        self.linking.lock().unwrap_or_else(|e| e.into_inner())
+    pub(super) fn linking(&self) -> Locked<'_, Linking> {
+        forks::lock(&self.linking)
     }
 
     /// Whether a function has been compiled. If not, the thread that compiles it later sees what

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use fastinst_sigsafe::Segments;
 
-use super::CodeImage;
+use super::{CodeImage, forks};
 
 const PAGE_BITS: u32 = 12;
 /// Bits for the number of pages: 2 GiB and more.
@@ -36,7 +36,7 @@ pub(crate) struct Registered(usize);
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        let mut free = FREE.lock().unwrap_or_else(|e| e.into_inner());
+        let mut free = forks::lock(&FREE);
         if let Some(entry) = TABLE.get(self.0) {
             entry.pages.store(0, Ordering::Release);
         }
@@ -61,7 +61,7 @@ pub(super) fn register_more(image: &Arc<CodeImage>, pages: &Range<usize>) -> Reg
 }
 
 fn free_entry() -> (usize, &'static Entry) {
-    let mut free = FREE.lock().unwrap_or_else(|e| e.into_inner());
+    let mut free = forks::lock(&FREE);
     let new = |_| Entry { pages: AtomicU64::new(0), image: AtomicPtr::new(std::ptr::null_mut()) };
     let number = free.pop().or_else(|| TABLE.push_with(new)).expect("there is room");
     (number, TABLE.get(number).expect("entries stay"))

@@ -25,6 +25,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::code::forks;
 use crate::vmctx::{BUFFER_BYTES, MAX_RECORDERS};
 
 /// A closure that gets the number of a store, and the words of some of its records.
@@ -73,8 +74,8 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn lock() -> MutexGuard<'static, Self> {
-        NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock() -> forks::Locked<'static, Self> {
+        forks::lock(&NUMBERS)
     }
 }
 

@@ -15,7 +15,8 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread::{self, Thread};
 
 use wasm_jit_codegen::{Continue, ENTER_STUB_SIZE, ENTRY_PREFIX, enter_stubs};
 use wordpatch::{Bytes, text};
@@ -23,7 +24,7 @@ use wordpatch::{Bytes, text};
 use super::blocks::ALIGNMENT;
 use super::version::jump;
 use super::{Changes, Entry, MakeError};
-use crate::code::CodeImage;
+use crate::code::{CodeImage, forks};
 
 /// A watcher that makes probes in functions when they are first entered.
 pub(crate) trait Enters: Send + Sync {
@@ -70,10 +71,7 @@ impl std::fmt::Debug for EntryWatches {
 ///
 /// In a forked child, another thread of the parent does not have it.
 #[derive(Default)]
-struct Turn {
-    taken: Mutex<Taken>,
-    given_back: Condvar,
-}
+struct Turn(Mutex<Taken>);
 
 #[derive(Default)]
 struct Taken {
@@ -81,6 +79,8 @@ struct Taken {
     owner: (usize, u32),
     /// The functions that it is changing.
     functions: Vec<u32>,
+    /// Threads to be unparked when it is given back.
+    waiting: Vec<Thread>,
 }
 
 /// The right to change a function; returned when it is dropped.
@@ -92,12 +92,16 @@ impl Turn {
         thread_local!(static MARK: u8 = const { 0 });
         let process = std::process::id();
         let this = MARK.with(|mark| (std::ptr::from_ref(mark) as usize, process));
-        let mut taken = lock(&self.taken);
+        let mut taken = forks::lock(&self.0);
         while !taken.functions.is_empty() && taken.owner != this && taken.owner.1 == process {
-            taken = self.given_back.wait(taken).unwrap_or_else(|e| e.into_inner());
+            taken.waiting.push(thread::current());
+            // Without the lock: the thread that has the right needs it, and another may fork.
+            drop(taken);
+            thread::park();
+            taken = forks::lock(&self.0);
         }
         if taken.owner != this {
-            *taken = Taken { owner: this, functions: Vec::new() };
+            *taken = Taken { owner: this, ..Taken::default() };
         }
         if taken.functions.contains(&function) {
             return None;
@@ -109,16 +113,12 @@ impl Turn {
 
 impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
-        let mut taken = lock(&self.0.taken);
+        let mut taken = forks::lock(&self.0.0);
         taken.functions.pop();
         if taken.functions.is_empty() {
-            self.0.given_back.notify_all();
+            taken.waiting.drain(..).for_each(|thread| thread.unpark());
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// The result of letting the watchers of a function make their probes.
@@ -149,7 +149,7 @@ impl CodeImage {
         let first = self.indices().start;
         self.resolve_text(changes)?;
         let stubs = self.stubs_of_entries(changes)?;
-        let mut waiting = lock(&self.probed().entered.waiting);
+        let mut waiting = forks::lock(&self.probed().entered.waiting);
         let (mut functions, mut others) = (Vec::new(), Vec::new());
         let comes_first = who.upgrade().is_some_and(|who| who.comes_first());
         for index in self.indices().filter(|index| !is_done(*index)) {
@@ -175,7 +175,7 @@ impl CodeImage {
     /// Ends the waiting of the watcher of this number.
     pub(crate) fn stop_waiting(self: &Arc<Self>, number: u64) {
         let changes = &mut *self.changes();
-        let mut waiting = lock(&self.probed().entered.waiting);
+        let mut waiting = forks::lock(&self.probed().entered.waiting);
         waiting.retain(|waiting| waiting.number != number);
         for index in self.indices() {
             // An entry that cannot be patched leads to no watcher, and on to the function.
@@ -200,7 +200,8 @@ impl CodeImage {
         let first = self.indices().start;
         let _no_forks = text::no_forks();
         let mut functions = Vec::new();
-        for waiting in lock(&self.probed().entered.waiting).iter().filter(|waiting| waiting.number == number)
+        for waiting in
+            forks::lock(&self.probed().entered.waiting).iter().filter(|waiting| waiting.number == number)
         {
             let is_compiled = |at: &usize| self.lazy().is_none_or(|lazy| lazy.is_compiled(*at));
             let chosen = (0..waiting.functions.len()).filter(|at| waiting.functions[*at]);
@@ -222,7 +223,7 @@ impl CodeImage {
     /// Ends the waiting of a watcher for one function.
     pub(crate) fn stop_waiting_for(&self, number: u64, index: u32) {
         let changes = &mut *self.changes();
-        let mut waiting = lock(&self.probed().entered.waiting);
+        let mut waiting = forks::lock(&self.probed().entered.waiting);
         let at = (index - self.indices().start) as usize;
         let own = waiting.iter_mut().filter(|waiting| waiting.number == number);
         own.for_each(|waiting| waiting.functions[at] = false);
@@ -240,7 +241,7 @@ impl CodeImage {
             Some(who)
         };
         let mut all: Vec<_> =
-            lock(&self.probed().entered.waiting).iter_mut().filter_map(of_function).collect();
+            forks::lock(&self.probed().entered.waiting).iter_mut().filter_map(of_function).collect();
         all.sort_by_key(|who| !who.comes_first());
         all
     }
@@ -281,7 +282,7 @@ impl CodeImage {
         }
         let changes = &mut *self.changes();
         changes.hold_entry(index, false);
-        let waiting = lock(&probed.entered.waiting);
+        let waiting = forks::lock(&probed.entered.waiting);
         let is_stuck = changes.restore_entry(self, index, &waiting).is_err();
         let entry = changes.functions.get(index).and_then(|state| state.entry);
         match entry {

@@ -23,7 +23,7 @@ use wasmparser::{self as wp, Parser, ValidPayload, Validator};
 
 use super::request::{Request, RequestedKind};
 use super::{Changes, MakeError, PLAIN, Plain};
-use crate::code::{CodeImage, FEATURES, ObserveError};
+use crate::code::{CodeImage, FEATURES, ObserveError, forks};
 use crate::types::RefType;
 
 /// The locations that were found so far.
@@ -93,7 +93,7 @@ impl CodeImage {
         function: u32,
         return_address: usize,
     ) -> Result<(u32, Arc<Located>), ObserveError> {
-        let found = || self.probed().found.calls.lock().unwrap_or_else(|e| e.into_inner());
+        let found = || forks::lock(&self.probed().found.calls);
         if let Some(call) = found().get(&return_address) {
             return Ok(call.clone());
         }
@@ -123,7 +123,7 @@ impl CodeImage {
     /// The type of a reference among the operands before an instruction, or below the arguments of
     /// a call, counted from the bottom of the stack.
     pub(crate) fn operand_type(&self, function: u32, position: u32, height: usize) -> Option<RefType> {
-        let mut found = self.probed().found.operands.lock().unwrap_or_else(|e| e.into_inner());
+        let mut found = forks::lock(&self.probed().found.operands);
         let types = found.entry(position).or_insert_with(|| self.operand_types(function, position).into());
         types.get(height).copied().flatten()
     }

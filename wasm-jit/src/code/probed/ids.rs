@@ -9,15 +9,15 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use fastinst::group::{Group, ReservedIds, Sites};
 use fastinst::{Discovery, Error, ModulePlace, ProbeFn, ProbeId, ProbeKind, ProbeMetadata, Toggle};
 use wasm_jit_codegen::{Callee, Value};
 
 use super::{Argument, MakeError, NoProbe, Request, RequestedKind};
-use crate::code::CodeImage;
 use crate::code::sections::Sections;
+use crate::code::{CodeImage, forks};
 
 /// The name of the provider.
 const PROVIDER: &CStr = c"wasm";
@@ -133,7 +133,7 @@ impl CodeImage {
     pub(crate) fn probe_id(self: &Arc<Self>, function: u32, position: u32) -> Result<ProbeId, NoId> {
         // Before the lock of the ids: a callback may hold this right and ask for other ids.
         let discovery = Discovery::begin().map_err(NoId::Ids)?;
-        let mut state = self.ids.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = forks::lock(&self.ids.0);
         let state = &mut *state;
         if let Some(id) = state.by_position.get(&position) {
             return Ok(*id);

@@ -532,9 +532,13 @@ impl Changes {
 
 impl CodeImage {
     fn probed(&self) -> &Probed {
-        self.probed.get_or_init(|| {
-            self.must_call.store(1, Ordering::Release);
-            Box::new(Probed::new(self))
+        self.probed.get().unwrap_or_else(|| {
+            // A child that is forked meanwhile would wait for this thread forever.
+            let _no_forks = text::no_forks();
+            self.probed.get_or_init(|| {
+                self.must_call.store(1, Ordering::Release);
+                Box::new(Probed::new(self))
+            })
         })
     }
 

@@ -28,7 +28,7 @@ use super::counting::RunCells;
 use super::stubs::{Form, generate};
 use super::version::Observations;
 use super::{Changes, MakeError, Needs, PLAIN, Version};
-use crate::code::{CodeImage, ObserveError};
+use crate::code::{CodeImage, ObserveError, forks};
 
 /// The state in which a frame that becomes plain continues.
 #[derive(Clone, Debug)]
@@ -95,7 +95,7 @@ impl CodeImage {
         index: u32,
         return_address: usize,
     ) -> Result<Plain, MakeError> {
-        let found = || self.probed().found.plain.lock().unwrap_or_else(|e| e.into_inner());
+        let found = || forks::lock(&self.probed().found.plain);
         if let Some(plain) = found().get(&return_address) {
             return Ok(plain.clone());
         }
@@ -134,7 +134,7 @@ impl CodeImage {
         index: u32,
         return_address: usize,
     ) -> Result<Plain, MakeError> {
-        let found = || self.probed().found.plain.lock().unwrap_or_else(|e| e.into_inner());
+        let found = || forks::lock(&self.probed().found.plain);
         if let Some(plain) = found().get(&return_address) {
             return Ok(plain.clone());
         }

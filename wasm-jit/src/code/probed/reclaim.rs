@@ -31,7 +31,7 @@ use wordpatch::text;
 
 use super::stubs::{Form, ProbeAction};
 use super::{Changes, FunctionState, ProbeState};
-use crate::code::CodeImage;
+use crate::code::{CodeImage, forks};
 
 /// The lists that may be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ fn forget_continuations(image: &CodeImage, stubs: &[Range<usize>]) {
         let after = stubs.partition_point(|stub| stub.start <= pc);
         after.checked_sub(1).is_some_and(|at| stubs[at].contains(&pc))
     };
-    let mut plain = image.probed().found.plain.lock().unwrap_or_else(|e| e.into_inner());
+    let mut plain = forks::lock(&image.probed().found.plain);
     plain.retain(|return_address, _| !is_in_stub(*return_address));
 }
 

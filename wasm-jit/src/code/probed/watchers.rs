@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
+
+use crate::code::forks::{self, Locked};
 
 /// The watchers of an image, of the type `F`.
 pub(crate) struct Watchers<F: ?Sized> {
@@ -16,8 +18,8 @@ impl<F: ?Sized> Watchers<F> {
         Self { list: Mutex::default(), of_all }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Arc<F>)>> {
-        self.list.lock().unwrap_or_else(|e| e.into_inner())
+    fn lock(&self) -> Locked<'_, Vec<(u64, Arc<F>)>> {
+        forks::lock(&self.list)
     }
 
     /// Adds a watcher; returns its number.
