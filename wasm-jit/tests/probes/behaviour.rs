@@ -222,7 +222,7 @@ fn errors_say_why_a_place_cannot_be_probed() {
 }
 
 /// Bodies of functions that trap when they are called with 7.
-pub(crate) const TRAPPING: [&str; 9] = [
+pub(crate) const TRAPPING: [&str; 13] = [
     // A load that is fused with the addition after it.
     "(i32.add (i32.load offset=65000 (i32.const 600)) (i32.load (local.get 0)))",
     "(i32.add (local.get 0) (i32.load (i32.shl (local.get 0) (i32.const 20))))",
@@ -233,6 +233,28 @@ pub(crate) const TRAPPING: [&str; 9] = [
     "(call_indirect (param i32) (result i32) (local.get 0) (i32.const 9))",
     "(call $inner (local.get 0))",
     "(i32.trunc_f32_s (f32.const nan))",
+    // Before a loop with code that is counted with the code before a block.
+    "(loop
+        (drop (i32.div_u (i32.const 1) (i32.sub (local.get 0) (i32.const 10))))
+        (loop (if (local.get 0) (then (nop))) (nop))
+        (local.set 0 (i32.add (local.get 0) (i32.const 1)))
+        (br 0))
+        (i32.const 1)",
+    // Before code that is counted with the code before a block.
+    "(if (local.get 0) (then (drop (i32.div_u (i32.const 1) (i32.sub (local.get 0) (i32.const 7))))))
+        (i32.const 1)",
+    "(block
+        (block (br_if 0 (i32.eqz (local.get 0))) (i32.store (i32.shl (local.get 0) (i32.const 20)) (i32.const 1)))
+        (nop))
+        (i32.const 1)",
+    "(loop
+        (block
+            (br_if 0 (i32.lt_u (local.get 0) (i32.const 9)))
+            (if (i32.eqz (local.get 0)) (then (nop)) (else (nop)))
+            (unreachable))
+        (local.set 0 (i32.add (local.get 0) (i32.const 1)))
+        (br_if 0 (i32.lt_u (local.get 0) (i32.const 20))))
+        (i32.const 1)",
 ];
 
 /// A module whose `main` calls a function that calls another one, which has this body.

@@ -19,7 +19,7 @@ use super::threads::{Ends, check_counts, counts_of, wait_for_a_run};
 use super::{call_main, engine, location, outcome, probes_everywhere, programs, reference, seeds, values};
 
 /// Bodies of a function of an i32, which leave it when that is 7, not by a return or by a trap.
-pub(crate) const LEAVING: [&str; 4] = [
+pub(crate) const LEAVING: [&str; 7] = [
     "(local.set 0 (i32.add (local.get 0) (i32.const 1))) (throw $tag (local.get 0))",
     "(i32.add (i32.mul (local.get 0) (i32.const 3)) (call $throws (local.get 0)))",
     "(block (result i32) (try_table (result i32) (catch $other 0)
@@ -27,6 +27,10 @@ pub(crate) const LEAVING: [&str; 4] = [
     "(block (result i32) (try_table (result i32) (catch $tag 0)
         (drop (call $throws (local.get 0))) (i32.const 1))
         (i32.add (i32.const 2))) (i32.div_u (i32.const 0)) (i32.add (i32.const 1))",
+    "(block (if (i32.eq (local.get 0) (i32.const 7)) (then (throw $tag (local.get 0))))) (local.get 0)",
+    "(block (if (local.get 0) (then (drop (call $throws (local.get 0)))))) (local.get 0)",
+    "(block (if (i32.eq (local.get 0) (i32.const 7)) (then (return_call $throws (local.get 0)))) (nop))
+        (local.get 0)",
 ];
 
 pub(crate) fn leaving(body: &str) -> Vec<u8> {
@@ -370,6 +374,62 @@ fn frames_that_arrive_in_a_loop_count_its_iterations() {
     assert_eq!((counts[0], br_if(&counts)), (1, iterations), "{counts:?}");
     let (stored, all) = (iterations / 2, iterations);
     assert!(counts.iter().all(|count| [1, stored, all].contains(count)), "{counts:?}");
+}
+
+/// A frame comes into a version that counts while it is in a block, in a loop or in a call: what
+/// follows the block is counted, though the code before it was not.
+#[test]
+fn frames_that_arrive_in_a_block_count_what_follows_it() {
+    for inner in [
+        "(call $wait)",
+        "(loop (i32.store (i32.const 0) (i32.const 1)) (br_if 0 (i32.eqz (i32.load (i32.const 8)))))",
+    ] {
+        let text = format!(
+            r#"(module (memory (export "memory") 1 1 shared)
+                (func $wait
+                    (loop (i32.store (i32.const 0) (i32.const 1)) (br_if 0 (i32.eqz (i32.load (i32.const 8))))))
+                (func (export "run") (result i32)
+                    (block (br_if 0 (i32.load (i32.const 16))) (block {inner})) (i32.const 5)))"#
+        );
+        let mut config = Config::new();
+        let engine = Engine::new(config.counter_stubs(0)).unwrap();
+        let module = Module::new(&engine, &text).unwrap();
+        let probes: Vec<Probe> = (0..2)
+            .flat_map(|function| {
+                let body = module.function(function).unwrap().body().unwrap();
+                let places: Vec<Counted> =
+                    body.instructions().map(|at| (function, Some(at.offset() as u32))).collect();
+                let spec = |place| ProbeSpec { location: location(&module, place), kind: Kind::Count };
+                let specs: Vec<ProbeSpec> = places.into_iter().map(spec).collect();
+                module.probes(&specs).into_iter().map(Result::unwrap).collect::<Vec<_>>()
+            })
+            .collect();
+        let mut store = Store::new(&engine, ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let memory = instance.get_shared_memory(&mut store, "memory").unwrap();
+        let run = instance.get_typed_func::<(), i32>(&mut store, "run").unwrap();
+        let is_set = |at| {
+            let mut word = [0];
+            memory.read(at, &mut word).unwrap();
+            word != [0]
+        };
+        std::thread::scope(|scope| {
+            let running = scope.spawn(|| run.call(&mut store, ()).unwrap());
+            while !is_set(0) {
+                std::thread::yield_now();
+            }
+            activate_all(&probes).into_iter().for_each(|on| on.unwrap());
+            // The loop is in the counting version.
+            while probes.iter().all(|probe| probe.count() == 0) {
+                std::thread::yield_now();
+            }
+            memory.write(8, &[1]).unwrap();
+            assert_eq!(running.join().unwrap(), 5);
+        });
+        // The constant, and the `end` of the function.
+        let last: Vec<u64> = probes.iter().rev().take(2).map(Probe::count).collect();
+        assert_eq!(last, [1, 1], "{inner}");
+    }
 }
 
 /// How many bits a target has in the global that counts the targets of a `br_table`.

@@ -26,6 +26,7 @@ impl<'a> FunctionCompiler<'a> {
             in_slot: u32::MAX,
             branched: false,
             outer_try: None,
+            joined: None,
         });
     }
 
@@ -50,6 +51,7 @@ impl<'a> FunctionCompiler<'a> {
         let region = self.regions.current_index();
         let outer_try = self.try_regions.innermost();
         let in_slot = u32::MAX;
+        let joined = self.joined_run();
         self.control.push(Control {
             kind,
             label,
@@ -60,6 +62,7 @@ impl<'a> FunctionCompiler<'a> {
             in_slot,
             branched: false,
             outer_try,
+            joined,
         });
     }
 
@@ -228,6 +231,7 @@ impl<'a> FunctionCompiler<'a> {
         }
         self.control.reachable = reached;
         self.end_run();
+        self.join_run(control.joined);
         if !reached {
             self.stop();
         }

@@ -72,6 +72,9 @@ pub(super) struct Control<'a> {
     pub(super) branched: bool,
     /// The region around a `try` before it was opened.
     pub(super) outer_try: Option<u32>,
+    /// For a block that joins, in a counting version: the run with whose executions the code after
+    /// it is counted.
+    pub(super) joined: Option<u32>,
 }
 
 impl<'a> Control<'a> {

@@ -18,6 +18,7 @@ use super::exceptions::TryRegions;
 use super::frame::Frame;
 use super::fuel::Fuel;
 use super::instruction::{Instruction, Next};
+use super::joins::Joins;
 use super::observe::Observer;
 use super::output::{Chunk, CompiledFunction, DirectCall};
 use super::register_file::RegisterFile;
@@ -154,6 +155,10 @@ pub(super) fn compile<'a>(
     }
     code.resize(code.len() + PROLOGUE as usize, 0);
     let mut asm = Assembler::new(code);
+    let runs = match counting {
+        Some(counting) => Some(RunState::new(counting, Joins::of(body).map_err(malformed)?)),
+        None => None,
+    };
     let exit = Exit {
         epilogue: asm.new_label(),
         stores_locals: sites.settles(body.range().end as u32),
@@ -188,7 +193,7 @@ pub(super) fn compile<'a>(
         sites: SiteLayout::new(sites),
         observer,
         frame_sizes: Vec::new(),
-        runs: counting.map(RunState::new),
+        runs,
         fuel: module.settings.uses_fuel.then(Fuel::new),
         last_transfer: u32::MAX,
     };

@@ -82,6 +82,7 @@ mod inliner;
 mod instruction;
 mod int;
 mod interrupt_check;
+mod joins;
 mod lazy_stub;
 mod locals;
 mod located;

@@ -12,8 +12,12 @@
 //! add qword [r11 + cell], 1       or as in a stub, where flags are needed (`stub.rs`)
 //! ```
 //!
-//! A call ends its run, so the frames of callers are never in the middle of a run; every transfer
-//! point is followed by the start of a run, so frames that come from other versions are not either.
+//! A run after a block that control leaves only at its end is *joined*: it is executed as often as
+//! the run that enters the block, and counted with it (`joins.rs`).
+//!
+//! A call ends its run, so the frames of callers are never in the middle of a run, or between runs
+//! that are counted together; every transfer point is followed by the start of a run, so frames
+//! that come from other versions are not either.
 //!
 //! Counting changes no decision of the compiler: as for sites, frames are the same as in all other
 //! versions of the function.
@@ -27,6 +31,7 @@ use wasmparser::Operator;
 
 use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH};
 use super::function::FunctionCompiler;
+use super::joins::Joins;
 use super::run_loops::OpenLoop;
 use super::sites::is_control;
 use super::state::Flag;
@@ -52,18 +57,24 @@ pub struct Counting {
     /// a condition of 0.
     pub choices: Box<[(u32, u32)]>,
     /// In a plain version, where the runs of the other versions begin, whose cells its runs use.
-    /// Runs that only the plain version has share the cell after them.
+    /// Runs that only the plain version has share the cell after them, unless they are joined.
     pub runs: Option<Box<[u32]>>,
 }
 
 impl Counting {
-    /// The number of a run, and of the next one.
-    fn number(&self, next: u32, position: u32) -> (u32, u32) {
-        let Some(runs) = &self.runs else { return (next, next + 1) };
+    /// The number of a run, or `None` if only a plain version has it, and the number of the next
+    /// one.
+    fn number(&self, next: u32, position: u32) -> (Option<u32>, u32) {
+        let Some(runs) = &self.runs else { return (Some(next), next + 1) };
         let after = &runs[next as usize..];
         let next = next + after.partition_point(|start| *start < position) as u32;
         let is_known = runs.get(next as usize) == Some(&position);
-        if is_known { (next, next + 1) } else { (runs.len() as u32, next) }
+        if is_known { (Some(next), next + 1) } else { (None, next) }
+    }
+
+    /// The number of the cell that runs share which only a plain version has.
+    fn shared(&self) -> u32 {
+        self.runs.as_ref().map_or(0, |runs| runs.len() as u32)
     }
 }
 
@@ -77,6 +88,10 @@ pub struct Run {
     pub code: u32,
     /// The code offset from which the run has been counted.
     pub counted: u32,
+    /// The [`wasm`](Self::wasm) of the run with which it is counted: its own, or that of an earlier
+    /// one, if this run is joined. The latter is executed as often, except for traps between the
+    /// two.
+    pub with: u32,
 }
 
 /// The compilation of a counting version.
@@ -87,6 +102,11 @@ pub(super) struct RunState<'a> {
     next: u32,
     /// Whether the next instruction begins a run.
     is_over: bool,
+    joins: Joins,
+    /// The run with which the current one is counted.
+    with: u32,
+    /// The run with which the next one is counted, if it is joined.
+    joined: Option<u32>,
     /// Whether the last run was ended by an instruction after which control may continue.
     after_condition: bool,
     /// What the assembler counted as changes of `r11` when the code loaded the address of the
@@ -97,8 +117,18 @@ pub(super) struct RunState<'a> {
 }
 
 impl<'a> RunState<'a> {
-    pub(super) fn new(counting: &'a Counting) -> Self {
-        Self { counting, next: 0, is_over: true, after_condition: false, loaded: None, open_loop: None }
+    pub(super) fn new(counting: &'a Counting, joins: Joins) -> Self {
+        Self {
+            counting,
+            next: 0,
+            is_over: true,
+            joins,
+            with: 0,
+            joined: None,
+            after_condition: false,
+            loaded: None,
+            open_loop: None,
+        }
     }
 }
 
@@ -116,6 +146,7 @@ impl FunctionCompiler<'_> {
         self.settle_fuel();
         if let Some(runs) = &mut self.runs {
             runs.is_over = true;
+            runs.joined = None;
             runs.loaded = None;
             // A label may follow code after a condition that is never executed.
             runs.after_condition = false;
@@ -156,11 +187,34 @@ impl FunctionCompiler<'_> {
         }
         let (number, next) = runs.counting.number(runs.next, position);
         runs.next = next;
-        let cell = 8 * (runs.counting.first_cell + number) as i32;
         let code = self.asm.offset();
+        if let Some(with) = runs.joined.take() {
+            runs.with = with;
+            return self.show_run(Run { wasm: position, code, counted: code, with });
+        }
+        // A run that only a plain version has is the rest of the one before it in the others.
+        if number.is_some() {
+            runs.with = position;
+        }
+        let number = number.unwrap_or_else(|| runs.counting.shared());
+        let cell = 8 * (runs.counting.first_cell + number) as i32;
         let counted = self.increment_run(cell);
         self.flags_hold_since(code);
-        self.show_run(Run { wasm: position, code, counted });
+        self.show_run(Run { wasm: position, code, counted, with: position });
+    }
+
+    /// The run that is being executed where the current instruction opens a block, if the block
+    /// joins.
+    pub(super) fn joined_run(&self) -> Option<u32> {
+        let runs = self.runs.as_ref()?;
+        runs.joins.contains(self.instruction.position).then_some(runs.with)
+    }
+
+    /// At the end of a block: the next run is counted with this one, if the block joins.
+    pub(super) fn join_run(&mut self, with: Option<u32>) {
+        if let Some(runs) = &mut self.runs {
+            runs.joined = with;
+        }
     }
 
     /// The first cell of the choices of the current instruction, if they are counted.

@@ -8,10 +8,11 @@
 //! # The count of an instruction
 //! It is the sum of three cells: that of its site, to which stubs add in versions that do not
 //! count; that which it shares with other instructions of one site in the original; and that of its
-//! run. A run is counted when it begins. If its frame is left in the middle, by a trap or an
-//! interrupt, the thread subtracts 1 from the site cells of the instructions that will not be
-//! executed ([`CodeImage::uncount`]). A call ends a run, so this happens only to the innermost
-//! frame, and to frames that wait for a probe function ([`CodeImage::uncount_in_stub`]).
+//! run, or of the earlier run with which its run is counted ([`Run::with`]). A run is counted when
+//! it begins, and with it those that are counted with it. If its frame is left before they end, by
+//! a trap or an interrupt, the thread subtracts 1 from the site cells of the instructions that will
+//! not be executed ([`CodeImage::uncount`]). A call ends a run, so this happens only to the
+//! innermost frame, and to frames that wait for a probe function ([`CodeImage::uncount_in_stub`]).
 //!
 //! All counting versions of a function have the same runs, with the same cells. A plain version may
 //! have additional runs, in code that the others never reach.
@@ -88,6 +89,8 @@ pub(super) struct RunCells {
     exit: u32,
     /// The start of each run in the module; see [`Run::wasm`].
     starts: Box<[u32]>,
+    /// The number of the run with which each is counted.
+    counted_with: Box<[u32]>,
 }
 
 impl RunCells {
@@ -108,6 +111,11 @@ impl RunCells {
     /// The number of the run that an instruction is in.
     fn number(&self, position: u32) -> usize {
         self.starts.partition_point(|start| *start <= position) - 1
+    }
+
+    /// The cell of a run.
+    fn cell(&self, number: usize) -> u32 {
+        self.first + self.counted_with[number]
     }
 }
 
@@ -181,15 +189,24 @@ impl Runs {
             is_counted.then_some((position, self.is_pending(position)))
         };
         let place = stub.map(|position| (position, false)).or_else(at_instruction);
-        let rest = place.and_then(|(position, is_pending)| {
-            let run = self.run_of(position)?;
+        let rest = place.into_iter().flat_map(move |(position, is_pending)| {
+            let run = self.run_of(position).expect("places are in runs");
+            let begin = position + u32::from(!is_pending);
+            // Runs that are counted with one that the thread has begun, and that it has not
+            // reached.
+            let is_joined = move |later: &&Run| later.with <= position && position < later.wasm;
+            let later = self.runs.iter().enumerate().skip(run + 1);
+            let joined = later.filter(move |(_, later)| !self.continues(later) && is_joined(later));
+            std::iter::once((run, begin)).chain(joined.map(|(run, later)| (run, later.wasm)))
+        });
+        let places = rest.flat_map(move |(run, begin)| {
             let next = self.runs[run + 1..].iter().find(|next| !self.continues(next));
             let end = next.map_or(u32::MAX, |next| next.wasm);
-            let from = self.places.partition_point(|(place, _)| *place < position + u32::from(!is_pending));
+            let from = self.places.partition_point(|(place, _)| *place < begin);
             let to = self.places.partition_point(|(place, _)| *place < end);
-            self.places.get(from..to)
+            self.places.get(from..to).unwrap_or_default()
         });
-        rest.unwrap_or_default().iter().filter_map(|(_, cell)| cell.load(Ordering::Relaxed).checked_sub(1))
+        places.filter_map(|(_, cell)| cell.load(Ordering::Relaxed).checked_sub(1))
     }
 
     /// Whether a run of a plain version is the rest of a run that the other versions count at its
@@ -209,7 +226,16 @@ impl Runs {
     /// The cells of the runs, which were allocated for the first counting version.
     pub(super) fn cells(&self) -> RunCells {
         let starts = self.runs.iter().map(|run| run.wasm).collect();
-        RunCells { first: self.counting.first_cell, exit: self.exit, starts }
+        let counted_with = self.runs.iter().enumerate().map(|(number, run)| {
+            let earlier = (run.with != run.wasm).then(|| self.run_of(run.with)).flatten();
+            earlier.unwrap_or(number) as u32
+        });
+        RunCells {
+            first: self.counting.first_cell,
+            exit: self.exit,
+            counted_with: counted_with.collect(),
+            starts,
+        }
     }
 
     /// Whether a choice is counted.
@@ -374,7 +400,7 @@ impl FunctionState {
     /// The cells of what an instruction has counted.
     pub(super) fn cells(&self, position: u32) -> Cells {
         let runs = self.runs.as_ref().filter(|runs| position != runs.exit);
-        let run = runs.map(|runs| runs.first + runs.number(position) as u32);
+        let run = runs.map(|runs| runs.cell(runs.number(position)));
         let site = self.sites.get(&position);
         [site.map(|site| site.cell), run, site.and_then(|site| site.shared)]
     }
@@ -391,7 +417,7 @@ impl FunctionState {
                     // is never executed.
                     let after = site.more()?.next?;
                     let follows = runs.starts.get(next) == Some(&after);
-                    follows.then_some(runs.first + next as u32)
+                    follows.then(|| runs.cell(next))
                 });
                 [next, None, None]
             }
