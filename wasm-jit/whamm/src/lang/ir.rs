@@ -108,6 +108,9 @@ pub(super) enum Kind {
     Text(TextOp, Box<Typed>, Box<Typed>),
     /// The length of a string in bytes.
     Length(Box<Typed>),
+    /// A target of a `br_table`, by its number; beyond the others, the default. The first value is
+    /// the string of all targets.
+    Target(Box<Typed>, Box<Typed>),
     /// The position of the highest bit of an unsigned number that is 1, or 0.
     Log2(Box<Typed>),
     /// The bucket of an unsigned 64-bit number.
@@ -176,7 +179,9 @@ impl Typed {
             | Kind::Log2(one)
             | Kind::Bucket(_, one) => vec![one],
             Kind::Call(_, all) | Kind::Library(_, all) | Kind::Tuple(all) => all.iter().collect(),
-            Kind::Binary(_, left, right) | Kind::Text(_, left, right) => vec![left, right],
+            Kind::Binary(_, left, right) | Kind::Text(_, left, right) | Kind::Target(left, right) => {
+                vec![left, right]
+            }
             Kind::Ternary(condition, yes, no) => vec![condition, yes, no],
         }
     }

@@ -6,6 +6,7 @@ mod behaviour;
 mod bounds;
 mod callees;
 mod engine;
+mod features;
 mod frames;
 mod hostile;
 mod libraries;

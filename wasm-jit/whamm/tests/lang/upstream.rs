@@ -131,6 +131,7 @@ fn scripts_of_the_other_compiler() {
         };
         let is_known = UNSUPPORTED.iter().any(|reason| problems.contains(reason))
             || [&MISTAKES[..], &INITIAL_VALUES, &LIBRARIES].concat().iter().any(|part| name.contains(part));
+        println!("@@ {name}: {}", problems.trim().replace('\n', " // "));
         if !is_known {
             unknown += &format!("{name}: {problems}");
         }

@@ -175,8 +175,10 @@ impl Checker<'_> {
 
     fn call(&mut self, name: &Ident, arguments: &[Expr]) -> Option<Typed> {
         let Some(signature) = self.functions.get(&name.name).cloned() else {
-            if name.name == "log2" {
-                return self.log2(name, arguments);
+            match name.name.as_str() {
+                "log2" => return self.log2(name, arguments),
+                "resolve_funcref" => return self.resolve_reference(name, arguments),
+                _ => {}
             }
             if self.is_alternative(name) {
                 let message = format!("`{}` is a statement: it has no value", name.name);

@@ -568,6 +568,14 @@ impl<'a> Code<'a> {
                 let kept = self.keep(text);
                 self.emit(Instruction::LocalGet(kept[1]));
             }
+            Kind::Target(targets, index) => {
+                let text = self.keep(targets);
+                let index = self.keep(index)[0];
+                self.emit(Instruction::LocalGet(text[0]));
+                self.emit(Instruction::LocalGet(text[1]));
+                self.emit(Instruction::LocalGet(index));
+                self.call("target");
+            }
             Kind::Log2(number) => {
                 self.int(63);
                 self.expr(number);
@@ -725,6 +733,14 @@ impl<'a> Code<'a> {
                 if op == BinaryOp::Ne {
                     self.emit(Instruction::I32Eqz);
                 }
+            }
+            // The remainder of numbers of 32 bits is one.
+            BinaryOp::Rem if left.ty.is_float() => {
+                self.cast(&left.ty, &Type::F64);
+                self.expr(right);
+                self.cast(&right.ty, &Type::F64);
+                self.call("remainder");
+                self.cast(&Type::F64, &left.ty);
             }
             _ => {
                 self.expr(right);

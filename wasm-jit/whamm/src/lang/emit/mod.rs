@@ -160,6 +160,8 @@ struct Emitter<'a> {
     rule: String,
     /// The function that stores strings, if there are any.
     intern: Option<u32>,
+    /// Whether a rule asks for the targets of a `br_table`, which take more room than names.
+    has_targets: bool,
     /// The addresses of the lists of sites, by rule.
     lists: HashMap<usize, u32>,
     /// The address of the list of threads, if there are variables of threads.
@@ -212,6 +214,7 @@ impl<'a> Emitter<'a> {
             rule: String::new(),
             prints,
             intern: None,
+            has_targets: false,
             lists: HashMap::new(),
             threads: None,
             exports: Vec::new(),

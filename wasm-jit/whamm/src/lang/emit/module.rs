@@ -19,6 +19,9 @@ use crate::conditions;
 /// The size of the engine's buffer for strings, if there are any: longer strings are truncated.
 const BUFFER: u32 = 1 << 14;
 
+/// The size if the targets of a `br_table` are among them: room for 2^18.
+const BUFFER_FOR_TARGETS: u32 = 1 << 20;
+
 /// The names of the script and of functions.
 fn names(script: &str, functions: &BTreeMap<u32, Name>) -> NameSection {
     let mut of_functions = NameMap::new();
@@ -75,7 +78,8 @@ impl Emitter<'_> {
         let report = self.report();
         let lists = 8 * (self.lists.len() as u32 + u32::from(self.threads.is_some()));
         let buffer = variables + self.program.static_size + lists;
-        let heap = buffer + if self.intern.is_some() { BUFFER } else { 0 };
+        let buffer_size = if self.has_targets { BUFFER_FOR_TARGETS } else { BUFFER };
+        let heap = buffer + if self.intern.is_some() { buffer_size } else { 0 };
         let begin: Vec<_> = self.program.begin.iter().filter(|body| !body.is_empty()).collect();
         let mut calls = Vec::new();
         for body in begin {
@@ -169,7 +173,7 @@ impl Emitter<'_> {
         if self.intern.is_some() {
             let ty = GlobalType { val_type: ValType::I32, mutable: false, shared: false };
             globals.global(ty, &ConstExpr::i32_const(buffer.cast_signed()));
-            globals.global(ty, &ConstExpr::i32_const(BUFFER.cast_signed()));
+            globals.global(ty, &ConstExpr::i32_const(buffer_size.cast_signed()));
         }
         let mut data = DataSection::new();
         data.active(0, &ConstExpr::i32_const(END.cast_signed()), self.strings.bytes.iter().copied());
