@@ -10,6 +10,9 @@ use super::types::Type;
 /// The index in the table of an indirect call.
 pub(super) const TABLE_INDEX: &str = "table_entry_idx";
 
+/// The probe that has fired.
+pub(super) const PROBE_ID: &str = "probe_id";
+
 /// The targets of a `br_table`, by their indices.
 pub(super) const TARGETS: &str = "targets";
 

@@ -22,7 +22,7 @@
 
 use super::WideBound;
 use super::ast;
-use super::bound::{Bound, NAMED, NATIVE_NUMBERED, NUMBERED, TARGETS, numbered, of_opcode, results};
+use super::bound::{PROBE_ID, Bound, NAMED, NATIVE_NUMBERED, NUMBERED, TARGETS, numbered, of_opcode, results};
 use super::ir::Typed;
 use super::native::{self, Provider};
 use super::opcodes::{Known, OPCODES, Opcode};
@@ -196,7 +196,12 @@ impl Event {
             "fid" | "pc" | "opidx" => return Bound::Value(Typed::request(Type::U32, name)),
             "at_func_end" => return Bound::Value(Typed::request(Type::Bool, name)),
             "fname" => return Bound::Value(Typed::request(Type::Str, name)),
-            "probe_id" => return Bound::Unsupported("probes have no numbers here"),
+            PROBE_ID => {
+                return Bound::Unsupported(
+                    "it is the argument of `dyninstr.remove_probe(probe_id)`, in rules of the mode `before` of scripts \
+                     that run in `wasm-jit`; others have `@once`",
+                );
+            }
             _ => {}
         }
         let bound = |name: &str| bounds.iter().find(|(bound, _)| bound == name).map(|(_, ty)| ty.clone());

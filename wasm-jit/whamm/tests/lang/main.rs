@@ -10,6 +10,7 @@ mod features;
 mod frames;
 mod hostile;
 mod libraries;
+mod memories;
 mod modes;
 mod names;
 mod periods;

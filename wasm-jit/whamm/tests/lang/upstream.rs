@@ -1,6 +1,8 @@
 //! The scripts with which the crate whamm is tested, which `scripts/whamm-scripts.sh` fetches: each
 //! compiles for a target, or is refused for a reason that is known.
 
+mod run;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,7 +40,12 @@ fn scripts(folder: &Path, all: &mut Vec<PathBuf>) {
 
 /// Libraries that are not in the crate, with the functions that its scripts call.
 const CACHE: &str = "(module (func (export \"check_access\") (param i32 i32) (result i32) (i32.const 0)))";
-const ALPHA: &str = "(module)";
+const ALPHA: &str = r#"(module (memory (export "memory") 1)
+    (data (i32.const 0) "abcdefghijklmnopqrstuvwxyz\n")
+    (func (export "mem_alloc") (param i32) (result i32) (i32.const 64))
+    (func (export "mem_free") (param i32))
+    (func (export "write_alphabet") (param i32 i32) (result i32)
+        (memory.copy (local.get 0) (i32.const 0) (i32.const 27)) (i32.const 27)))"#;
 
 fn library(tests: &Path, name: &str) -> Vec<u8> {
     let path = match name {
@@ -52,18 +59,22 @@ fn library(tests: &Path, name: &str) -> Vec<u8> {
     fs::read(tests.join(path)).expect("the library is there")
 }
 
+/// The libraries that a script uses.
+fn libraries(tests: &Path, source: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let names = lang::libraries("upstream.mm", source).unwrap_or_default();
+    names.into_iter().map(|name| (name.clone(), library(tests, &name))).collect()
+}
+
 /// The problems of a script, if it does not compile for any target.
-fn problems(tests: &Path, path: &Path) -> Option<String> {
-    let source = fs::read(path).expect("a script");
-    let names = lang::libraries("upstream.mm", &source).unwrap_or_default();
-    let libraries: Vec<_> = names.iter().map(|name| (&name[..], library(tests, name))).collect();
-    let libraries: Vec<_> = libraries.iter().map(|(name, bytes)| (*name, &bytes[..])).collect();
-    let error = lang::compile("upstream.mm", &source, &libraries).err()?;
-    if Script::new("upstream.mm", &source, &libraries).is_ok() {
+fn problems(tests: &Path, source: &[u8]) -> Option<String> {
+    let libraries = libraries(tests, source);
+    let libraries: Vec<_> = libraries.iter().map(|(name, bytes)| (&name[..], &bytes[..])).collect();
+    let error = lang::compile("upstream.mm", source, &libraries).err()?;
+    if Script::new("upstream.mm", source, &libraries).is_ok() {
         return None;
     }
     let program = Module::new(&Engine::default(), "(module)").unwrap();
-    match rewrite::instrument("upstream.mm", &source, &program) {
+    match rewrite::instrument("upstream.mm", source, &program) {
         Ok(_) => None,
         Err(_) => Some(error.problems().iter().map(|problem| format!("{}\n", problem.message)).collect()),
     }
@@ -122,24 +133,44 @@ fn scripts_of_the_other_compiler() {
     let mut all = Vec::new();
     scripts(&tests.join("scripts"), &mut all);
     all.sort();
-    let (mut compiled, mut unknown) = (0, String::new());
     for path in &all {
-        let name = path.strip_prefix(&tests).unwrap().display().to_string();
-        let Some(problems) = problems(&tests, path) else {
-            compiled += 1;
-            continue;
-        };
-        let is_known = UNSUPPORTED.iter().any(|reason| problems.contains(reason))
-            || [&MISTAKES[..], &INITIAL_VALUES, &LIBRARIES].concat().iter().any(|part| name.contains(part));
-        println!("@@ {name}: {}", problems.trim().replace('\n', " // "));
-        if !is_known {
-            unknown += &format!("{name}: {problems}");
+        let name = path.strip_prefix(&tests.join("scripts")).unwrap().display().to_string();
+        let source = fs::read(path).expect("a script");
+        let kind = Expected::of(path);
+        match problems(&tests, &source) {
+            Some(problems) => println!("@@ {kind:?} {name}: {problems:?}"),
+            None => {
+                let outcome = run::run(&tests, path, &source, &libraries(&tests, &source));
+                println!("@+ {kind:?} {name}: {:?} {} {}", outcome.targets, outcome.is_compared, outcome.differences.replace('\n', " // "));
+            }
         }
-        // Those of the paper.
-        let has_probe_id = name.contains("ins_coverage_dyninstr");
-        assert!(!name.contains("paper_eval") || has_probe_id, "{name}: {problems}");
     }
-    assert_eq!(unknown, "");
-    println!("{compiled} of {} scripts compile", all.len());
-    assert!(compiled * 2 > all.len(), "{compiled} of {}", all.len());
+}
+
+/// What the other compiler does with a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    /// It compiles it for one of its targets.
+    Compiles,
+    /// It refuses it.
+    Refused,
+    /// No test runs it.
+    Unknown,
+}
+
+impl Expected {
+    fn of(path: &Path) -> Self {
+        let name = path.file_name().expect("a name").to_string_lossy();
+        let has = |target: &str, ending: &str| {
+            path.with_file_name("expected").join(target).join(format!("{name}.{ending}")).exists()
+        };
+        let targets = ["rewriting", "wei"];
+        if targets.iter().any(|target| has(target, "exp") && !has(target, "err")) {
+            Self::Compiles
+        } else if targets.iter().any(|target| has(target, "err")) {
+            Self::Refused
+        } else {
+            Self::Unknown
+        }
+    }
 }

@@ -8,6 +8,7 @@
 mod callees;
 mod calls;
 mod expressions;
+mod memories;
 mod replacement;
 mod selection;
 mod statements;

@@ -380,7 +380,7 @@ impl<'a> Code<'a> {
     }
 
     /// Keeps the components of a value in new locals.
-    fn keep(&mut self, value: &Typed) -> Vec<u32> {
+    pub(super) fn keep(&mut self, value: &Typed) -> Vec<u32> {
         self.expr(value);
         let locals: Vec<_> = value.ty.components().into_iter().map(|ty| self.local(ty)).collect();
         for local in locals.iter().rev() {
@@ -568,6 +568,11 @@ impl<'a> Code<'a> {
                 let kept = self.keep(text);
                 self.emit(Instruction::LocalGet(kept[1]));
             }
+            Kind::Transfer(transfer, operands) => self.transfer(*transfer, operands),
+            Kind::Address(text) => {
+                let kept = self.keep(text);
+                self.emit(Instruction::LocalGet(kept[0]));
+            }
             Kind::Target(targets, index) => {
                 let text = self.keep(targets);
                 let index = self.keep(index)[0];
@@ -669,6 +674,11 @@ impl<'a> Code<'a> {
                 self.int(length);
             }
         }
+    }
+
+    /// Notes that strings are made, which must be compared with those of the script.
+    pub(super) fn reads_strings(&mut self) {
+        self.strings.are_read = true;
     }
 
     /// Pushes address and length of a string.

@@ -40,6 +40,7 @@
 mod code;
 mod effort;
 mod known;
+mod memories;
 mod module;
 mod operators;
 mod probes;
@@ -72,6 +73,8 @@ const MAX_EXPORTS: usize = 200_000;
 struct Strings {
     bytes: Vec<u8>,
     addresses: HashMap<String, u32>,
+    /// Whether strings are read from memories of libraries.
+    are_read: bool,
 }
 
 impl Strings {

@@ -8,6 +8,8 @@ use wasm_encoder::{
     NameSection, StartSection, TagKind, TagSection, TagType, TypeSection, ValType,
 };
 
+use super::super::libraries::LIBRARY_MEMORY;
+use super::memories::import_first;
 use super::super::diagnostics::Problem;
 use super::super::ir::{Failing, OUTSIDE, Place};
 use super::super::report::{Layout as ReportLayout, Once, Sites};
@@ -89,7 +91,7 @@ impl Emitter<'_> {
             code.body(body);
             calls.push(self.functions.add_named(code.finish_rule(&rule), &rule));
         }
-        if self.intern.is_some() {
+        if self.intern.is_some() || self.strings.are_read {
             // Called first, but emitted last, with the strings of all other functions.
             calls.insert(0, self.keep_strings());
         }
@@ -150,6 +152,16 @@ impl Emitter<'_> {
         for (module, name, ty) in &runtime.imports {
             imports.import(module, name, EntityType::Function(*ty));
         }
+        for library in &self.program.memories {
+            let limits = MemoryType {
+                minimum: 0,
+                maximum: None,
+                memory64: false,
+                shared: false,
+                page_size_log2: None,
+            };
+            imports.import(library, LIBRARY_MEMORY, EntityType::Memory(limits));
+        }
         let mut memories = MemorySection::new();
         memories.memory(MemoryType {
             minimum: u64::from(heap.div_ceil(1 << 16)),
@@ -192,7 +204,7 @@ impl Emitter<'_> {
             let intern = self.intern.map_or(String::new(), |number| format!("${number}"));
             module.section(&conditions::section(&intern, &self.predicates));
         }
-        Ok((module.finish(), report))
+        Ok((import_first(module.finish(), self.program.memories.len()), report))
     }
 
     /// Whether there are stacks of frames, or of instructions that have begun.

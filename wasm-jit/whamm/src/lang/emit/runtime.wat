@@ -9,7 +9,8 @@
   ;; Libraries.
   (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
   ;; Ends the rule: the memory is full (0), an integer was divided by zero (1), the quotient is out of
-  ;; range (2), the rule has taken too many steps (3), calls are nested too deeply (4).
+  ;; range (2), the rule has taken too many steps (3), calls are nested too deeply (4), bytes are outside
+  ;; of a library's memory (5).
   (func $fail (export "fail") (param i32) unreachable)
   (memory 1)
   (global $heap (export "heap") (mut i32) (i32.const 0))
@@ -1382,6 +1383,52 @@
     local.get $copy
     local.get $length
     call $keep_string)
+
+  ;; Room for a string that is read from a library's memory: nothing else is allocated until
+  ;; `end_read`.
+  (func (export "begin_read") (param $length i32) (result i32)
+    call $string_index
+    local.get $length
+    call $alloc)
+
+  ;; A string that was read: the address of its entry. If it is known, the room is given back.
+  (func (export "end_read") (param $text i32) (param $length i32) (result i32)
+    (local $entry i32)
+    local.get $text
+    local.get $length
+    call $string_slot
+    i32.load
+    local.tee $entry
+    if
+      local.get $text
+      i32.const 0
+      local.get $length
+      memory.fill
+      local.get $text
+      global.set $heap
+      local.get $entry
+      return
+    end
+    local.get $text
+    local.get $length
+    call $keep_string)
+
+  ;; Fails if bytes are outside of a memory that has so many pages of 64 KiB.
+  (func (export "outside") (param $address i32) (param $length i32) (param $pages i32)
+    local.get $address
+    i64.extend_i32_u
+    local.get $length
+    i64.extend_i32_u
+    i64.add
+    local.get $pages
+    i64.extend_i32_u
+    i64.const 16
+    i64.shl
+    i64.gt_u
+    if
+      i32.const 5
+      call $fail
+    end)
 
   ;; Writes what is pending to standard output; gives up at an error.
   (func $flush (export "flush")
