@@ -22,7 +22,9 @@
 
 use super::WideBound;
 use super::ast;
-use super::bound::{PROBE_ID, Bound, NAMED, NATIVE_NUMBERED, NUMBERED, TARGETS, numbered, of_opcode, results};
+use super::bound::{
+    Bound, NAMED, NATIVE_NUMBERED, NUMBERED, PROBE_ID, TARGETS, numbered, of_opcode, results,
+};
 use super::ir::Typed;
 use super::native::{self, Provider};
 use super::opcodes::{Known, OPCODES, Opcode};

@@ -9,7 +9,9 @@
 //! function   = "fn" NAME parameters [ "->" type ] block
 //! parameters = "(" [ NAME ":" type { "," NAME ":" type } ] ")"
 //! rule       = { "@once" | "@sample" "(" NUMBER ( "%" | "us" | "ms" | "s" ) ")" | "@toggle" } part { ":" part } [ "/" expression "/" ] block          two to four parts
-//! part       = { letter | digit | "_" | "." | "*" | "?" | "|" | set } [ bounds ]
+//! part       = { letter | digit | "_" | "." | "*" | "?" | "|" | set } [ types ] [ bounds ]
+//! types      = "<" NAME ":" class { "," NAME ":" class } ">"
+//! class      = "numeric" | "int" | "float"
 //! bounds     = "(" [ ( NAME | argument ) ":" bound { "," ( NAME | argument ) ":" bound } ] ")"
 //! bound      = type | "ref"
 //! argument   = "args" "." NAME
@@ -24,7 +26,7 @@
 //! operand    = { "!" | "~" | "-" } ( literal | target | call | "(" [ expression { "," expression } ] ")" )
 //!              { "as" type }
 //! target     = NAME | NAME "[" expression "]" | NAME { "." NUMBER } | argument
-//! type       = "u8" | .. | "i64" | "f32" | "f64" | "bool" | "str" | "(" [ types ] ")" | "map" "<" type "," type ">"
+//! type       = "u8" | .. | "i64" | "f32" | "f64" | "bool" | "str" | "funcref" | NAME | "(" [ type { "," type } ] ")" | "map" "<" type "," type ">"
 //! ```
 //!
 //! Operators bind as in C, except that `&&` and `||` bind equally, as do comparisons, from left to

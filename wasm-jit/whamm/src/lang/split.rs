@@ -108,9 +108,7 @@ fn substitute(expr: &Typed, conditions: &[Typed], outcomes: u32) -> Typed {
         Kind::Library(function, arguments) => Kind::Library(*function, arguments.iter().map(again).collect()),
         Kind::Text(op, text, pattern) => Kind::Text(*op, Box::new(again(text)), Box::new(again(pattern))),
         Kind::Target(targets, index) => Kind::Target(Box::new(again(targets)), Box::new(again(index))),
-        Kind::Transfer(transfer, operands) => {
-            Kind::Transfer(*transfer, operands.iter().map(again).collect())
-        }
+        Kind::Transfer(transfer, operands) => Kind::Transfer(*transfer, operands.iter().map(again).collect()),
         Kind::Address(text) => Kind::Address(Box::new(again(text))),
         Kind::Length(text) => Kind::Length(Box::new(again(text))),
         Kind::Log2(number) => return Typed::log2(again(number)),

@@ -49,7 +49,7 @@ fn strings_that_are_read_equal_those_of_the_script_and_of_the_program() {
             "s fib",
             "fibs 2",
             "last end",
-            "none",
+            "none ",
             "is_none true",
             "length 3",
             "starts true",
@@ -120,7 +120,10 @@ fn bytes_outside_of_a_memory_end_the_rule() {
         let instance = Instance::new(&mut store, &module, &[]).unwrap();
         instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ()).unwrap();
         let error = attached.finish(&mut store).unwrap_err().to_string();
-        assert!(error.contains("bytes outside of a library's memory were read or written"), "{access}: {error}");
+        assert!(
+            error.contains("bytes outside of a library's memory were read or written"),
+            "{access}: {error}"
+        );
         let instance = attached.instance(&mut store);
         assert_eq!(rows_of(&script.report(&store, instance).unwrap()), ["n     12"], "{access}");
     }
@@ -154,9 +157,8 @@ fn mistakes_are_found() {
         ("dyninstr.remove_probe(probe_id);", "there is no variable or library `dyninstr`"),
         ("var n: i32 = probe_id;", "`probe_id` is not supported"),
     ] {
-        let script = format!(
-            "use none; use wide; use threads; use texts; wasm:opcode:nop:before {{ {statement} }}"
-        );
+        let script =
+            format!("use none; use wide; use threads; use texts; wasm:opcode:nop:before {{ {statement} }}");
         let error = lang::compile("test.mm", script.as_bytes(), &libraries).unwrap_err().to_string();
         assert!(error.contains(message), "{statement}: {error}");
     }

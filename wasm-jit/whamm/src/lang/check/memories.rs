@@ -80,7 +80,8 @@ impl Checker<'_> {
         }
         if !self.libraries.has_memory(library) {
             let message = format!("the library `{library}` has no memory that a script can access");
-            let help = "it exports one by the name `memory`, with 32-bit addresses, pages of 64 KiB, and not shared";
+            let help =
+                "it exports one by the name `memory`, with 32-bit addresses, pages of 64 KiB, and not shared";
             self.help(ProblemKind::Unsupported, span, message, help);
             return None;
         }

@@ -62,6 +62,10 @@ impl Checker<'_> {
                 }
                 fine
             }
+            Type::Tuple(fields) if fields.is_empty() => {
+                self.problem(ProblemKind::Type, span, "a variable has a value, and `()` is none");
+                false
+            }
             value => self.check_value_type(value, span),
         }
     }

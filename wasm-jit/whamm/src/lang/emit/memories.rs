@@ -1,8 +1,8 @@
 //! Copies between the memories of the script and of libraries.
 //!
 //! Code refers to the script's own memory as number 0, and to those of libraries as the following
-//! numbers, as if they were not imported. Imported memories come first: when the module is finished,
-//! [`import_first`] exchanges the numbers.
+//! numbers, as if they were not imported. Imported memories come first: when the module is
+//! finished, [`import_first`] exchanges the numbers.
 
 use std::convert::Infallible;
 

@@ -8,12 +8,12 @@ use wasm_encoder::{
     NameSection, StartSection, TagKind, TagSection, TagType, TypeSection, ValType,
 };
 
-use super::super::libraries::LIBRARY_MEMORY;
-use super::memories::import_first;
 use super::super::diagnostics::Problem;
 use super::super::ir::{Failing, OUTSIDE, Place};
+use super::super::libraries::LIBRARY_MEMORY;
 use super::super::report::{Layout as ReportLayout, Once, Sites};
 use super::code::Code;
+use super::memories::import_first;
 use super::runtime::END;
 use super::{Emitter, Name, calling};
 use crate::conditions;

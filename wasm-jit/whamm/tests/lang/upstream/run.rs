@@ -49,7 +49,8 @@ fn observe<T>(
     at_end: impl FnOnce(&mut Store<Contexts>, &wasm_jit::Instance) -> T,
 ) -> (String, T) {
     let engine = Engine::default();
-    let load = |(name, bytes): &(String, Vec<u8>)| (name.clone(), Module::from_binary(&engine, bytes).unwrap());
+    let load =
+        |(name, bytes): &(String, Vec<u8>)| (name.clone(), Module::from_binary(&engine, bytes).unwrap());
     let libraries = libraries.iter().map(load).collect();
     let monitor = MonitorModule::new(Module::from_binary(&engine, monitor).unwrap(), libraries).unwrap();
     let module = Module::from_binary(&engine, program).unwrap();
@@ -85,7 +86,8 @@ fn rewritten(source: &[u8], program: &[u8]) -> Result<String, String> {
     // Only the report goes to standard error.
     let mut context = WasiCtxBuilder::new();
     store.data_mut().program = context.stderr(printed.clone()).build();
-    let instance = linker(&engine, false).instantiate(&mut store, &module).map_err(|error| error.to_string())?;
+    let instance =
+        linker(&engine, false).instantiate(&mut store, &module).map_err(|error| error.to_string())?;
     for name in ["_start", "whamm:report"] {
         if let Ok(function) = instance.get_typed_func::<(), ()>(&mut store, name) {
             let _ = function.call(&mut store, ());
@@ -105,8 +107,11 @@ fn values(report: &ScriptReport) -> Vec<String> {
             all.join(";")
         }
     };
-    let mut all: Vec<_> =
-        report.variables.iter().map(|variable| (&variable.name, String::new(), text(&variable.value))).collect();
+    let mut all: Vec<_> = report
+        .variables
+        .iter()
+        .map(|variable| (&variable.name, String::new(), text(&variable.value)))
+        .collect();
     for rule in &report.rules {
         for site in &rule.sites {
             let values = rule.variables.iter().zip(&site.values);
@@ -120,23 +125,67 @@ fn text(value: &Value) -> String {
     match value {
         Value::Int(value) => value.to_string(),
         Value::Bool(value) => value.to_string(),
-        Value::Float(value) => float(*value),
+        Value::Float(value) => format!("{value:e}"),
         Value::Text(text) => text.trim_end().to_owned(),
         Value::Tuple(fields) => format!("({})", fields.iter().map(text).collect::<Vec<_>>().join(",")),
         other => format!("{other:?}"),
     }
 }
 
-/// As many digits as both sides have.
-fn float(value: f64) -> String {
-    format!("{value:.5e}")
+/// A row with its floats in one form: with as many digits as all targets print.
+fn normal(row: &str) -> String {
+    let token = |token: &str| {
+        let is_float = token.contains(['.', 'e', 'f', 'N', 'n']);
+        match token.parse::<f64>() {
+            Ok(number) if is_float && number.is_nan() => "nan".to_owned(),
+            // The largest number is rounded up when it is printed.
+            Ok(number) if is_float && number.abs() > 1.797e308 => format!("{}inf", number.signum()),
+            Ok(number) if is_float && number.fract() == 0.0 && number.abs() < 1e15 => {
+                format!("{}", number as i64)
+            }
+            Ok(number) if is_float => format!("{number:.4e}"),
+            _ => token.to_owned(),
+        }
+    };
+    let mut all = String::new();
+    for part in row.split_inclusive([' ', ',', '(', ')', ';', '>']) {
+        let end = part.strip_suffix([' ', ',', '(', ')', ';', '>']).unwrap_or(part);
+        all += &token(end);
+        all += &part[end.len()..];
+    }
+    all
+}
+
+/// The rows of a report, in the form in which other targets print them.
+fn rows_in_place(report: &ScriptReport) -> Vec<String> {
+    fn exact(value: Value) -> Value {
+        match value {
+            Value::Float(number) => Value::Text(format!("{number:e}")),
+            Value::Tuple(fields) => Value::Tuple(fields.into_iter().map(exact).collect()),
+            other => other,
+        }
+    }
+    let of = |value: &mut ReportedValue| {
+        *value = match value.clone() {
+            ReportedValue::Value(value) => ReportedValue::Value(exact(value)),
+            ReportedValue::Map(entries) => {
+                let pair = |(key, value): (Value, Value)| (exact(key), exact(value));
+                ReportedValue::Map(entries.into_iter().map(pair).collect())
+            }
+        };
+    };
+    let mut report = report.clone();
+    report.variables.iter_mut().for_each(|variable| of(&mut variable.value));
+    let sites = report.rules.iter_mut().flat_map(|rule| &mut rule.sites);
+    sites.flat_map(|site| &mut site.values).for_each(of);
+    rows_of(&report)
 }
 
 fn listed<N: AsRef<str>>(values: Vec<(N, String, String)>) -> Vec<String> {
-    let is_zero =
-        |value: &str| matches!(value, "0" | "" | "false" | "0.00000e0" | "-0.00000e0") || value.ends_with("->0");
+    let is_zero = |value: &str| matches!(value, "0" | "" | "false");
     let mut all: Vec<_> = values
         .into_iter()
+        .map(|(name, function, value)| (name, function, normal(&value)))
         .filter(|(.., value)| !is_zero(value))
         .map(|(name, function, value)| format!("{} {function} {value}", name.as_ref()))
         .collect();
@@ -159,12 +208,13 @@ fn expected(text: &str) -> Option<Vec<String>> {
         let ty = fields[3];
         let value = fields[place + 3..].join(", ");
         let value = match ty {
-            "f32" | "f64" => float(value.replace("+inf", "inf").parse().unwrap_or(f64::NAN)),
-            _ if ty.starts_with("map") => {
+            _ if ty.starts_with("map") && value != "empty map" => {
                 let mut entries: Vec<_> = value.split(';').map(|entry| entry.replace(", ", ",")).collect();
                 entries.sort();
                 entries.join(";")
             }
+            _ if value == "empty map" => String::new(),
+            _ if value.starts_with('(') => value.replace("; ", ","),
             _ => value,
         };
         all.push((fields[2].to_owned(), fields[place].to_owned(), value));
@@ -173,13 +223,18 @@ fn expected(text: &str) -> Option<Vec<String>> {
 }
 
 /// The results of a script's run in its targets.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// The targets in which it has run.
     pub(super) targets: Vec<&'static str>,
+    /// The reason why the program with the rules in it is refused, if it is.
+    pub(super) not_rewritten: String,
     /// Whether the report is compared with that of the other compiler.
     pub(super) is_compared: bool,
-    pub(super) differences: String,
+    /// Differences between targets.
+    pub(super) between_targets: String,
+    /// Differences from what the other compiler reports in each of its targets.
+    pub(super) from_upstream: String,
 }
 
 /// Runs a script that compiles.
@@ -199,7 +254,7 @@ pub(super) fn run(tests: &Path, path: &Path, source: &[u8], libraries: &[(String
         });
         outcome.targets.push("in place");
         if let Some(report) = &report {
-            reports.push(("in place", rows_of(report)));
+            reports.push(("in place", rows_in_place(report)));
         }
         printed = output;
         found = report;
@@ -211,11 +266,11 @@ pub(super) fn run(tests: &Path, path: &Path, source: &[u8], libraries: &[(String
             Some((before, _)) => {
                 reports.push(("monitor module", rows(&output[before.len()..])));
                 if before != printed {
-                    let _ = write!(outcome.differences, "printed in place {printed:?}, by the module {before:?}\n");
+                    let _ = writeln!(outcome.between_targets, "printed {printed:?} and {before:?}");
                 }
             }
             None if output != printed => {
-                let _ = write!(outcome.differences, "printed in place {printed:?}, by the module {output:?}\n");
+                let _ = writeln!(outcome.between_targets, "printed {printed:?} and {output:?}");
             }
             None => {}
         }
@@ -228,53 +283,41 @@ pub(super) fn run(tests: &Path, path: &Path, source: &[u8], libraries: &[(String
                     reports.push(("rewritten", rows(&output)));
                 }
             }
-            Err(error) => outcome.differences += &format!("not rewritten: {error}\n"),
+            Err(error) => outcome.not_rewritten = error,
         }
     }
     for pair in reports.windows(2) {
-        let rows = |index: usize| pair[index].1.iter().map(|row| without_float(row)).collect::<Vec<_>>();
-        if rows(0) != rows(1) {
-            let (first, second) = (rows(0), rows(1));
+        let rows = |index: usize| pair[index].1.iter().map(|row| normal(row)).collect::<Vec<_>>();
+        let (first, second) = (rows(0), rows(1));
+        if first != second {
             let differ = first.iter().zip(&second).find(|(one, other)| one != other);
-            let _ = write!(
-                outcome.differences,
-                "{} and {} differ: {} and {} rows, {differ:?}\n",
-                pair[0].0,
-                pair[1].0,
-                first.len(),
-                second.len()
-            );
+            let names = (pair[0].0, pair[1].0, first.len(), second.len());
+            let _ = writeln!(outcome.between_targets, "{names:?} {differ:?}");
         }
     }
     let expectation = |target: &str, ending: &str| {
         fs::read_to_string(folder.join(format!("expected/{target}/{name}.{ending}"))).ok()
     };
+    // The targets of the other compiler differ as well.
+    let mut unequal = Some(String::new());
     for target in ["rewriting", "wei"] {
-        let Some(text) = expectation(target, "exp").filter(|_| expectation(target, "err").is_none()) else {
-            continue;
-        };
-        let (Some(report), Some(expected)) = (&found, expected(&text)) else { continue };
+        let expected_text = expectation(target, "exp").filter(|_| expectation(target, "err").is_none());
+        let (Some(text), true) = (expected_text, outcome.targets.contains(&"in place")) else { continue };
+        let before = text.split("\n====").next().unwrap_or_default();
+        let before = if before.starts_with("====") { "" } else { before.trim() };
         outcome.is_compared = true;
-        let values = values(report);
-        if values != expected {
+        let values = found.as_ref().map(values).unwrap_or_default();
+        let expected = expected(&text).unwrap_or_default();
+        if values == expected && printed.trim() == before {
+            unequal = None;
+        } else if let Some(unequal) = &mut unequal {
             let missing: Vec<_> = expected.iter().filter(|value| !values.contains(value)).take(4).collect();
             let more: Vec<_> = values.iter().filter(|value| !expected.contains(value)).take(4).collect();
-            let _ = write!(
-                outcome.differences,
-                "{target}: {} values, {} are expected; without {missing:?}, but with {more:?}\n",
-                values.len(),
-                expected.len()
-            );
+            let counts = (values.len(), expected.len());
+            let _ =
+                writeln!(unequal, "{target}: {counts:?} {missing:?} {more:?}, {printed:?} for {before:?}");
         }
     }
+    outcome.from_upstream = unequal.unwrap_or_default();
     outcome
-}
-
-/// The row, with a float in the form in which other targets print it.
-fn without_float(row: &str) -> String {
-    let (start, value) = row.rsplit_once(' ').unwrap_or(("", row));
-    match value.parse::<f64>() {
-        Ok(number) if value.parse::<i128>().is_err() => format!("{start} {}", float(number)),
-        _ => row.to_owned(),
-    }
 }
