@@ -31,7 +31,7 @@ pub(crate) fn encodings() -> HashMap<String, u32> {
 /// The name of the instruction with this opcode, if there is one.
 fn decode(opcode: &[u8]) -> Option<String> {
     // Nothing, `if`, and `try`; then immediates that are zero, and a list of one type.
-    const CONTEXTS: [&[u8]; 3] = [&[], &[0x04, 0x40], &[0x06, 0x40]];
+    const CONTEXTS: [&[u8]; 3] = [&[], &[0x04, 0x7f], &[0x06, 0x7f]];
     const IMMEDIATES: [&[u8]; 2] = [&[1, 0x7f], &[]];
     CONTEXTS.into_iter().find_map(|context| {
         IMMEDIATES.into_iter().find_map(|immediates| {

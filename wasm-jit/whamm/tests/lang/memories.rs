@@ -57,6 +57,15 @@ fn strings_that_are_read_equal_those_of_the_script_and_of_the_program() {
     );
 }
 
+/// The only strings are those of the script, and the one that is read.
+#[test]
+fn strings_of_the_script_equal_those_that_are_read() {
+    check(
+        "use texts; report var is_same: bool; wasm:begin { is_same = read_str(memid(texts), 16, 3) == \"fib\"; }",
+        &["is_same true"],
+    );
+}
+
 #[test]
 fn strings_and_bytes_are_written() {
     let sum = |text: &str| text.bytes().map(u32::from).sum::<u32>();

@@ -67,7 +67,7 @@ fn observe<T>(
     }
     let ended = attached.finish(&mut store);
     let instance = attached.instance(&mut store);
-    let found = at_end(&mut store, &instance);
+    let found = at_end(&mut store, instance);
     let mut text = String::from_utf8_lossy(&printed.contents()).into_owned();
     if let Err(error) = ended {
         let _ = write!(text, "{error}");
