@@ -71,6 +71,14 @@ fn the_report_names_the_types() {
     assert_eq!(types, ["i32", "i64"]);
 }
 
+/// A native function may have an argument of each type: several choices would match.
+#[test]
+fn rules_for_native_functions_have_no_type_parameters() {
+    let script = b"native:func:entry<T: int>(arg0: T) { report var n: u64; n++; }";
+    let error = lang::Script::native("test.mm", script).unwrap_err().to_string();
+    assert!(error.contains("rules for native functions have no type parameters"), "{error}");
+}
+
 /// The text of a rule is read once for each choice, so the sum is limited.
 #[test]
 fn choices_of_types_are_limited() {

@@ -251,6 +251,15 @@ impl Checker<'_> {
 
     /// Checks a rule for each choice of types, of which some may match nothing.
     fn choices(&mut self, choices: &[(usize, &ast::Rule)]) {
+        if let [(_, rule), ..] = choices
+            && self.target == Target::Native
+            && !rule.types.is_empty()
+        {
+            let message = "rules for native functions have no type parameters";
+            let help = "write a rule for each type, such as `(arg0: i64)` and `(arg0: f64)`";
+            self.help(ProblemKind::Unsupported, &rule.span, message, help);
+            return;
+        }
         let mut unmatched = Vec::new();
         for (index, rule) in choices {
             let problems = self.problems.len();
