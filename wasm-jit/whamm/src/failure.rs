@@ -16,6 +16,7 @@ pub(crate) fn reason(number: u32) -> &'static str {
         1 => "an integer was divided by zero",
         2 => "the quotient of two integers is out of range",
         3 => "the rule has taken more than 2^24 steps",
+        5 => "bytes outside of a library's memory were read or written",
         _ => "calls of the script's functions are nested too deeply",
     }
 }

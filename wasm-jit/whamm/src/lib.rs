@@ -63,8 +63,8 @@
 //! cause a panic.
 //!
 //! # Limits
-//! Type parameters are not supported. Rules that change the program (`alt`, `block_alt`) work only
-//! in programs that are instrumented by [`rewrite`]; elsewhere they are refused.
+//! Rules that change the program (`alt`, `block_alt`) work only in programs that are instrumented
+//! by [`rewrite`]; elsewhere they are refused.
 //!
 //! # Further reading
 //! The manual of the language is `docs/whamm.md` in the repository; the directory `scripts` of this

@@ -46,7 +46,7 @@ pub(super) enum Sample {
 }
 
 /// The occurrences of an event on which a rule acts.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Selection {
     /// `@once`: the first occurrence at each place.
     pub(super) once: Option<Span>,
@@ -59,9 +59,14 @@ pub(super) struct Selection {
 }
 
 /// `annotations provider:package:event:mode (bounds) /predicate/ { body }`
+///
+/// A rule with type parameters, as in `wasm:opcode:drop<T: int>(arg0: T):before`, stands for one
+/// rule for each choice of types, of which one is this.
 #[derive(Debug)]
 pub(super) struct Rule {
     pub(super) selection: Selection,
+    /// The types that the type parameters stand for, by their names.
+    pub(super) types: Vec<(String, Type)>,
     /// The parts between colons; an empty one matches anything.
     pub(super) parts: Vec<Ident>,
     pub(super) bounds: Vec<Parameter>,
@@ -69,6 +74,22 @@ pub(super) struct Rule {
     pub(super) body: Vec<Statement>,
     /// The position of the parts and bounds.
     pub(super) span: Span,
+}
+
+impl Rule {
+    /// What the rule matches, for messages and the report.
+    pub(super) fn text(&self) -> String {
+        let parts = self.parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join(":");
+        match self.types.as_slice() {
+            [] => parts,
+            _ => format!("{parts} ({})", self.chosen_types()),
+        }
+    }
+
+    /// The choice of types: `T = i32, U = f64`.
+    pub(super) fn chosen_types(&self) -> String {
+        self.types.iter().map(|(name, ty)| format!("{name} = {ty}")).collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// The lifetime of a variable, and the code that shares it.

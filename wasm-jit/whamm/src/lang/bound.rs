@@ -7,6 +7,15 @@ use super::ir::Typed;
 use super::opcodes::{Known, Opcode, Values};
 use super::types::Type;
 
+/// The index in the table of an indirect call.
+pub(super) const TABLE_INDEX: &str = "table_entry_idx";
+
+/// The probe that has fired.
+pub(super) const PROBE_ID: &str = "probe_id";
+
+/// The targets of a `br_table`, by their indices.
+pub(super) const TARGETS: &str = "targets";
+
 /// Names of bound variables, with descriptions.
 pub(super) const NAMED: &[(&str, &str)] = &[
     ("fid", "number of the function"),
@@ -15,6 +24,7 @@ pub(super) const NAMED: &[(&str, &str)] = &[
     ("opidx", "offset of the instruction in the function, in instructions"),
     ("at_func_end", "whether it is the last `end` of the function"),
     ("opname", "name of the instruction"),
+    ("bytecode", "its opcode in the binary format: 0x6a, or with a prefix 0xfc0a; of any integer type"),
     ("category_name", "its category, such as load"),
     ("category_id", "number of its category"),
     ("addr", "address operand"),
@@ -24,12 +34,15 @@ pub(super) const NAMED: &[(&str, &str)] = &[
     ("memory", "number of the memory"),
     ("data_size", "bytes that are accessed"),
     ("is_write", "whether it writes"),
+    ("failed", "whether the memory has not grown"),
     ("taken", "whether the branch is taken"),
     ("trap", "whether it is about to trap"),
     ("target_fn_name", "name of the function that is called; that of an import"),
     ("target_fn_type", "local, or import"),
     ("target_imp_module", "module of the imported function that is called, or empty"),
     ("resolved_fid", "number of the function that is called"),
+    ("target_funcref", "the function that is called, for `resolve_funcref`"),
+    (TABLE_INDEX, "index in the table of the function that is called"),
     ("num_targets", "number of targets without the default"),
     ("default_target", "the default target"),
     ("target", "index of the target that is taken"),
@@ -61,6 +74,7 @@ pub(super) const NUMBERED: &[(&str, &str)] = &[
 pub(super) enum Callee {
     Number,
     Name,
+    Reference,
 }
 
 impl Callee {
@@ -68,6 +82,7 @@ impl Callee {
         match self {
             Self::Number => Type::I32,
             Self::Name => Type::Str,
+            Self::Reference => Type::FuncRef,
         }
     }
 }
@@ -76,6 +91,8 @@ impl Callee {
 #[derive(Debug)]
 pub(super) enum Bound {
     Value(Typed),
+    /// A constant that is used like a literal: it has the type that is expected, if its bits fit.
+    Bits(u32),
     Callee(Callee),
     /// The type differs from place to place: the rule must state it by a type bound.
     NeedsType,
@@ -101,7 +118,7 @@ pub(super) fn of_opcode(
         "opname" => return Bound::Value(Typed::string(opcode.name)),
         "category_name" => return Bound::Value(Typed::string(opcode.category)),
         "category_id" => return Bound::Value(Typed::int(Type::U32, i128::from(opcode.category_id))),
-        "bytecode" => return Bound::Unsupported("the encoding of instructions is not bound"),
+        "bytecode" => return Bound::Bits(opcode.encoding),
         _ => {}
     }
     for (prefix, values) in [
@@ -158,7 +175,12 @@ pub(super) fn of_opcode(
             let reference = Typed::request(Type::U64, "ref0");
             Bound::Value(Typed::binary(decides, reference, Typed::int(Type::U64, 0)))
         }
+        ("memory.grow", "failed") if mode == Mode::After => {
+            let ty = bound("res0").unwrap_or(Type::I32);
+            Bound::Value(Typed::binary(BinaryOp::Eq, Typed::request(ty.clone(), "res0"), Typed::int(ty, -1)))
+        }
         ("br_table", "num_targets" | "default_target") => Bound::Value(Typed::request(Type::U32, name)),
+        ("br_table", TARGETS) => Bound::Unsupported("it has an index: `targets[0]`"),
         ("br_table", "target") if mode.has_operands() => {
             let index = || Typed::request(Type::U32, "arg0");
             let targets = || Typed::request(Type::U32, "num_targets");
@@ -175,6 +197,11 @@ pub(super) fn of_opcode(
         ("call_indirect" | "return_call_indirect" | "call_ref" | "return_call_ref", name) => match name {
             "resolved_fid" if mode.has_operands() => Bound::Callee(Callee::Number),
             "target_fn_name" if mode.has_operands() => Bound::Callee(Callee::Name),
+            "target_funcref" if mode.has_operands() => Bound::Callee(Callee::Reference),
+            TABLE_INDEX if mode.has_operands() && opcode.name.ends_with("call_indirect") => {
+                let ty = bound("arg0").unwrap_or(Type::U32);
+                Bound::Value(Typed::cast(Typed::request(ty, "arg0"), Type::I32))
+            }
             "resolved_fid" | "target_fn_name" | "target_imp_module" | "target_fn_type" => Bound::Unsupported(
                 "of a function that is called indirectly, `resolved_fid` and `target_fn_name` are known, before the call",
             ),

@@ -3,15 +3,17 @@
 //! | event | bound |
 //! | --- | --- |
 //! | all of the program's code | `fid`, `fname`, `pc`, `opidx`, `at_func_end`, `localN` with a type bound |
-//! | `wasm:opcode:NAME:MODE` | `immN`, `opname`, `category_name`, `category_id` |
+//! | `wasm:opcode:NAME:MODE` | `immN`, `opname`, `bytecode`, `category_name`, `category_id` |
 //! | `wasm:opcode:NAME:before`, `alt` and `block_alt` | `argN` from the top of the stack |
 //! | `wasm:opcode:NAME:alt`, `wasm:opcode:BLOCK:block_alt` | `resN`, variables: the results of what is replaced, from the top of the stack |
 //! | loads, stores, atomic operations, including those on vectors | `addr`, `effective_addr`, `offset`, `align`, `memory`, `data_size`, `is_write` |
 //! | `br`, `br_if`, `br_table`, `br_on_null`, `br_on_non_null`, `if` | `taken` |
-//! | `br_table` | `num_targets`, `default_target`, `target` |
+//! | `br_table` | `num_targets`, `targets[N]`, `default_target`, `target` |
 //! | divisions and remainders of integers | `trap` |
 //! | `call`, `return_call` | `target_fn_name`, `target_fn_type`, `target_imp_module`, `resolved_fid` |
-//! | `call_indirect`, `call_ref` and their tail calls | `target_fn_name`, `resolved_fid`, in this engine and in programs that are rewritten |
+//! | `memory.grow:after` | `failed` |
+//! | `call_indirect`, `return_call_indirect` | `table_entry_idx` |
+//! | `call_indirect`, `call_ref` and their tail calls | `target_fn_name`, `resolved_fid`, `target_funcref`, in this engine and in programs that are rewritten |
 //! | `wasm:opcode:NAME:after` | `resN` |
 //! | `wasm:func:entry`, `wasm:func:exit`, `wasm:block:start`, `wasm:block:end` | as for all code |
 //! | `wasm:begin`, `wasm:end`, `wasm:report` | nothing |
@@ -20,7 +22,9 @@
 
 use super::WideBound;
 use super::ast;
-use super::bound::{Bound, NAMED, NATIVE_NUMBERED, NUMBERED, numbered, of_opcode, results};
+use super::bound::{
+    Bound, NAMED, NATIVE_NUMBERED, NUMBERED, PROBE_ID, TARGETS, numbered, of_opcode, results,
+};
 use super::ir::Typed;
 use super::native::{self, Provider};
 use super::opcodes::{Known, OPCODES, Opcode};
@@ -176,6 +180,11 @@ impl Event {
         !matches!(self, Self::Begin | Self::End | Self::Report)
     }
 
+    /// Whether the event binds the targets of a `br_table`.
+    pub(super) fn has_targets(&self) -> bool {
+        matches!(self, Self::Opcode(opcode, _) if opcode.name == "br_table")
+    }
+
     /// A bound variable. `bounds` are the rule's: types of operands and locals that differ from
     /// place to place.
     pub(super) fn bound(&self, name: &str, bounds: &[(String, Type)]) -> Bound {
@@ -189,7 +198,12 @@ impl Event {
             "fid" | "pc" | "opidx" => return Bound::Value(Typed::request(Type::U32, name)),
             "at_func_end" => return Bound::Value(Typed::request(Type::Bool, name)),
             "fname" => return Bound::Value(Typed::request(Type::Str, name)),
-            "probe_id" => return Bound::Unsupported("probes have no numbers here"),
+            PROBE_ID => {
+                return Bound::Unsupported(
+                    "it is the argument of `dyninstr.remove_probe(probe_id)`, in rules of the mode `before` of scripts \
+                     that run in `wasm-jit`; others have `@once`",
+                );
+            }
             _ => {}
         }
         let bound = |name: &str| bounds.iter().find(|(bound, _)| bound == name).map(|(_, ty)| ty.clone());
@@ -262,6 +276,8 @@ impl Event {
             let is_narrow = self.address().is_some_and(|operand| !is_bound(&operand));
             return is_narrow.then(|| WideBound { bound: format!("{name}: u64"), is_for_both: true });
         }
+        // It depends on the result.
+        let name = if name == "failed" { "res0" } else { name };
         let known = match (numbered(name, "arg"), numbered(name, "res")) {
             (Some(index), _) => opcode.operands.get(index),
             (_, Some(index)) => results(opcode, *mode).and_then(|results| results.get(index)),
@@ -282,6 +298,8 @@ impl Event {
                 Bound::Value(value) => (value.ty.to_string(), super::split::is_static(&value)),
                 Bound::NeedsType => ("by type bound".to_owned(), name.starts_with("imm")),
                 Bound::Callee(callee) => (callee.ty().to_string(), false),
+                Bound::Bits(_) => (Type::U32.to_string(), true),
+                Bound::Unsupported(_) if name == TARGETS => (Type::U32.to_string(), true),
                 Bound::Unknown | Bound::Unsupported(_) => return,
             };
             all.push(Description { name: name + more, ty, is_static, help });
@@ -296,6 +314,9 @@ impl Event {
             }
             // The others as one.
             add(format!("{prefix}{DESCRIBED}"), " ..", help);
+        }
+        if self.has_targets() {
+            add(TARGETS.to_owned(), "[N]", "label of the target with this index, or the default label");
         }
         if is_native {
             add("args.NAME".to_owned(), "", "argument of a native function, by its name");
@@ -378,6 +399,9 @@ pub(super) fn matching(parts: &[ast::Ident], of: Provider) -> Matched {
             false => mode.matches(each.text()),
         };
         let modes: Vec<_> = MODES.into_iter().filter(is_meant).collect();
+        // A block that is named is replaced as a whole.
+        let replaces_blocks =
+            modes == [Mode::Alt] && !part(2).contains(['*', '?', '[']) && !part(2).is_empty();
         if modes.is_empty() {
             let known = MODES.map(|mode| format!("`{}`", mode.text())).join(", ");
             return Matched::Nothing(format!("there is no mode `{}`; there are {known}", shown(3)));
@@ -386,6 +410,11 @@ pub(super) fn matching(parts: &[ast::Ident], of: Provider) -> Matched {
             let matching = OPCODES.iter().filter(|opcode| event.matches(opcode.name));
             let having = matching.filter(|opcode| mode.is_of(opcode));
             events.extend(having.map(|opcode| Event::Opcode(opcode, *mode)));
+        }
+        if replaces_blocks {
+            let blocks = OPCODES.iter().filter(|opcode| event.matches(opcode.name));
+            let replaced = blocks.filter(|opcode| Mode::BlockAlt.is_of(opcode));
+            events.extend(replaced.map(|opcode| Event::Opcode(opcode, Mode::BlockAlt)));
         }
         if let ([Mode::Before], "*" | "") = (modes.as_slice(), part(2)) {
             any = Some(Event::AnyOpcode(Mode::Before));

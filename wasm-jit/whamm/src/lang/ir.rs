@@ -106,8 +106,15 @@ pub(super) enum Kind {
     AtMatch(Box<Typed>),
     /// Whether one string contains another.
     Text(TextOp, Box<Typed>, Box<Typed>),
+    /// A copy of bytes, which has effects, or reads a string.
+    Transfer(Transfer, Vec<Typed>),
+    /// The address of a string in the script's memory.
+    Address(Box<Typed>),
     /// The length of a string in bytes.
     Length(Box<Typed>),
+    /// A target of a `br_table`, by its number; beyond the others, the default. The first value is
+    /// the string of all targets.
+    Target(Box<Typed>, Box<Typed>),
     /// The position of the highest bit of an unsigned number that is 1, or 0.
     Log2(Box<Typed>),
     /// The bucket of an unsigned 64-bit number.
@@ -117,6 +124,18 @@ pub(super) enum Kind {
     Cast(Box<Typed>),
     Ternary(Box<Typed>, Box<Typed>, Box<Typed>),
     Tuple(Vec<Typed>),
+}
+
+/// A copy of bytes between the memories of the script and of libraries, which have numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transfer {
+    /// From an address of a memory, the script's own if there is no number, to an address of a
+    /// library's memory; the last operand is the length.
+    Copy { from: Option<u32>, to: u32 },
+    /// A string from an address of a library's memory, with this length.
+    Read(u32),
+    /// A string to an address of a library's memory.
+    Write(u32),
 }
 
 /// Where in a string another one is searched.
@@ -172,11 +191,16 @@ impl Typed {
             | Kind::Unary(_, one)
             | Kind::Cast(one)
             | Kind::AtMatch(one)
+            | Kind::Address(one)
             | Kind::Length(one)
             | Kind::Log2(one)
             | Kind::Bucket(_, one) => vec![one],
-            Kind::Call(_, all) | Kind::Library(_, all) | Kind::Tuple(all) => all.iter().collect(),
-            Kind::Binary(_, left, right) | Kind::Text(_, left, right) => vec![left, right],
+            Kind::Call(_, all) | Kind::Library(_, all) | Kind::Transfer(_, all) | Kind::Tuple(all) => {
+                all.iter().collect()
+            }
+            Kind::Binary(_, left, right) | Kind::Text(_, left, right) | Kind::Target(left, right) => {
+                vec![left, right]
+            }
             Kind::Ternary(condition, yes, no) => vec![condition, yes, no],
         }
     }
@@ -490,6 +514,8 @@ pub(super) struct Program {
     pub(super) narrow: Vec<(usize, WideBound)>,
     /// Functions of libraries that are called.
     pub(super) imports: Vec<Import>,
+    /// The libraries whose memories the script reads or writes.
+    pub(super) memories: Vec<String>,
     pub(super) probes: Vec<Probe>,
     /// By the number of a group of probes ([`toggled`](super::toggled)): the condition that holds
     /// while they are on.

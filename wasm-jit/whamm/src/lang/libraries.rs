@@ -9,17 +9,28 @@ use wasmparser::{CompositeInnerType, ExternalKind, Parser, Payload, TypeRef};
 /// supported.
 type Signature = (Vec<ValType>, Vec<ValType>);
 
-/// The functions that libraries export, by the names of library and function.
+/// The name by which libraries export their memory.
+pub(super) const LIBRARY_MEMORY: &str = "memory";
+
+/// What libraries export, by their names.
 #[derive(Debug, Default)]
-pub(super) struct Libraries(BTreeMap<String, BTreeMap<String, Signature>>);
+pub(super) struct Libraries(BTreeMap<String, Library>);
+
+#[derive(Debug, Default)]
+struct Library {
+    functions: BTreeMap<String, Signature>,
+    /// Whether a script can access its memory: it has 32-bit addresses and pages of 64 KiB, and
+    /// belongs to one thread.
+    has_memory: bool,
+}
 
 impl Libraries {
     /// Reads these modules, by their names in scripts. An error has the name of the module.
     pub(super) fn read(modules: &[(&str, &[u8])]) -> Result<Self, (String, wasmparser::BinaryReaderError)> {
         let mut all = BTreeMap::new();
         for (name, module) in modules {
-            let functions = functions(module).map_err(|error| ((*name).to_owned(), error))?;
-            all.insert((*name).to_owned(), functions);
+            let library = exported(module).map_err(|error| ((*name).to_owned(), error))?;
+            all.insert((*name).to_owned(), library);
         }
         Ok(Self(all))
     }
@@ -29,12 +40,18 @@ impl Libraries {
     }
 
     pub(super) fn function(&self, library: &str, name: &str) -> Option<&Signature> {
-        self.0.get(library)?.get(name)
+        self.0.get(library)?.functions.get(name)
+    }
+
+    /// Whether a library has a memory that a script can access.
+    pub(super) fn has_memory(&self, library: &str) -> bool {
+        self.0.get(library).is_some_and(|library| library.has_memory)
     }
 
     /// The names of a library's functions.
     pub(super) fn names(&self, library: &str) -> Vec<&str> {
-        self.0.get(library).into_iter().flat_map(|functions| functions.keys().map(String::as_str)).collect()
+        let library = self.0.get(library);
+        library.into_iter().flat_map(|library| library.functions.keys().map(String::as_str)).collect()
     }
 }
 
@@ -49,9 +66,9 @@ fn value_types(types: &[wasmparser::ValType]) -> Vec<ValType> {
     types.iter().map(of).collect()
 }
 
-fn functions(module: &[u8]) -> wasmparser::Result<BTreeMap<String, Signature>> {
-    let (mut types, mut of_functions) = (Vec::new(), Vec::new());
-    let mut found = BTreeMap::new();
+fn exported(module: &[u8]) -> wasmparser::Result<Library> {
+    let (mut types, mut of_functions, mut memories) = (Vec::new(), Vec::new(), Vec::new());
+    let mut found = Library::default();
     for payload in Parser::new(0).parse_all(module) {
         match payload? {
             Payload::TypeSection(section) => {
@@ -66,8 +83,10 @@ fn functions(module: &[u8]) -> wasmparser::Result<BTreeMap<String, Signature>> {
             }
             Payload::ImportSection(section) => {
                 for import in section.into_imports() {
-                    if let TypeRef::Func(ty) | TypeRef::FuncExact(ty) = import?.ty {
-                        of_functions.push(ty);
+                    match import?.ty {
+                        TypeRef::Func(ty) | TypeRef::FuncExact(ty) => of_functions.push(ty),
+                        TypeRef::Memory(ty) => memories.push(ty),
+                        _ => {}
                     }
                 }
             }
@@ -76,15 +95,25 @@ fn functions(module: &[u8]) -> wasmparser::Result<BTreeMap<String, Signature>> {
                     of_functions.push(ty?);
                 }
             }
+            Payload::MemorySection(section) => {
+                for ty in section {
+                    memories.push(ty?);
+                }
+            }
             Payload::ExportSection(section) => {
                 for export in section {
                     let export = export?;
+                    if export.kind == ExternalKind::Memory && export.name == LIBRARY_MEMORY {
+                        let ty = memories.get(export.index as usize);
+                        found.has_memory =
+                            ty.is_some_and(|ty| !ty.memory64 && !ty.shared && ty.page_size_log2.is_none());
+                    }
                     if !matches!(export.kind, ExternalKind::Func | ExternalKind::FuncExact) {
                         continue;
                     }
                     let ty = of_functions.get(export.index as usize).and_then(|ty| types.get(*ty as usize));
                     if let Some(Some(signature)) = ty {
-                        found.insert(export.name.to_owned(), signature.clone());
+                        found.functions.insert(export.name.to_owned(), signature.clone());
                     }
                 }
             }

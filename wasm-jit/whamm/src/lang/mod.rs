@@ -9,7 +9,9 @@
 //! function   = "fn" NAME parameters [ "->" type ] block
 //! parameters = "(" [ NAME ":" type { "," NAME ":" type } ] ")"
 //! rule       = { "@once" | "@sample" "(" NUMBER ( "%" | "us" | "ms" | "s" ) ")" | "@toggle" } part { ":" part } [ "/" expression "/" ] block          two to four parts
-//! part       = { letter | digit | "_" | "." | "*" | "?" | "|" | set } [ bounds ]
+//! part       = { letter | digit | "_" | "." | "*" | "?" | "|" | set } [ types ] [ bounds ]
+//! types      = "<" NAME ":" class { "," NAME ":" class } ">"
+//! class      = "numeric" | "int" | "float"
 //! bounds     = "(" [ ( NAME | argument ) ":" bound { "," ( NAME | argument ) ":" bound } ] ")"
 //! bound      = type | "ref"
 //! argument   = "args" "." NAME
@@ -24,7 +26,7 @@
 //! operand    = { "!" | "~" | "-" } ( literal | target | call | "(" [ expression { "," expression } ] ")" )
 //!              { "as" type }
 //! target     = NAME | NAME "[" expression "]" | NAME { "." NUMBER } | argument
-//! type       = "u8" | .. | "i64" | "f32" | "f64" | "bool" | "str" | "(" [ types ] ")" | "map" "<" type "," type ">"
+//! type       = "u8" | .. | "i64" | "f32" | "f64" | "bool" | "str" | "funcref" | NAME | "(" [ type { "," type } ] ")" | "map" "<" type "," type ">"
 //! ```
 //!
 //! Operators bind as in C, except that `&&` and `||` bind equally, as do comparisons, from left to
@@ -41,8 +43,6 @@
 //!
 //! The modes `alt` and `block_alt`, which change the program, are for programs that are
 //! [rewritten](crate::rewrite).
-//!
-//! Not supported: type parameters.
 
 mod ast;
 mod bound;
@@ -61,6 +61,7 @@ mod pattern;
 mod report;
 mod split;
 mod toggled;
+mod type_parameters;
 mod types;
 mod vectors;
 
@@ -289,8 +290,7 @@ fn rules(script: &ast::Script, source: &str) -> Vec<String> {
         let start = rule.span.start.max(at);
         line += source.as_bytes()[at..start].iter().filter(|byte| **byte == b'\n').count();
         at = start;
-        let parts: Vec<&str> = rule.parts.iter().map(|part| part.name.as_str()).collect();
-        format!("{} (line {line})", parts.join(":"))
+        format!("{} (line {line})", rule.text())
     };
     let rules = script.items.iter().filter_map(|item| match item {
         ast::Item::Rule(rule) => Some(name(rule)),
@@ -364,27 +364,30 @@ pub struct BoundInfo {
 /// [`ScriptError`] if the rule is malformed or matches nothing.
 pub fn info(rule: &str) -> Result<Vec<EventInfo>, ScriptError> {
     let error = |problems| ScriptError::new("rule", rule, problems);
-    let parsed = parser::parse_rule(rule).map_err(error)?;
-    let is_native = parsed.parts.first().is_some_and(|part| part.name == Provider::Native.name());
-    let provider = if is_native { Provider::Native } else { Provider::Wasm };
-    let bounds: Vec<_> =
-        parsed.bounds.iter().map(|bound| (bound.name.name.clone(), bound.ty.clone())).collect();
-    let admits = |event: &&Event| bounds.iter().all(|(name, ty)| event.admits(name, ty) == Some(true));
-    match events::matching(&parsed.parts, provider) {
-        Matched::Events { events, .. } => {
-            let events = events.iter().filter(admits).map(|event| describe(event, provider, &bounds));
-            let events: Vec<_> = events.collect();
-            if events.is_empty() {
-                let message = "none of the events that the rule matches has values of these types";
-                return Err(error(vec![Problem::new(ProblemKind::Rule, parsed.span, message)]));
+    let mut all = Vec::new();
+    let mut span = 0..0;
+    for parsed in parser::parse_rule(rule).map_err(error)? {
+        span = parsed.span.clone();
+        let is_native = parsed.parts.first().is_some_and(|part| part.name == Provider::Native.name());
+        let provider = if is_native { Provider::Native } else { Provider::Wasm };
+        let bounds: Vec<_> =
+            parsed.bounds.iter().map(|bound| (bound.name.name.clone(), bound.ty.clone())).collect();
+        let admits = |event: &&Event| bounds.iter().all(|(name, ty)| event.admits(name, ty) == Some(true));
+        match events::matching(&parsed.parts, provider) {
+            Matched::Events { events, .. } => {
+                all.extend(events.iter().filter(admits).map(|event| describe(event, provider, &bounds)));
             }
-            Ok(events)
-        }
-        Matched::Nothing(help) => {
-            let problem = Problem::new(ProblemKind::Rule, parsed.span.clone(), "this rule matches nothing");
-            Err(error(vec![problem.help(help)]))
+            Matched::Nothing(help) => {
+                let problem = Problem::new(ProblemKind::Rule, span, "this rule matches nothing");
+                return Err(error(vec![problem.help(help)]));
+            }
         }
     }
+    if all.is_empty() {
+        let message = "none of the events that the rule matches has values of these types";
+        return Err(error(vec![Problem::new(ProblemKind::Rule, span, message)]));
+    }
+    Ok(all)
 }
 
 fn describe(event: &Event, provider: Provider, bounds: &[(String, types::Type)]) -> EventInfo {

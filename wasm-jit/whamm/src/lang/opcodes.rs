@@ -1,12 +1,14 @@
 //! The instructions that rules of `wasm:opcode` can match: operands, results, immediates and
 //! category of each, where these are the same at every occurrence.
 
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use wasm_encoder::ValType;
 
 use super::types::Type;
 use super::vectors;
+use crate::monitor_module::encodings;
 
 /// An instruction.
 #[derive(Debug)]
@@ -16,6 +18,8 @@ pub(super) struct Opcode {
     pub(super) category: &'static str,
     /// Number of the category.
     pub(super) category_id: u32,
+    /// The opcode in the binary format; a prefix is the higher byte.
+    pub(super) encoding: u32,
     /// The operands, from the top of the stack.
     pub(super) operands: Values,
     pub(super) results: Values,
@@ -225,14 +229,15 @@ const CATEGORIES: [&str; 17] = [
 
 /// All instructions.
 pub(super) static OPCODES: LazyLock<Vec<Opcode>> = LazyLock::new(|| {
+    let encodings = encodings();
     let of_category = |(category, entries): &(&'static str, &'static str)| {
-        entries.split_whitespace().map(|entry| opcode(category, entry)).collect::<Vec<_>>()
+        entries.split_whitespace().map(|entry| opcode(category, entry, &encodings)).collect::<Vec<_>>()
     };
-    let vectors = vectors::entries().map(|entry| opcode("simd", entry.leak()));
+    let vectors = vectors::entries().map(|entry| opcode("simd", entry.leak(), &encodings));
     TABLE.iter().flat_map(of_category).chain(vectors).collect()
 });
 
-fn opcode(category: &'static str, entry: &'static str) -> Opcode {
+fn opcode(category: &'static str, entry: &'static str, encodings: &HashMap<String, u32>) -> Opcode {
     let position = CATEGORIES.iter().position(|known| *known == category);
     let (name, types) = entry.split_once('(').unwrap_or((entry, ")"));
     let mut types = types.trim_end_matches(')').split(';').map(Values::parse);
@@ -241,6 +246,7 @@ fn opcode(category: &'static str, entry: &'static str) -> Opcode {
         name,
         category,
         category_id: position.map_or(u32::MAX, |position| position as u32),
+        encoding: encodings.get(name).copied().unwrap_or(0),
         operands: next(),
         results: next(),
         immediates: next(),
@@ -332,6 +338,34 @@ mod tests {
         }
         check("i32.add", None);
         check("memory.grow", None);
+    }
+
+    #[test]
+    fn every_instruction_has_an_opcode() {
+        let encoding = |name: &str| OPCODES.iter().find(|opcode| opcode.name == name).unwrap().encoding;
+        for (name, expected) in [
+            ("unreachable", 0),
+            ("block", 2),
+            ("else", 5),
+            ("catch", 7),
+            ("delegate", 0x18),
+            ("end", 0xb),
+            ("br_table", 0xe),
+            ("select", 0x1b),
+            ("typed_select", 0x1c),
+            ("i32.add", 0x6a),
+            ("memory.copy", 0xfc0a),
+            ("struct.new", 0xfb00),
+            ("v128.const", 0xfd0c),
+            ("i8x16.relaxed_swizzle", 0xfd_0100),
+            ("i64.atomic.rmw32.cmpxchg_u", 0xfe4e),
+        ] {
+            assert_eq!(encoding(name), expected, "{name}");
+        }
+        let mut all: Vec<_> = OPCODES.iter().map(|opcode| opcode.encoding).collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), OPCODES.len(), "they are unique");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::ast::{
 };
 use super::diagnostics::{Problem, ProblemKind, Span};
 use super::lexer::{Lexer, Token};
+use super::type_parameters::TypeParameters;
 use super::types::{Buckets, Type};
 
 /// The maximum nesting of expressions, blocks and types.
@@ -37,9 +38,9 @@ pub(super) fn parse(source: &str) -> Result<Script, Vec<Problem>> {
     let mut items = Vec::new();
     let mut problems = Vec::new();
     loop {
-        match parser.item() {
-            Ok(Some(item)) => items.push(item),
-            Ok(None) => break,
+        match parser.item(&mut items) {
+            Ok(true) => {}
+            Ok(false) => break,
             Err(problem) => {
                 problems.push(problem);
                 let span = problems.last().map_or(0..0, |problem: &Problem| problem.span.clone());
@@ -52,19 +53,23 @@ pub(super) fn parse(source: &str) -> Result<Script, Vec<Problem>> {
     if problems.is_empty() { Ok(Script { items }) } else { Err(problems) }
 }
 
-/// Parses the match rule of `whamm info`: no predicate, no body.
-pub(super) fn parse_rule(source: &str) -> Result<Rule, Vec<Problem>> {
+/// Parses the match rule of `whamm info`: no predicate, no body. There are several if it has type
+/// parameters.
+pub(super) fn parse_rule(source: &str) -> Result<Vec<Rule>, Vec<Problem>> {
     let mut parser = Parser::new(source);
     let parsed = parser.lexer.skip_blanks().and_then(|()| {
-        let start = parser.lexer.position();
-        let (parts, bounds) = parser.match_rule(start)?;
-        let end = parser.lexer.position();
-        match parser.lexer.next()? {
-            (Token::End, _) => {}
-            (other, span) => return Err(unexpected(&other, span, "the end of the rule")),
-        }
-        let selection = Selection::default();
-        Ok(Rule { selection, parts, bounds, predicate: None, body: Vec::new(), span: start..end })
+        parser.for_each_choice(|parser| {
+            let start = parser.lexer.position();
+            let (parts, bounds) = parser.match_rule(start)?;
+            let end = parser.lexer.position();
+            match parser.lexer.next()? {
+                (Token::End, _) => {}
+                (other, span) => return Err(unexpected(&other, span, "the end of the rule")),
+            }
+            let (selection, types) = (Selection::default(), parser.parameters.choice());
+            let span = start..end;
+            Ok(Rule { selection, types, parts, bounds, predicate: None, body: Vec::new(), span })
+        })
     });
     parsed.map_err(|problem| vec![problem])
 }
@@ -76,6 +81,10 @@ struct Parser<'a> {
     braces: usize,
     /// Whether a `/` before `{` ends the expression.
     in_predicate: bool,
+    /// The type parameters of the rule.
+    parameters: TypeParameters,
+    /// The bytes of the text that is read once for each choice of types.
+    repeated: usize,
 }
 
 fn unexpected(token: &Token, span: Span, expected: &str) -> Problem {
@@ -89,7 +98,8 @@ fn is_of_rule(c: char) -> bool {
 
 impl<'a> Parser<'a> {
     fn new(source: &'a str) -> Self {
-        Self { lexer: Lexer::new(source), depth: 0, braces: 0, in_predicate: false }
+        let parameters = TypeParameters::default();
+        Self { lexer: Lexer::new(source), depth: 0, braces: 0, in_predicate: false, parameters, repeated: 0 }
     }
 
     fn peek(&self) -> Parsed<(Token, Span)> {
@@ -161,6 +171,7 @@ impl<'a> Parser<'a> {
     fn recover(&mut self, at: &Span) -> bool {
         self.depth = 0;
         self.in_predicate = false;
+        self.parameters = TypeParameters::default();
         let mut braces = std::mem::take(&mut self.braces);
         // A brace that is itself the problem may have been read.
         if at.end == self.lexer.position() {
@@ -187,14 +198,16 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn item(&mut self) -> Parsed<Option<Item>> {
+    /// Adds the next item, if there is one: several for a rule with type parameters.
+    fn item(&mut self, items: &mut Vec<Item>) -> Parsed<bool> {
         self.lexer.skip_blanks()?;
         if self.lexer.rest().is_empty() {
-            return Ok(None);
+            return Ok(false);
         }
         let selection = self.selection()?;
         if self.at_rule() {
-            return self.rule(selection).map(|rule| Some(Item::Rule(rule)));
+            items.extend(self.rules(&selection)?.into_iter().map(Item::Rule));
+            return Ok(true);
         }
         if let Some(span) = selection.once.or(selection.sample.map(|(_, span)| span)).or(selection.toggle) {
             let message = "this annotation belongs to a rule";
@@ -203,12 +216,13 @@ impl<'a> Parser<'a> {
         if self.keyword("use")? {
             let library = self.ident("the name of a library")?;
             self.expect(";")?;
-            return Ok(Some(Item::Use(library)));
+            items.push(Item::Use(library));
+        } else if self.keyword("fn")? {
+            items.push(Item::Function(self.function()?));
+        } else {
+            items.push(Item::Statement(self.statement()?));
         }
-        if self.keyword("fn")? {
-            return self.function().map(|function| Some(Item::Function(function)));
-        }
-        self.statement().map(|statement| Some(Item::Statement(statement)))
+        Ok(true)
     }
 
     /// The annotations of a rule, if there are any: `@once`, `@sample(1%)`, `@sample(10ms)`,
@@ -284,13 +298,38 @@ impl<'a> Parser<'a> {
         let rest = self.lexer.rest();
         let part = rest.find(|c: char| !is_of_rule(c)).unwrap_or(rest.len());
         let mut after = rest[part..].trim_start();
-        if let Some(bounds) = after.strip_prefix(['(', '<']) {
+        while let Some(bounds) = after.strip_prefix(['(', '<']) {
             match bounds.find([')', '>', ';', '{']) {
                 Some(end) if bounds[end..].starts_with([')', '>']) => after = bounds[end + 1..].trim_start(),
                 _ => return false,
             }
         }
         after.starts_with(':')
+    }
+
+    /// A rule: one for each choice of types, if it has type parameters.
+    fn rules(&mut self, selection: &Selection) -> Parsed<Vec<Rule>> {
+        self.for_each_choice(|parser| parser.rule(selection.clone()))
+    }
+
+    /// Reads a rule once for each choice of types for its type parameters.
+    fn for_each_choice(&mut self, mut parse: impl FnMut(&mut Self) -> Parsed<Rule>) -> Parsed<Vec<Rule>> {
+        let start = self.lexer.clone();
+        self.parameters = TypeParameters::default();
+        let mut rules = vec![parse(self)?];
+        if let Some(span) = self.parameters.span.clone() {
+            self.repeated += (self.lexer.position() - start.position()) * self.parameters.choices();
+            if self.repeated > super::MAX_SIZE {
+                let message = "rules with type parameters are too large, written once for each type";
+                return Err(Problem::new(ProblemKind::Limit, span, message));
+            }
+        }
+        while self.parameters.advance() {
+            self.lexer = start.clone();
+            rules.push(parse(self)?);
+        }
+        self.parameters = TypeParameters::default();
+        Ok(rules)
     }
 
     fn rule(&mut self, selection: Selection) -> Parsed<Rule> {
@@ -307,7 +346,8 @@ impl<'a> Parser<'a> {
         } else {
             None
         };
-        Ok(Rule { selection, parts, bounds, predicate, body: self.block()?, span })
+        let types = self.parameters.choice();
+        Ok(Rule { selection, types, parts, bounds, predicate, body: self.block()?, span })
     }
 
     fn match_rule(&mut self, start: usize) -> Parsed<(Vec<Ident>, Vec<Parameter>)> {
@@ -320,10 +360,7 @@ impl<'a> Parser<'a> {
             self.lexer.advance(length);
             parts.push(Ident { name: rest[..length].to_owned(), span: at..at + length });
             if self.at("<")? {
-                let (_, span) = self.lexer.next()?;
-                let message = "type parameters are not supported in monitor modules";
-                return Err(Problem::new(ProblemKind::Unsupported, span, message)
-                    .help("write a rule for each type, with bounds such as `(arg0: i64)`"));
+                self.type_parameters()?;
             }
             if self.at("(")? {
                 bounds.extend(self.parameters(Self::bound, Self::bound_type)?);
@@ -342,6 +379,7 @@ impl<'a> Parser<'a> {
                 self.lexer = after_colon;
             }
         }
+        self.parameters.all_used()?;
         let span = start..self.lexer.position();
         match parts.len() {
             2..=4 => Ok((parts, bounds)),
@@ -351,6 +389,29 @@ impl<'a> Parser<'a> {
                 "a match rule has the form `provider:package:event:mode`",
             )),
         }
+    }
+
+    /// `<T: numeric, ..>`: the first time, the parameters of the rule; then they are known.
+    fn type_parameters(&mut self) -> Parsed<()> {
+        let start = self.expect("<")?.start;
+        let is_known = self.parameters.span.is_some();
+        loop {
+            let name = self.ident("the name of a type parameter")?;
+            self.expect(":")?;
+            let (token, span) = self.lexer.next()?;
+            let Token::Name(class) = &token else {
+                return Err(unexpected(&token, span, "`numeric`, `int` or `float`"));
+            };
+            if !is_known {
+                self.parameters.declare(name, class, span)?;
+            }
+            if !self.accept(",")? {
+                break;
+            }
+        }
+        let end = self.expect(">")?.end;
+        self.parameters.span = Some(start..end);
+        Ok(())
     }
 
     /// The name of a bound, including that of an argument, such as `args.size`.
@@ -439,12 +500,15 @@ impl<'a> Parser<'a> {
                 parser.expect(">")?;
                 Ok(Type::Bucket(Buckets::Linear(width)))
             }
-            (Token::Name(name), span) => Type::primitive(&name).ok_or_else(|| {
+            (Token::Name(name), span) => {
+                let chosen = parser.parameters.find(&name);
+                chosen.or_else(|| Type::primitive(&name)).ok_or_else(|| {
                 Problem::new(ProblemKind::Type, span, format!("unknown type `{name}`")).help(
                     "types are u8 to u64, i8 to i64, f32, f64, bool, str, log2, linear<WIDTH>, stack, tuples such as \
                      (u32, bool), and map<KEY, VALUE>",
                 )
-            }),
+                })
+            }
             (Token::Mark("("), _) => {
                 let mut fields = Vec::new();
                 if parser.accept(")")? {
@@ -596,16 +660,34 @@ impl<'a> Parser<'a> {
 
     fn binary(&mut self, lowest: u8) -> Parsed<Expr> {
         let mut left = self.unary()?;
+        // The operands of `&&` or `||` so far, after which only these two follow.
+        let mut chain: Option<(BinaryOp, Vec<Expr>)> = None;
         while let Some(operator) = self.binary_operator()? {
             if operator.precedence() < lowest {
                 break;
             }
             self.lexer.next()?;
             let right = self.nested(|parser| parser.binary(operator.precedence() + 1))?;
+            if matches!(operator, BinaryOp::And | BinaryOp::Or) {
+                match &mut chain {
+                    Some((known, operands)) if *known == operator => operands.push(right),
+                    _ => {
+                        let first = match chain.take() {
+                            Some((known, operands)) => balanced(known, operands)?,
+                            None => left.clone(),
+                        };
+                        chain = Some((operator, vec![first, right]));
+                    }
+                }
+                continue;
+            }
             let span = left.span.start..right.span.end;
             left = node(span, ExprKind::Binary(operator, Box::new(left), Box::new(right)))?;
         }
-        Ok(left)
+        match chain {
+            Some((operator, operands)) => balanced(operator, operands),
+            None => Ok(left),
+        }
     }
 
     /// The operator that follows.
@@ -783,6 +865,21 @@ impl<'a> Parser<'a> {
         self.in_predicate = in_predicate;
         node(start..self.lexer.position(), ExprKind::Call { annotation, object, name, arguments })
     }
+}
+
+/// Makes an expression from the operands of an associative operator, of which there may be
+/// thousands: the height of the tree is the logarithm of their number.
+fn balanced(operator: BinaryOp, mut operands: Vec<Expr>) -> Parsed<Expr> {
+    let last = operands.split_off(operands.len() / 2);
+    let half = |mut operands: Vec<Expr>| match operands.pop() {
+        Some(only) if operands.is_empty() => Ok(only),
+        last => {
+            operands.extend(last);
+            balanced(operator, operands)
+        }
+    };
+    let (left, right) = (half(operands)?, half(last)?);
+    node(left.span.start..right.span.end, ExprKind::Binary(operator, Box::new(left), Box::new(right)))
 }
 
 /// Makes an expression, unless its tree gets too high: later steps are recursive.

@@ -107,6 +107,9 @@ fn substitute(expr: &Typed, conditions: &[Typed], outcomes: u32) -> Typed {
         Kind::Tuple(fields) => Kind::Tuple(fields.iter().map(again).collect()),
         Kind::Library(function, arguments) => Kind::Library(*function, arguments.iter().map(again).collect()),
         Kind::Text(op, text, pattern) => Kind::Text(*op, Box::new(again(text)), Box::new(again(pattern))),
+        Kind::Target(targets, index) => Kind::Target(Box::new(again(targets)), Box::new(again(index))),
+        Kind::Transfer(transfer, operands) => Kind::Transfer(*transfer, operands.iter().map(again).collect()),
+        Kind::Address(text) => Kind::Address(Box::new(again(text))),
         Kind::Length(text) => Kind::Length(Box::new(again(text))),
         Kind::Log2(number) => return Typed::log2(again(number)),
         Kind::Bucket(buckets, number) => return Typed::bucket(*buckets, again(number)),
@@ -163,7 +166,12 @@ pub(super) fn is_static(expr: &Typed) -> bool {
                 && !OF_CALLS.contains(&name.as_str())
         }
         Kind::AtMatch(_) => true,
-        Kind::Variable(..) | Kind::MapGet(..) | Kind::Call(..) | Kind::Library(..) => false,
+        Kind::Variable(..)
+        | Kind::MapGet(..)
+        | Kind::Call(..)
+        | Kind::Library(..)
+        | Kind::Transfer(..)
+        | Kind::Address(_) => false,
         _ => expr.children().into_iter().all(is_static),
     }
 }
@@ -175,7 +183,11 @@ pub(super) fn has_request(expr: &Typed) -> bool {
 
 /// Whether an expression may be evaluated where it would not be executed.
 pub(super) fn is_pure(expr: &Typed) -> bool {
-    let traps = matches!(&expr.kind, Kind::Binary(op, left, right) if may_trap(*op, left, right));
+    let traps = match &expr.kind {
+        Kind::Binary(op, left, right) => may_trap(*op, left, right),
+        Kind::Transfer(..) => true,
+        _ => false,
+    };
     !traps && expr.children().into_iter().all(is_pure)
 }
 

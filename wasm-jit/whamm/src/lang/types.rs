@@ -30,6 +30,8 @@ pub(super) enum Type {
     Stack,
     /// A reference, in bounds of results: no value has this type.
     Ref,
+    /// A function of the program, during an event: its number, or -1.
+    FuncRef,
     Tuple(Vec<Type>),
     Map(Box<Type>, Box<Type>),
 }
@@ -77,6 +79,7 @@ impl Type {
             "str" => Self::Str,
             "log2" => Self::Bucket(Buckets::Log2),
             "stack" => Self::Stack,
+            "funcref" => Self::FuncRef,
             _ => return None,
         })
     }
@@ -91,7 +94,8 @@ impl Type {
             | Self::U32
             | Self::I32
             | Self::Bool
-            | Self::Stack => ValType::I32,
+            | Self::Stack
+            | Self::FuncRef => ValType::I32,
             Self::U64 | Self::I64 | Self::Bucket(_) => ValType::I64,
             Self::F32 => ValType::F32,
             Self::F64 => ValType::F64,
@@ -122,6 +126,15 @@ impl Type {
         match self {
             Self::Tuple(fields) => fields.iter().any(Self::has_stack),
             ty => *ty == Self::Stack,
+        }
+    }
+
+    /// Whether it is a reference to a function, or contains one.
+    pub(super) fn has_reference(&self) -> bool {
+        match self {
+            Self::Tuple(fields) => fields.iter().any(Self::has_reference),
+            Self::Map(key, value) => key.has_reference() || value.has_reference(),
+            ty => *ty == Self::FuncRef,
         }
     }
 
@@ -189,6 +202,7 @@ impl fmt::Display for Type {
             Self::Bucket(Buckets::Linear(width)) => return write!(out, "linear<{width}>"),
             Self::Stack => "stack",
             Self::Ref => "ref",
+            Self::FuncRef => "funcref",
             Self::Map(key, value) => return write!(out, "map<{key}, {value}>"),
             Self::Tuple(fields) => {
                 out.write_str("(")?;

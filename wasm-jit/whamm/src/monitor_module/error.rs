@@ -88,6 +88,14 @@ pub enum MonitorError {
     /// First calls to functions cannot be watched.
     #[error("the program's functions cannot be watched: {0}")]
     Watch(#[source] ProbeError),
+    /// A `br_table` has more targets than the monitor can store.
+    #[error("a `br_table` of function {function} has {targets} targets, too many for `targets`")]
+    Targets {
+        /// The number of targets, without the default.
+        targets: usize,
+        /// The index of the program's function.
+        function: u32,
+    },
     /// The memory for strings is missing, or is not exported as the interface requires.
     #[error(
         "strings need the memory `whamm_buffer` and the i32 globals `whamm_buffer:start` and `whamm_buffer:max`"

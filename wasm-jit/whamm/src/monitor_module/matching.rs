@@ -421,6 +421,11 @@ impl<T: 'static> Matching<'_, T> {
                         (Evaluated::F64(value), ValType::F64) => arguments.push(Val::F64(value)),
                         (Evaluated::Text(text), _) => {
                             let buffer = self.buffer.as_ref().ok_or(MonitorError::Buffer)?;
+                            if *value == Static::Targets && buffer.cut(&text).len() < text.len() {
+                                let targets = text.len() / TARGET_DIGITS - 1;
+                                let function = place.map_or(0, |place| place.function.index());
+                                return Err(MonitorError::Targets { targets, function });
+                            }
                             let [start, length] = buffer.write(self.store, &text)?;
                             arguments.extend([Val::I32(start as i32), Val::I32(length as i32)]);
                         }
@@ -432,6 +437,15 @@ impl<T: 'static> Matching<'_, T> {
         }
         Ok(Some(arguments))
     }
+}
+
+/// The number of characters that stand for a target of a `br_table`.
+const TARGET_DIGITS: usize = 4;
+
+/// A target of a `br_table` as text: digits of 6 bits, the lowest first, each added to `@`. Labels
+/// are smaller than the size of a function, which has fewer bits.
+fn target_digits(target: u32) -> [char; TARGET_DIGITS] {
+    [0, 6, 12, 18].map(|shift| char::from(b'@' + (target >> shift & 0x3f) as u8))
 }
 
 /// The value of an event without a place: the beginning and the end.
@@ -499,6 +513,13 @@ impl Match<'_> {
             Static::Align => integer(access().map(|access| access.align)),
             Static::Memory => integer(access().map(|access| access.memory)),
             Static::TargetCount => integer(targets().map(|targets| targets.len().into())),
+            Static::Targets => match targets() {
+                Some(targets) => {
+                    let all = targets.targets().filter_map(Result::ok).chain([targets.default()]);
+                    Evaluated::Text(all.flat_map(target_digits).collect())
+                }
+                None => Evaluated::None,
+            },
             Static::DefaultTarget => integer(targets().map(|targets| targets.default().into())),
             Static::InstructionCount => integer(self.count.map(|count| count as u64)),
             Static::FunctionName => text(Some(name_of(self.function))),

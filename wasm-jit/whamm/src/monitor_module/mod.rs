@@ -94,6 +94,7 @@
 //! | `immN` | of the constant, or integer | an immediate of the instruction, in the order of the binary format; of a `br_table`, a target |
 //! | `offset`, `align`, `memory` | integer | of an access to memory; the second as an exponent of two |
 //! | `num_targets`, `default_target` | integer | of a `br_table`, the first without the default one |
+//! | `targets` | string | of a `br_table`: each target, and the default as the last, as four characters that are `@` plus six bits, the lowest bits first |
 //! | `instr_count` | integer | at the end of a block, the number of its instructions |
 //! | `fname`, `opname` | string | the name of the function in the name section, or an empty one, and that of an import; of the instruction |
 //! | `target_fn_name`, `target_imp_module`, `target_fn_type` | string | of a `call` or `return_call`: the name of the function, as imported if it is; the module of the import; `import` or `local` |
@@ -181,6 +182,7 @@ mod blame;
 mod clock;
 mod contents;
 mod counted;
+mod encodings;
 mod error;
 mod evaluate;
 mod instructions;
@@ -197,6 +199,7 @@ mod shared;
 mod strings;
 mod time_limit;
 
+pub(crate) use self::encodings::encodings;
 pub(crate) use self::instructions::of_proposals;
 pub(crate) use attach::Matched;
 pub use attach::{Attached, Unfit};

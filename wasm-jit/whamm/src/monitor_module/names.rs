@@ -66,6 +66,8 @@ pub(crate) enum Static {
     Align,
     Memory,
     TargetCount,
+    /// All targets of a `br_table`, encoded as text.
+    Targets,
     DefaultTarget,
     InstructionCount,
     FunctionName,
@@ -104,8 +106,8 @@ pub(crate) struct Replacement {
 
 impl Static {
     pub(crate) fn is_string(self) -> bool {
-        use Static::{FunctionName, Object, OpcodeName, TargetModule, TargetName, TargetType};
-        matches!(self, FunctionName | Object | OpcodeName | TargetName | TargetModule | TargetType)
+        use Static::{FunctionName, Object, OpcodeName, TargetModule, TargetName, TargetType, Targets};
+        matches!(self, FunctionName | Object | OpcodeName | TargetName | TargetModule | TargetType | Targets)
     }
 }
 
@@ -497,6 +499,7 @@ fn value(word: &str) -> Option<Parameter> {
         "align" => Static::Align,
         "memory" => Static::Memory,
         "num_targets" => Static::TargetCount,
+        "targets" => Static::Targets,
         "default_target" => Static::DefaultTarget,
         "instr_count" => Static::InstructionCount,
         "fname" => Static::FunctionName,

@@ -161,21 +161,26 @@ fn text(value: &Value) -> String {
 
 /// The rows that a module prints, in the same form.
 pub(super) fn rows(printed: &str) -> Vec<String> {
-    let row = |line: &str| {
-        let (mut fields, mut is_quoted) = (vec![String::new()], false);
-        // No text in the tests contains this character.
-        for character in line.replace("\"\"", "#").chars() {
-            match character {
-                '"' => is_quoted = !is_quoted,
-                '#' => fields.last_mut().unwrap().push('"'),
-                ',' if !is_quoted => fields.push(String::new()),
-                other => fields.last_mut().unwrap().push(other),
-            }
+    let (mut lines, mut is_quoted) = (vec![vec![String::new()]], false);
+    let mut characters = printed.chars().peekable();
+    while let Some(character) = characters.next() {
+        let fields = lines.last_mut().unwrap();
+        match character {
+            // Two in a quoted field stand for one.
+            '"' if is_quoted && characters.next_if_eq(&'"').is_some() => fields.last_mut().unwrap().push('"'),
+            '"' => is_quoted = !is_quoted,
+            ',' if !is_quoted => fields.push(String::new()),
+            '\n' if !is_quoted => lines.push(vec![String::new()]),
+            other => fields.last_mut().unwrap().push(other),
         }
+    }
+    let row = |fields: Vec<String>| {
         let [name, _, event, fid, pc, key, value] = fields.try_into().unwrap();
         format!("{name} {event} {fid} {pc} {key} {value}")
     };
-    printed.lines().skip(1).map(row).collect()
+    // After the header, and before the end of the last line.
+    lines.pop();
+    lines.into_iter().skip(1).map(row).collect()
 }
 
 /// Rows without the offset.

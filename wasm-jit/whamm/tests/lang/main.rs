@@ -6,9 +6,11 @@ mod behaviour;
 mod bounds;
 mod callees;
 mod engine;
+mod features;
 mod frames;
 mod hostile;
 mod libraries;
+mod memories;
 mod modes;
 mod names;
 mod periods;
@@ -57,6 +59,11 @@ fn the_scripts_for_users_compile() {
         scripts.extend(blocks.map(|block| block.split("```").next().unwrap().to_owned()));
     }
     let clock = wat::parse_file(root.join("scripts/clock.wat")).unwrap();
+    let texts = wat::parse_str(
+        "(module (memory (export \"memory\") 1) (func (export \"name_of\") (param i32) (result i32) i32.const 0)
+            (func (export \"length\") (result i32) i32.const 4) (func (export \"buffer\") (result i32) i32.const 8))",
+    )
+    .unwrap();
     let (native, scripts): (Vec<_>, Vec<_>) =
         scripts.into_iter().partition(|script| script.lines().any(|line| line.starts_with("native:")));
     let (changing, scripts): (Vec<_>, Vec<_>) =
@@ -69,7 +76,7 @@ fn the_scripts_for_users_compile() {
         }
     }
     for script in scripts {
-        let libraries: [(&str, &[u8]); 1] = [("clock", &clock)];
+        let libraries: [(&str, &[u8]); 2] = [("clock", &clock), ("texts", &texts)];
         let compiled = match ["@sample(1ms)", "call_ref"].iter().any(|only_here| script.contains(only_here)) {
             true => lang::Script::new("test.mm", script.as_bytes(), &libraries).map(drop),
             false => lang::compile("test.mm", script.as_bytes(), &libraries).map(drop),

@@ -33,7 +33,6 @@ fn syntax() {
     check("wasm:opcode:call:before / fid == 1 «{» }", Syntax, "expected `/`");
     check("«a:b:c:d:e» { }", Rule, "provider:package:event:mode");
     check("unshared «shared» var x: i32;", Syntax, "one storage class");
-    check("wasm:opcode:call«<»T>(arg0: T):before { }", Unsupported, "type parameters");
     check("var m: map<i32, «map»<i32, i32>>;", Unsupported, "map of maps");
     check("x «+» 1;", Syntax, "expected `=`");
     check("«@once» var x: i32;", Syntax, "belongs to a rule");
@@ -51,6 +50,67 @@ fn syntax() {
     check("«@sample(1%)» wasm:end { }", Unsupported, "rules that match places");
     check("«@once» wasm:opcode:call:after { }", Unsupported, "not supported with the mode `after`");
     check(&format!("var x: i32 = {}«1»;", "(".repeat(128)), Limit, "levels deep");
+}
+
+#[test]
+fn type_parameters() {
+    use ProblemKind::{Limit, Name, Syntax, Type};
+    check("wasm:opcode:call<T«>»(arg0: T):before { }", Syntax, "expected `:`");
+    check("wasm:opcode:call<T: «i32»>(arg0: T):before { }", Type, "there is no class of types `i32`");
+    check("wasm:opcode:call<«T»: int>(arg0: i32):before { }", Type, "is not the type of a value");
+    check("wasm:opcode:call<«u8»: int>(arg0: u8):before { }", Name, "`u8` is a type");
+    check("wasm:opcode:call<T: int, «T»: int>(arg0: T):before { }", Name, "declared twice");
+    check("wasm:opcode:call<A: int, B: int, C: int, «D»: int>(arg0: A):before { }", Limit, "at most 3");
+    check("wasm:opcode:call<T: int>(arg0: T):before { } var x: «T»;", Type, "unknown type `T`");
+    check(
+        "wasm:opcode:drop<T: numeric>(arg0: T):before { var x: T = «arg0 | 1»; }",
+        Type,
+        "`f32`, where T = f32",
+    );
+    let distinct = "wasm:opcode:call<T: int, U: int>(arg0: T, arg1: U):before { var x: T = «arg0 + arg1»; }";
+    check(distinct, Type, "a `i32` and a `i64`, where T = i32, U = i64");
+    check("«wasm:opcode:i32.add<T: float>(arg0: T):before» { }", ProblemKind::Rule, "can never hold");
+    check(
+        "wasm:opcode:drop<T: int>(«arg0»: T, arg1: T):before { }"
+            .replace("«arg0»", "arg0")
+            .replace("arg1", "«arg1»")
+            .as_str(),
+        ProblemKind::Rule,
+        "has no `arg1`",
+    );
+}
+
+#[test]
+fn references() {
+    use ProblemKind::{Name, Type};
+    check(
+        "wasm:opcode:call_indirect:before { report var «f»: funcref; }",
+        Type,
+        "does not outlive the event",
+    );
+    check(
+        "wasm:opcode:call_indirect:before { unshared var «f»: funcref; }",
+        Type,
+        "does not outlive the event",
+    );
+    check("frame var «f»: funcref;", Type, "does not outlive the event");
+    check("var «f»: map<u32, (u32, funcref)>;", Type, "does not outlive the event");
+    check(
+        "wasm:opcode:call_indirect:before { var f: funcref; var x: i32 = resolve_funcref(f, «0»); }",
+        Type,
+        "`table_entry_idx`",
+    );
+    check(
+        "wasm:opcode:call:before { drop_args(); }".replace("drop_args", "«drop_args»").as_str(),
+        ProblemKind::Rule,
+        "`alt` and `block_alt`",
+    );
+    check("wasm:opcode:br:before { var x: u32 = «targets»[0]; }", Name, "there is no map `targets`");
+    check(
+        "wasm:opcode:br_table:before { var x: u32 = «targets»; }",
+        ProblemKind::Unsupported,
+        "`targets` is not supported",
+    );
 }
 
 /// The rest of a rule with a problem is skipped, up to the brace that closes it.

@@ -18,6 +18,19 @@ fn check(script: &str, program: &str, expected: &[&str]) {
     assert_eq!(rows, expected);
 }
 
+/// The monitors of table 2 of the paper have no more lines than there, without libraries.
+#[test]
+fn monitors_of_the_paper_have_no_more_lines() {
+    for (script, lines) in [("decisions.mm", 25), ("imix.mm", 4), ("hotness.mm", 4), ("cache_sim.mm", 13)] {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(script);
+        let text = std::fs::read_to_string(path).unwrap();
+        super::compile(&text);
+        let code = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"));
+        let count = code.count();
+        assert!(count <= lines, "{script} has {count} lines, in the paper {lines}");
+    }
+}
+
 /// Two functions that call each other, one of them by a table: `even(5)`, and `odd(2)` by the
 /// table.
 const PARITY: &str = r#"(module (type $unary (func (param i32) (result i32)))

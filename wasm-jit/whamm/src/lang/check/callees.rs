@@ -6,7 +6,8 @@
 //! filled when it is attached.
 
 use super::super::Target;
-use super::super::bound::Callee;
+use super::super::ast::{Expr, ExprKind, Ident};
+use super::super::bound::{Callee, TABLE_INDEX};
 use super::super::diagnostics::{ProblemKind, Span};
 use super::super::ir::{Import, Kind, Place, Typed};
 use super::super::types::Type;
@@ -31,11 +32,33 @@ impl Checker<'_> {
         };
         Some(match callee {
             Callee::Number => number,
+            Callee::Reference => Typed::cast(number, Type::FuncRef),
             Callee::Name => {
                 let key = Box::new(Typed::cast(number, Type::U32));
                 Typed::new(Type::Str, Kind::MapGet(self.names(), key))
             }
         })
+    }
+
+    /// Checks `resolve_funcref(target_funcref, table_entry_idx)`: the number of a function. A
+    /// reference determines it; the index is an argument in the upstream compiler.
+    pub(super) fn resolve_reference(&mut self, name: &Ident, arguments: &[Expr]) -> Option<Typed> {
+        self.check_count(name, 2, arguments.len())?;
+        let reference = self.expr(&arguments[0], None)?;
+        if !self.same_type(&reference, &Type::FuncRef, &arguments[0].span) {
+            return None;
+        }
+        match &arguments[1].kind {
+            ExprKind::Name(index) if index == TABLE_INDEX && self.find(index).is_none() => {
+                self.expr(&arguments[1], None)?;
+                Some(Typed::cast(reference, Type::I32))
+            }
+            _ => {
+                let message = format!("the second argument of `{}` is `{TABLE_INDEX}`", name.name);
+                self.problem(ProblemKind::Type, &arguments[1].span, message);
+                None
+            }
+        }
     }
 
     /// The map with the names of functions.

@@ -128,6 +128,9 @@ impl Checker<'_> {
             // Reported where the library is named.
             return None;
         }
+        if let Some(removal) = self.removal(library, name, arguments) {
+            return Some(removal);
+        }
         let Some(signature) = self.libraries.function(&library.name, &name.name).cloned() else {
             let known = self.libraries.names(&library.name).join(", ");
             self.help(
@@ -175,8 +178,13 @@ impl Checker<'_> {
 
     fn call(&mut self, name: &Ident, arguments: &[Expr]) -> Option<Typed> {
         let Some(signature) = self.functions.get(&name.name).cloned() else {
-            if name.name == "log2" {
-                return self.log2(name, arguments);
+            match name.name.as_str() {
+                "log2" => return self.log2(name, arguments),
+                "resolve_funcref" => return self.resolve_reference(name, arguments),
+                _ => {}
+            }
+            if let Some(checked) = self.memory_call(name, arguments) {
+                return checked;
             }
             if self.is_alternative(name) {
                 let message = format!("`{}` is a statement: it has no value", name.name);
@@ -273,13 +281,17 @@ impl Checker<'_> {
                 self.check_count(name, 0, arguments.len())?;
                 return Some(Typed::length(text));
             }
+            "addr" if matches!(text.kind, Kind::Variable(..)) => {
+                self.check_count(name, 0, arguments.len())?;
+                return Some(Typed::new(Type::U32, Kind::Address(Box::new(text))));
+            }
             "starts_with" => TextOp::StartsWith,
             "ends_with" => TextOp::EndsWith,
             "contains" => TextOp::Contains,
             "matches" => TextOp::Matches,
             other => {
                 let message = format!("a `str` has no function `{other}`");
-                let known = "there are `len`, `starts_with`, `ends_with`, `contains` and `matches`";
+                let known = "there are `len`, `addr` of a variable, `starts_with`, `ends_with`, `contains` and `matches`";
                 self.help(ProblemKind::Name, &name.span, message, known);
                 return None;
             }

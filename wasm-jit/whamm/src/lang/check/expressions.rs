@@ -3,7 +3,7 @@
 //! Types are never converted implicitly. A literal takes the type that its context expects.
 
 use super::super::ast::{BinaryOp, Expr, ExprKind, Ident, UnaryOp};
-use super::super::bound::Bound;
+use super::super::bound::{Bound, TARGETS};
 use super::super::diagnostics::{ProblemKind, Span};
 use super::super::ir::{Const, Kind, Place, Typed};
 use super::super::types::Type;
@@ -50,7 +50,21 @@ impl Checker<'_> {
             }
             ExprKind::Bool(value) => Some(Typed::bool(*value)),
             ExprKind::Str(value) => Some(Typed::string(value)),
-            ExprKind::Name(name) => self.name(name, &expr.span),
+            ExprKind::Name(name) => match self.bits(name) {
+                Some(bits) => {
+                    let ty = expected.filter(|ty| ty.is_integer()).cloned().unwrap_or(Type::U32);
+                    Some(Typed::int(ty, i128::from(bits)))
+                }
+                None => self.name(name, &expr.span),
+            },
+            ExprKind::Index(name, index) if self.is_of_targets(name) => {
+                let checked = self.expr(index, Some(&Type::U32))?;
+                if !self.same_type(&checked, &Type::U32, &index.span) {
+                    return None;
+                }
+                let targets = Box::new(Typed::request(Type::Str, TARGETS));
+                Some(Typed::new(Type::U32, Kind::Target(targets, Box::new(checked))))
+            }
             ExprKind::Index(name, key) => {
                 let (map, key, ty) = self.map_access(name, key)?;
                 Some(Typed::new(ty, Kind::MapGet(map, Box::new(key))))
@@ -115,6 +129,25 @@ impl Checker<'_> {
         Some(Typed::int(ty, value))
     }
 
+    /// Whether a name is that of the targets of a `br_table`.
+    fn is_of_targets(&self, name: &Ident) -> bool {
+        let is_bound = matches!(&self.context, Context::Rule { event, .. } if event.has_targets());
+        name.name == TARGETS && is_bound && self.find(TARGETS).is_none()
+    }
+
+    /// The value of a bound name that is used like a literal.
+    fn bits(&self, name: &str) -> Option<u32> {
+        match &self.context {
+            Context::Rule { event, bounds, .. } if self.find(name).is_none() => {
+                match event.bound(name, bounds) {
+                    Bound::Bits(bits) => Some(bits),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
     pub(super) fn name(&mut self, name: &str, span: &Span) -> Option<Typed> {
         if let Some(variable) = self.find(name) {
             let (ty, place) = (variable.ty.clone(), variable.place);
@@ -140,6 +173,7 @@ impl Checker<'_> {
         };
         match bound {
             Some((Bound::Value(value), _)) => Some(value),
+            Some((Bound::Bits(bits), _)) => Some(Typed::int(Type::U32, i128::from(bits))),
             Some((Bound::Callee(callee), _)) => self.callee(callee, name, span),
             Some((Bound::NeedsType, event)) => {
                 let provider = self.target.provider();
@@ -230,13 +264,32 @@ impl Checker<'_> {
         if op == UnaryOp::Not {
             return self.condition(operand).map(|operand| Typed::unary(op, operand));
         }
-        let checked = self.expr(operand, expected)?;
+        let checked = match op {
+            UnaryOp::Complement => self.operand(operand, expected)?,
+            _ => self.expr(operand, expected)?,
+        };
         if checked.ty.is_integer() || (op == UnaryOp::Negate && checked.ty.is_float()) {
             return Some(Typed::unary(op, checked));
         }
         let message = format!("a number is expected, this is a `{}`", checked.ty);
         self.problem(ProblemKind::Type, &operand.span, message);
         None
+    }
+
+    /// An operand of which only the bits matter: negative numbers also stand for those of unsigned
+    /// types, such as `-1` for all bits.
+    fn operand(&mut self, operand: &Expr, expected: Option<&Type>) -> Option<Typed> {
+        match (&operand.kind, expected.and_then(|ty| Some((ty, ty.bits()?)))) {
+            (ExprKind::Unary(UnaryOp::Negate, number), Some((ty, bits))) if !ty.is_signed() => {
+                match number.kind {
+                    ExprKind::Int(value) if value <= 1 << (bits - 1) => {
+                        Some(Typed::int(ty.clone(), -i128::from(value)))
+                    }
+                    _ => self.expr(operand, expected),
+                }
+            }
+            _ => self.expr(operand, expected),
+        }
     }
 
     /// Two operands of one type; a literal takes the type of the other one.
@@ -262,7 +315,7 @@ impl Checker<'_> {
                 return Some(Typed::binary(op, left?, right?));
             }
             BinaryOp::Shl | BinaryOp::Shr => {
-                let value = self.expr(left, expected)?;
+                let value = self.operand(left, expected)?;
                 let amount = self.expr(right, Some(&value.ty))?;
                 for (operand, span) in [(&value, &left.span), (&amount, &right.span)] {
                     if !operand.ty.is_integer() {
@@ -276,12 +329,20 @@ impl Checker<'_> {
             }
             _ => {}
         }
-        let (a, b) = self.pair(left, right, expected.filter(|_| !op.is_comparison()))?;
+        let is_of_bits = matches!(op, BinaryOp::BitAnd | BinaryOp::BitOr | BinaryOp::BitXor);
+        let (a, b) = match expected {
+            Some(_) if is_of_bits && is_literal(left) && is_literal(right) => {
+                (self.operand(left, expected)?, self.operand(right, expected)?)
+            }
+            _ => self.pair(left, right, expected.filter(|_| !op.is_comparison()))?,
+        };
         let ty = &a.ty;
         let fine = match op {
             BinaryOp::Eq | BinaryOp::Ne => ty.scalar().is_some() || *ty == Type::Str,
             BinaryOp::Ge | BinaryOp::Gt | BinaryOp::Le | BinaryOp::Lt => ty.is_integer() || ty.is_float(),
-            BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div => ty.is_integer() || ty.is_float(),
+            BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem => {
+                ty.is_integer() || ty.is_float()
+            }
             _ => ty.is_integer(),
         };
         if fine {

@@ -8,6 +8,7 @@
 mod callees;
 mod calls;
 mod expressions;
+mod memories;
 mod replacement;
 mod selection;
 mod statements;
@@ -200,11 +201,13 @@ impl Checker<'_> {
             Item::Rule(rule) => Some(rule),
             _ => None,
         });
-        for (index, rule) in rules.enumerate() {
+        let rules: Vec<_> = rules.enumerate().collect();
+        // The choices of types for the type parameters of a rule have the same text.
+        for choices in rules.chunk_by(|(_, one), (_, next)| one.span == next.span) {
             if self.problems.len() >= MAX_PROBLEMS {
                 break;
             }
-            self.rule(index, rule);
+            self.choices(choices);
         }
         let begin = std::mem::take(&mut self.begin);
         self.program.begin.insert(0, begin);
@@ -246,16 +249,46 @@ impl Checker<'_> {
         self.context = Context::Script;
     }
 
-    fn rule(&mut self, index: usize, rule: &ast::Rule) {
+    /// Checks a rule for each choice of types, of which some may match nothing.
+    fn choices(&mut self, choices: &[(usize, &ast::Rule)]) {
+        if let [(_, rule), ..] = choices
+            && self.target == Target::Native
+            && !rule.types.is_empty()
+        {
+            let message = "rules for native functions have no type parameters";
+            let help = "write a rule for each type, such as `(arg0: i64)` and `(arg0: f64)`";
+            self.help(ProblemKind::Unsupported, &rule.span, message, help);
+            return;
+        }
+        let mut unmatched = Vec::new();
+        for (index, rule) in choices {
+            let problems = self.problems.len();
+            unmatched.extend(self.rule(*index, rule));
+            if self.problems.len() > problems {
+                let types = if rule.types.is_empty() { String::new() } else { rule.chosen_types() };
+                for problem in self.problems[problems..].iter_mut().filter(|_| !types.is_empty()) {
+                    problem.message += &format!(", where {types}");
+                }
+                return;
+            }
+        }
+        if unmatched.len() == choices.len() {
+            self.problems.extend(unmatched.pop());
+        }
+    }
+
+    /// Checks a rule; returns a problem if its type bounds hold for none of the events that it
+    /// matches.
+    fn rule(&mut self, index: usize, rule: &ast::Rule) -> Option<Problem> {
         let (events, any) = match events::matching(&rule.parts, self.target.provider()) {
             Matched::Events { events, any } => (events, any),
             Matched::Nothing(help) => {
                 self.help(ProblemKind::Rule, &rule.span, "this rule matches nothing", help);
-                return;
+                return None;
             }
         };
         if !self.can_replace(rule, &events) {
-            return;
+            return None;
         }
         let mut bounds: Vec<(String, Type)> = Vec::new();
         for bound in &rule.bounds {
@@ -266,22 +299,22 @@ impl Checker<'_> {
             if bound.ty == Type::Ref && !is_reference {
                 let message = "`ref` is the type of results that rules of `alt` and `block_alt` replace";
                 self.problem(ProblemKind::Type, &bound.name.span, message);
-                return;
+                return None;
             }
             if !is_reference && !bound.ty.is_converted() {
                 self.problem(ProblemKind::Type, &bound.name.span, "a bound is the type of a number");
-                return;
+                return None;
             }
             if bounds.iter().any(|(earlier, _)| earlier == name) {
                 self.problem(ProblemKind::Name, &bound.name.span, format!("`{name}` is bound twice"));
-                return;
+                return None;
             }
             bounds.push((name.clone(), bound.ty.clone()));
         }
         if self.target == Target::Native && bounds.len() > MAX_ARGUMENTS {
             let message = format!("a rule asks for at most {MAX_ARGUMENTS} arguments");
             self.problem(ProblemKind::Limit, &rule.span, message);
-            return;
+            return None;
         }
         // One export for all instructions, if the rule does not ask which instruction it is.
         if let Some(event) = any.filter(|_| rule.bounds.is_empty()) {
@@ -290,7 +323,7 @@ impl Checker<'_> {
             let is_general = self.problems.len() == problems
                 && self.program.probes[probes..].iter().all(|probe| probe.site.is_none());
             if is_general {
-                return;
+                return None;
             }
             self.problems.truncate(problems);
             self.program.probes.truncate(probes);
@@ -318,7 +351,7 @@ impl Checker<'_> {
                 let limit = if is_full { MAX_PROBES } else { MAX_CHECKED };
                 let message = format!("the rules of this script match more than {limit} kinds of events");
                 self.problem(ProblemKind::Limit, &rule.span, message);
-                return;
+                return None;
             }
             let problems = self.problems.len();
             for bounds in event.by_address(&bounds) {
@@ -334,22 +367,23 @@ impl Checker<'_> {
                             Some(format!("this is so for `{}`, which the rule matches", event.text()));
                     }
                 }
-                return;
+                return None;
             }
         }
         if let (Some((event, bound)), false) = (lacking, has_all) {
             // Bounds are those of the rule, in the same order.
             let bound = &rule.bounds[bound].name;
             let message = format!("`{}` has no `{}` that could have a type", event.text(), bound.name);
-            let help = (!is_single).then(|| "none of the events that the rule matches has it".to_owned());
-            self.problem(ProblemKind::Rule, &bound.span.clone(), message).help = help;
-            return;
+            let mut problem = Problem::new(ProblemKind::Rule, bound.span.clone(), message);
+            problem.help = (!is_single).then(|| "none of the events that the rule matches has it".to_owned());
+            return Some(problem);
         }
-        if !matched {
-            let help =
-                if is_single { "the operand has another type" } else { "the operands have other types" };
-            self.help(ProblemKind::Rule, &rule.span, "the type bounds of this rule can never hold", help);
+        if matched {
+            return None;
         }
+        let help = if is_single { "the operand has another type" } else { "the operands have other types" };
+        let message = "the type bounds of this rule can never hold";
+        Some(Problem::new(ProblemKind::Rule, rule.span.clone(), message).help(help))
     }
 
     /// Checks a rule for one event.
@@ -357,8 +391,7 @@ impl Checker<'_> {
         if !self.can_select(&rule.selection, event) {
             return;
         }
-        let parts = rule.parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join(":");
-        let text = format!("{}{parts}", rule.selection.text);
+        let text = format!("{}{}", rule.selection.text, rule.text());
         self.context = Context::Rule { index, text: text.clone(), event, bounds: bounds.clone() };
         self.site_size = 0;
         self.has_site = false;

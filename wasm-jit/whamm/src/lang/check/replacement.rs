@@ -37,6 +37,9 @@ use super::super::types::Type;
 use super::statements::zero;
 use super::{Checker, Context, Variable};
 
+/// The statement that says that the replaced instruction takes its operands.
+const DROP_ARGS: &str = "drop_args";
+
 /// Whether a name refers to a result of the replaced instruction.
 pub(super) fn is_result(name: &str) -> bool {
     numbered(name, "res").is_some()
@@ -144,6 +147,22 @@ impl Checker<'_> {
         let numbers = results.into_iter().flatten().enumerate().filter(|(_, ty)| **ty != Type::Ref);
         let zeroes = numbers.map(|(index, ty)| set(place(index), zero(ty)));
         statements.splice(0..0, [replaced].into_iter().chain(zeroes));
+    }
+
+    /// Whether a name is the statement `drop_args()`.
+    pub(super) fn is_dropping(&self, name: &Ident) -> bool {
+        name.name == DROP_ARGS && !self.functions.contains_key(&name.name)
+    }
+
+    /// Checks the statement `drop_args()`. A replaced instruction takes its operands in any case.
+    pub(super) fn drop_arguments(&mut self, name: &Ident, arguments: &[Expr]) {
+        let may_replace = matches!(&self.context, Context::Rule { event, .. } if event.mode().replaces());
+        if may_replace {
+            self.check_count(name, 0, arguments.len());
+        } else {
+            let message = format!("`{}` belongs to rules of the modes `alt` and `block_alt`", name.name);
+            self.problem(ProblemKind::Rule, &name.span, message);
+        }
     }
 
     /// Whether a name is a statement that calls a function of the program.

@@ -44,14 +44,18 @@
 use wasm_encoder::ValType;
 
 use super::super::Target;
-use super::super::ast::{BinaryOp, Sample, Selection};
+use super::super::ast::{BinaryOp, Expr, ExprKind, Ident, Sample, Selection};
+use super::super::bound::PROBE_ID;
 use super::super::diagnostics::ProblemKind;
 use super::super::events::{Event, Mode};
 use super::super::ir::{Body, Import, Kind, Place, Probe, SITE_HEADER, Statement, Typed};
 use super::super::toggled;
 use super::super::types::Type;
-use super::Checker;
+use super::{Checker, Context};
 use crate::monitor_module::{NOW, OFF, PAUSE};
+
+/// The function of the upstream compiler's library that removes a probe.
+const REMOVE_PROBE: (&str, &str) = ("dyninstr", "remove_probe");
 
 /// The state of the generator at the beginning: any number but 0.
 const SEED: i128 = 0x9e37_79b9_7f4a_7c15;
@@ -201,13 +205,29 @@ impl Checker<'_> {
 
     /// Switches the probe off.
     fn off(&mut self) -> Option<Statement> {
-        if matches!(self.target, Target::Anywhere | Target::Program) {
-            return None;
+        match self.target {
+            Target::Anywhere | Target::Program => None,
+            Target::Here | Target::Native => Some(Statement::Call(self.call_off())),
         }
+    }
+
+    /// The call `dyninstr.remove_probe(probe_id)` of the upstream compiler's library, if it is one
+    /// and removes a probe of this engine.
+    pub(super) fn removal(&mut self, library: &Ident, name: &Ident, arguments: &[Expr]) -> Option<Typed> {
+        let [Expr { kind: ExprKind::Name(argument), .. }] = arguments else { return None };
+        let is_removal = (library.name.as_str(), name.name.as_str()) == REMOVE_PROBE
+            && argument == PROBE_ID
+            && self.find(PROBE_ID).is_none();
+        let is_of_place = matches!(&self.context, Context::Rule { event, .. }
+            if event.has_site() && event.mode() == Mode::Before);
+        (is_removal && is_of_place && self.target == Target::Here).then(|| self.call_off())
+    }
+
+    /// A call that switches the probe off.
+    fn call_off(&mut self) -> Typed {
         let probe = Typed::request(Type::U32, "probe");
         let off = self.program.import(Import::of_probes(OFF, &[ValType::I32], &[]));
-        let call = Typed::new(Type::UNIT, Kind::Library(off, vec![probe]));
-        Some(Statement::Call(call))
+        Typed::new(Type::UNIT, Kind::Library(off, vec![probe]))
     }
 }
 

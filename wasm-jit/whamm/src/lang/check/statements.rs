@@ -39,6 +39,12 @@ impl Checker<'_> {
                 {
                     self.call_alternative(name, arguments).into_iter().collect()
                 }
+                ExprKind::Call { annotation: None, object: None, name, arguments }
+                    if self.is_dropping(name) =>
+                {
+                    self.drop_arguments(name, arguments);
+                    Vec::new()
+                }
                 _ => self.call_statement(call).into_iter().collect(),
             },
             StatementKind::Return(value) => vec![self.return_statement(value.as_ref(), statement)],
@@ -293,6 +299,7 @@ pub(super) fn zero(ty: &Type) -> Typed {
         Type::Str => Typed::string(""),
         Type::Tuple(fields) => Typed::new(ty.clone(), Kind::Tuple(fields.iter().map(zero).collect())),
         Type::F32 | Type::F64 => Typed::new(ty.clone(), Kind::Const(super::super::ir::Const::Float(0.0))),
+        Type::FuncRef => Typed::int(Type::FuncRef, -1),
         integer => Typed::int(integer.clone(), 0),
     }
 }
@@ -303,12 +310,16 @@ impl Body {
     }
 }
 
-/// Whether a number is known when a site is matched if functions of libraries are called then.
+/// Whether a value is known when a site is matched: functions of libraries are called then, and
+/// variables of the site have their initial values.
 fn is_known_at_match(value: &Typed) -> bool {
     match &value.kind {
+        Kind::Variable(Place::Site(_), _) => true,
         Kind::Library(_, arguments) => arguments.iter().all(is_known_at_match),
-        Kind::Unary(_, value) | Kind::Cast(value) => is_known_at_match(value),
-        Kind::Binary(_, left, right) => is_known_at_match(left) && is_known_at_match(right),
+        Kind::Unary(_, value) | Kind::Cast(value) | Kind::Length(value) => is_known_at_match(value),
+        Kind::Binary(_, left, right) | Kind::Text(_, left, right) => {
+            is_known_at_match(left) && is_known_at_match(right)
+        }
         _ => is_static(value),
     }
 }

@@ -62,6 +62,10 @@ impl Checker<'_> {
                 }
                 fine
             }
+            Type::Tuple(fields) if fields.is_empty() => {
+                self.problem(ProblemKind::Type, span, "a variable has a value, and `()` is none");
+                false
+            }
             value => self.check_value_type(value, span),
         }
     }
@@ -84,6 +88,13 @@ impl Checker<'_> {
             (Storage::Plain, true) if rule.is_some() => Storage::Shared,
             (storage, _) => *storage,
         };
+        let is_local = storage == Storage::Plain && (rule.is_some() || self.scopes.len() > 1);
+        if ty.has_reference() && !is_local {
+            let message = "a `funcref` does not outlive the event";
+            let help = "keep the function's number: `resolve_funcref(target_funcref, table_entry_idx)`";
+            self.help(ProblemKind::Type, &name.span, message, help);
+            return None;
+        }
         let place = match (storage, &rule) {
             (Storage::Plain, Some(_)) => self.plain_local(ty, &name.span)?,
             (Storage::Plain, None) => match self.context {

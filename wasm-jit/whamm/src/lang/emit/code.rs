@@ -380,7 +380,7 @@ impl<'a> Code<'a> {
     }
 
     /// Keeps the components of a value in new locals.
-    fn keep(&mut self, value: &Typed) -> Vec<u32> {
+    pub(super) fn keep(&mut self, value: &Typed) -> Vec<u32> {
         self.expr(value);
         let locals: Vec<_> = value.ty.components().into_iter().map(|ty| self.local(ty)).collect();
         for local in locals.iter().rev() {
@@ -568,6 +568,19 @@ impl<'a> Code<'a> {
                 let kept = self.keep(text);
                 self.emit(Instruction::LocalGet(kept[1]));
             }
+            Kind::Transfer(transfer, operands) => self.transfer(*transfer, operands),
+            Kind::Address(text) => {
+                let kept = self.keep(text);
+                self.emit(Instruction::LocalGet(kept[0]));
+            }
+            Kind::Target(targets, index) => {
+                let text = self.keep(targets);
+                let index = self.keep(index)[0];
+                self.emit(Instruction::LocalGet(text[0]));
+                self.emit(Instruction::LocalGet(text[1]));
+                self.emit(Instruction::LocalGet(index));
+                self.call("target");
+            }
             Kind::Log2(number) => {
                 self.int(63);
                 self.expr(number);
@@ -663,6 +676,11 @@ impl<'a> Code<'a> {
         }
     }
 
+    /// Notes that strings are made, which must be compared with those of the script.
+    pub(super) fn reads_strings(&mut self) {
+        self.strings.are_read = true;
+    }
+
     /// Pushes address and length of a string.
     pub(super) fn string(&mut self, text: &str) {
         self.constant(&Const::Str(text.to_owned()), &Type::Str);
@@ -725,6 +743,14 @@ impl<'a> Code<'a> {
                 if op == BinaryOp::Ne {
                     self.emit(Instruction::I32Eqz);
                 }
+            }
+            // The remainder of numbers of 32 bits is one.
+            BinaryOp::Rem if left.ty.is_float() => {
+                self.cast(&left.ty, &Type::F64);
+                self.expr(right);
+                self.cast(&right.ty, &Type::F64);
+                self.call("remainder");
+                self.cast(&Type::F64, &left.ty);
             }
             _ => {
                 self.expr(right);

@@ -101,6 +101,7 @@ fn of_statements(statements: &[Statement], own: &mut Own) {
 fn of_value(value: &Typed, own: &mut Own) {
     match &value.kind {
         Kind::Call(function, _) => own.callees.push(*function),
+        Kind::Transfer(..) => own.may_fail = true,
         Kind::Binary(op @ (BinaryOp::Div | BinaryOp::Rem), left, right) => {
             own.may_fail |= split::may_trap(*op, left, right);
         }

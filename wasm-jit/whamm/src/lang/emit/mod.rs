@@ -40,6 +40,7 @@
 mod code;
 mod effort;
 mod known;
+mod memories;
 mod module;
 mod operators;
 mod probes;
@@ -72,6 +73,8 @@ const MAX_EXPORTS: usize = 200_000;
 struct Strings {
     bytes: Vec<u8>,
     addresses: HashMap<String, u32>,
+    /// Whether strings are read from memories of libraries.
+    are_read: bool,
 }
 
 impl Strings {
@@ -160,6 +163,8 @@ struct Emitter<'a> {
     rule: String,
     /// The function that stores strings, if there are any.
     intern: Option<u32>,
+    /// Whether a rule asks for the targets of a `br_table`, which take more room than names.
+    has_targets: bool,
     /// The addresses of the lists of sites, by rule.
     lists: HashMap<usize, u32>,
     /// The address of the list of threads, if there are variables of threads.
@@ -212,6 +217,7 @@ impl<'a> Emitter<'a> {
             rule: String::new(),
             prints,
             intern: None,
+            has_targets: false,
             lists: HashMap::new(),
             threads: None,
             exports: Vec::new(),

@@ -10,14 +10,19 @@ use wasm_encoder::{
 
 use super::super::diagnostics::Problem;
 use super::super::ir::{Failing, OUTSIDE, Place};
+use super::super::libraries::LIBRARY_MEMORY;
 use super::super::report::{Layout as ReportLayout, Once, Sites};
 use super::code::Code;
+use super::memories::import_first;
 use super::runtime::END;
 use super::{Emitter, Name, calling};
 use crate::conditions;
 
 /// The size of the engine's buffer for strings, if there are any: longer strings are truncated.
 const BUFFER: u32 = 1 << 14;
+
+/// The size if the targets of a `br_table` are among them: room for 2^18.
+const BUFFER_FOR_TARGETS: u32 = 1 << 20;
 
 /// The names of the script and of functions.
 fn names(script: &str, functions: &BTreeMap<u32, Name>) -> NameSection {
@@ -75,7 +80,8 @@ impl Emitter<'_> {
         let report = self.report();
         let lists = 8 * (self.lists.len() as u32 + u32::from(self.threads.is_some()));
         let buffer = variables + self.program.static_size + lists;
-        let heap = buffer + if self.intern.is_some() { BUFFER } else { 0 };
+        let buffer_size = if self.has_targets { BUFFER_FOR_TARGETS } else { BUFFER };
+        let heap = buffer + if self.intern.is_some() { buffer_size } else { 0 };
         let begin: Vec<_> = self.program.begin.iter().filter(|body| !body.is_empty()).collect();
         let mut calls = Vec::new();
         for body in begin {
@@ -85,7 +91,7 @@ impl Emitter<'_> {
             code.body(body);
             calls.push(self.functions.add_named(code.finish_rule(&rule), &rule));
         }
-        if self.intern.is_some() {
+        if self.intern.is_some() || self.strings.are_read {
             // Called first, but emitted last, with the strings of all other functions.
             calls.insert(0, self.keep_strings());
         }
@@ -146,6 +152,16 @@ impl Emitter<'_> {
         for (module, name, ty) in &runtime.imports {
             imports.import(module, name, EntityType::Function(*ty));
         }
+        for library in &self.program.memories {
+            let limits = MemoryType {
+                minimum: 0,
+                maximum: None,
+                memory64: false,
+                shared: false,
+                page_size_log2: None,
+            };
+            imports.import(library, LIBRARY_MEMORY, EntityType::Memory(limits));
+        }
         let mut memories = MemorySection::new();
         memories.memory(MemoryType {
             minimum: u64::from(heap.div_ceil(1 << 16)),
@@ -169,7 +185,7 @@ impl Emitter<'_> {
         if self.intern.is_some() {
             let ty = GlobalType { val_type: ValType::I32, mutable: false, shared: false };
             globals.global(ty, &ConstExpr::i32_const(buffer.cast_signed()));
-            globals.global(ty, &ConstExpr::i32_const(BUFFER.cast_signed()));
+            globals.global(ty, &ConstExpr::i32_const(buffer_size.cast_signed()));
         }
         let mut data = DataSection::new();
         data.active(0, &ConstExpr::i32_const(END.cast_signed()), self.strings.bytes.iter().copied());
@@ -188,7 +204,7 @@ impl Emitter<'_> {
             let intern = self.intern.map_or(String::new(), |number| format!("${number}"));
             module.section(&conditions::section(&intern, &self.predicates));
         }
-        Ok((module.finish(), report))
+        Ok((import_first(module.finish(), self.program.memories.len()), report))
     }
 
     /// Whether there are stacks of frames, or of instructions that have begun.

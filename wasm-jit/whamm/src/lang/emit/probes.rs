@@ -3,6 +3,7 @@
 use wasm_encoder::{Instruction as I, ValType};
 
 use super::super::ast::BinaryOp;
+use super::super::bound::TARGETS;
 use super::super::events::Mode;
 use super::super::ir::{Body, Failing, Import, Kind, Place, Probe, Statement, Typed};
 use super::super::split::Part;
@@ -20,7 +21,10 @@ impl Emitter<'_> {
     fn argument(&mut self, requested: &Requested) -> String {
         match requested {
             Requested::Value(name, _) => name.clone(),
-            Requested::Text(name) => format!("${}({name})", self.intern()),
+            Requested::Text(name) => {
+                self.has_targets |= name == TARGETS;
+                format!("${}({name})", self.intern())
+            }
             Requested::AtMatch(value) => {
                 let mut arguments = Vec::new();
                 value.children().into_iter().for_each(|value| requests(value, true, &mut arguments));

@@ -18,8 +18,18 @@ pub(super) const END: u32 = 9216;
 
 /// The functions that may fail. Those for frames also fail if there is no memory, but a stack does
 /// not get large enough for that.
-pub(super) const FAILING: [&str; 8] =
-    ["alloc", "check_s64", "check_u64", "enter_call", "intern", "keep_string", "site", "step"];
+pub(super) const FAILING: [&str; 10] = [
+    "alloc",
+    "begin_read",
+    "check_s64",
+    "check_u64",
+    "enter_call",
+    "intern",
+    "keep_string",
+    "outside",
+    "site",
+    "step",
+];
 
 /// The parts of the runtime that an emitted module contains.
 #[derive(Clone, Debug)]

@@ -9,7 +9,8 @@
   ;; Libraries.
   (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
   ;; Ends the rule: the memory is full (0), an integer was divided by zero (1), the quotient is out of
-  ;; range (2), the rule has taken too many steps (3), calls are nested too deeply (4).
+  ;; range (2), the rule has taken too many steps (3), calls are nested too deeply (4), bytes are outside
+  ;; of a library's memory (5).
   (func $fail (export "fail") (param i32) unreachable)
   (memory 1)
   (global $heap (export "heap") (mut i32) (i32.const 0))
@@ -883,6 +884,123 @@
     memory.copy
     i32.const 1)
 
+  ;; The remainder of a division, exactly, with the sign of the dividend: as `fmod` in C. The divisor
+  ;; times a power of two is subtracted where it is not larger, from the largest power down.
+  (func (export "remainder") (param $dividend f64) (param $divisor f64) (result f64)
+    (local $rest f64) (local $part f64)
+    ;; NaN: a zero divisor, an infinite dividend, and NaN.
+    local.get $dividend
+    local.get $dividend
+    f64.sub
+    f64.const 0
+    f64.ne
+    local.get $divisor
+    local.get $divisor
+    f64.ne
+    i32.or
+    local.get $divisor
+    f64.const 0
+    f64.eq
+    i32.or
+    if
+      f64.const nan
+      return
+    end
+    local.get $dividend
+    f64.abs
+    local.set $rest
+    local.get $divisor
+    f64.abs
+    local.tee $divisor
+    local.set $part
+    block $found
+      loop $larger
+        local.get $part
+        local.get $rest
+        f64.const 0.5
+        f64.mul
+        f64.le
+        i32.eqz
+        br_if $found
+        local.get $part
+        local.get $part
+        f64.add
+        local.set $part
+        br $larger
+      end
+    end
+    block $done
+      loop $next
+        local.get $part
+        local.get $divisor
+        f64.lt
+        br_if $done
+        local.get $rest
+        local.get $part
+        f64.ge
+        if
+          local.get $rest
+          local.get $part
+          f64.sub
+          local.set $rest
+        end
+        local.get $part
+        f64.const 0.5
+        f64.mul
+        local.set $part
+        ;; The least number divided by two is zero, or itself.
+        local.get $rest
+        local.get $divisor
+        f64.ge
+        br_if $next
+      end
+    end
+    local.get $rest
+    local.get $dividend
+    f64.copysign)
+
+  ;; A target of a br_table, from the text that has four characters for each: six bits plus 64, the
+  ;; lowest bits first. The last one is the default.
+  (func (export "target") (param $text i32) (param $length i32) (param $index i32) (result i32)
+    (local $digits i32)
+    local.get $length
+    i32.const 2
+    i32.shr_u
+    i32.const 1
+    i32.sub
+    local.tee $length
+    local.get $index
+    local.get $index
+    local.get $length
+    i32.gt_u
+    select
+    i32.const 2
+    i32.shl
+    local.get $text
+    i32.add
+    i32.load align=1
+    local.tee $digits
+    i32.const 0x3f
+    i32.and
+    local.get $digits
+    i32.const 2
+    i32.shr_u
+    i32.const 0xfc0
+    i32.and
+    i32.or
+    local.get $digits
+    i32.const 4
+    i32.shr_u
+    i32.const 0x3f000
+    i32.and
+    i32.or
+    local.get $digits
+    i32.const 6
+    i32.shr_u
+    i32.const 0xfc0000
+    i32.and
+    i32.or)
+
   ;; Whether two sequences of bytes of the same length are equal.
   (func $same_bytes (param $one i32) (param $other i32) (param $length i32) (result i32)
     block $done
@@ -1265,6 +1383,52 @@
     local.get $copy
     local.get $length
     call $keep_string)
+
+  ;; Room for a string that is read from a library's memory: nothing else is allocated until
+  ;; `end_read`.
+  (func (export "begin_read") (param $length i32) (result i32)
+    call $string_index
+    local.get $length
+    call $alloc)
+
+  ;; A string that was read: the address of its entry. If it is known, the room is given back.
+  (func (export "end_read") (param $text i32) (param $length i32) (result i32)
+    (local $entry i32)
+    local.get $text
+    local.get $length
+    call $string_slot
+    i32.load
+    local.tee $entry
+    if
+      local.get $text
+      i32.const 0
+      local.get $length
+      memory.fill
+      local.get $text
+      global.set $heap
+      local.get $entry
+      return
+    end
+    local.get $text
+    local.get $length
+    call $keep_string)
+
+  ;; Fails if bytes are outside of a memory that has so many pages of 64 KiB.
+  (func (export "outside") (param $address i32) (param $length i32) (param $pages i32)
+    local.get $address
+    i64.extend_i32_u
+    local.get $length
+    i64.extend_i32_u
+    i64.add
+    local.get $pages
+    i64.extend_i32_u
+    i64.const 16
+    i64.shl
+    i64.gt_u
+    if
+      i32.const 5
+      call $fail
+    end)
 
   ;; Writes what is pending to standard output; gives up at an error.
   (func $flush (export "flush")
