@@ -338,12 +338,22 @@ fn check_plain(info: &ModuleInfo, index: u32, body: &FunctionBody<'_>, original:
 }
 
 /// Runs follow each other, the first one at the entry, and a frame that arrives at a transfer point
-/// comes to the start of a run.
+/// comes to the start of a run that is counted. No frame arrives between two runs that are counted
+/// together.
 fn check_runs(version: &Version, entry: u32) {
     let Seen { runs, transfers, .. } = &version.seen;
     assert_eq!(runs[0].wasm, entry);
     assert!(runs.is_sorted_by(|a, b| a.wasm <= b.wasm && a.counted <= b.code));
-    assert!(runs.iter().all(|run| run.code < run.counted));
+    for run in runs {
+        let first = runs.iter().rfind(|first| first.wasm == run.with).expect("there is one");
+        if first.wasm == run.wasm {
+            assert!(run.code < run.counted);
+            continue;
+        }
+        assert!(run.code == run.counted && first.counted <= run.code && first.with == first.wasm);
+        assert!(!transfers.iter().any(|at| first.code <= *at && *at < run.code));
+    }
+    let runs: Vec<_> = runs.iter().filter(|run| run.with == run.wasm).collect();
     for (at, next) in transfers.iter().zip(transfers.iter().skip(1)) {
         // After the last run, code of calls follows that continues elsewhere.
         let is_hot = *next < runs.last().expect("there is one").code;
