@@ -139,7 +139,8 @@
 //! Probes cannot be switched in a child before it has called
 //! [`unshare`](wordpatch::text::unshare), which copies the code of all modules. A handler that the
 //! program has registered with `pthread_atfork` must neither change probes nor wait for a thread
-//! that does, unless it was registered after the first engine was made: otherwise it waits forever.
+//! that does, or that compiles modules, unless it was registered after the first engine was made:
+//! otherwise it waits forever.
 //!
 //! # Example
 //! ```

@@ -32,6 +32,15 @@ const PROGRAM: &str = r#"(module (memory 1) (global $g (mut i64) (i64.const 0))
 /// 0, 3, 6; and 5.
 const RESULT: i32 = 11;
 
+/// Runs before and after the end of an `if`, and in it.
+const JOINED: &str = r#"(module (memory 1)
+    (func (export "main") (result i32)
+        (i32.store (i32.const 8) (i32.const 3))
+        (if (i32.load (i32.const 8))
+            (then (i32.store (i32.const 8) (i32.const 4)) (i32.store (i32.const 12) (i32.const 5))))
+        (i32.store (i32.const 16) (i32.load (i32.const 8)))
+        (i32.add (i32.load (i32.const 16)) (i32.load (i32.const 12)))))"#;
+
 /// What the signal handler needs.
 struct Stepper<'a> {
     module: &'a Module,
@@ -110,6 +119,21 @@ struct Probed {
     log: Arc<Mutex<Vec<usize>>>,
 }
 
+/// Runs the `main` of a module to this step; returns the number of steps that it has left if it
+/// ends.
+fn run(module: &Module, steps: usize) -> (Result<i32, Error>, usize) {
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, module, &[]).unwrap();
+    let main = instance.get_typed_func::<(), i32>(&mut store, "main").unwrap();
+    let interrupt = store.interrupt_handle();
+    let mut stepper = Stepper { module, interrupt, left: steps };
+    STEPPER.store((&raw mut stepper).cast(), Ordering::Relaxed);
+    enter();
+    let result = main.call(&mut store, ());
+    STEPPER.store(ptr::null_mut(), Ordering::Relaxed);
+    (result, stepper.left)
+}
+
 impl Probed {
     fn new(counter_stubs: u32) -> Self {
         let engine = Engine::new(Config::new().counter_stubs(counter_stubs)).unwrap();
@@ -175,26 +199,12 @@ impl Probed {
         log.iter().for_each(|number| counts[*number] += 1);
         counts
     }
-
-    /// Runs the program to this step; returns the number of steps that it has left if it ends.
-    fn run(&self, steps: usize) -> (Result<i32, Error>, usize) {
-        let mut store = Store::new(self.module.engine(), ());
-        let instance = Instance::new(&mut store, &self.module, &[]).unwrap();
-        let main = instance.get_typed_func::<(), i32>(&mut store, "main").unwrap();
-        let interrupt = store.interrupt_handle();
-        let mut stepper = Stepper { module: &self.module, interrupt, left: steps };
-        STEPPER.store((&raw mut stepper).cast(), Ordering::Relaxed);
-        enter();
-        let result = main.call(&mut store, ());
-        STEPPER.store(ptr::null_mut(), Ordering::Relaxed);
-        (result, stepper.left)
-    }
 }
 
 fn interrupt_everywhere(counter_stubs: u32) {
     let probed = Probed::new(counter_stubs);
     let mut before = vec![0; probed.counters.len()];
-    let (result, left) = probed.run(usize::MAX);
+    let (result, left) = run(&probed.module, usize::MAX);
     assert_eq!(result.unwrap(), RESULT);
     let steps = usize::MAX - left;
     let (counts, reference) = probed.observed(&mut before);
@@ -203,7 +213,7 @@ fn interrupt_everywhere(counter_stubs: u32) {
     let (mut last, mut in_both) = (0, [0; 2]);
     let stride = if std::env::var_os("LONG_TESTS").is_some() { 1 } else { 11 };
     for step in (0..steps).step_by(stride) {
-        let (result, _) = probed.run(step);
+        let (result, _) = run(&probed.module, step);
         let error = result.expect_err("it is interrupted");
         assert_eq!(error.trap(), Some(Trap::Interrupt), "step {step}: {error}");
         let (counts, log) = probed.observed(&mut before);
@@ -228,7 +238,7 @@ fn interrupt_everywhere(counter_stubs: u32) {
     }
     assert!(in_both.iter().all(|count| *count > 500 / stride), "{in_both:?}");
     // Nothing of it has stayed.
-    assert_eq!(probed.run(usize::MAX).0.unwrap(), RESULT);
+    assert_eq!(run(&probed.module, usize::MAX).0.unwrap(), RESULT);
     assert_eq!(probed.observed(&mut before), (counts, reference));
 }
 
@@ -246,4 +256,50 @@ fn versions_that_count_are_interrupted_anywhere() {
     let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     install();
     interrupt_everywhere(0);
+}
+
+/// Interrupted at any instruction, the program has counted its instructions up to there.
+#[test]
+fn runs_that_are_counted_together_are_interrupted_anywhere() {
+    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    install();
+    let engine = Engine::new(Config::new().counter_stubs(0)).unwrap();
+    let module = Module::new(&engine, JOINED).unwrap();
+    let body = module.function(0).unwrap().body().unwrap();
+    let specs = body.instructions().map(|instruction| {
+        let offset = (instruction.offset() - body.range().start) as u32;
+        ProbeSpec {
+            location: Location { function: 0, place: Place::Instruction { offset } },
+            kind: Kind::Count,
+        }
+    });
+    let specs: Vec<ProbeSpec> = specs.collect();
+    let counters: Vec<Probe> = module.probes(&specs).into_iter().map(Result::unwrap).collect();
+    activate_all(&counters).into_iter().for_each(|on| on.unwrap());
+    let mut before = vec![0; counters.len()];
+    let mut executed = || {
+        let counts = counters.iter().zip(&mut before).map(|(counter, before)| {
+            let count = counter.count();
+            count - std::mem::replace(before, count)
+        });
+        let counts: Vec<u64> = counts.collect();
+        // All are executed once, in this order, since the condition holds.
+        let executed = counts.iter().take_while(|count| **count == 1).count();
+        assert!(counts[executed..].iter().all(|count| *count == 0), "{counts:?}");
+        executed
+    };
+    let (result, left) = run(&module, usize::MAX);
+    assert_eq!(result.unwrap(), 9);
+    assert_eq!(executed(), counters.len());
+    let (steps, mut last) = (usize::MAX - left, 0);
+    let mut seen = std::collections::BTreeSet::new();
+    for step in 0..steps {
+        let (result, _) = run(&module, step);
+        assert_eq!(result.unwrap_err().trap(), Some(Trap::Interrupt), "step {step}");
+        let executed = executed();
+        assert!(executed >= last, "step {step}: at least what was executed before");
+        last = executed;
+        seen.insert(executed);
+    }
+    assert!(seen.len() > 5, "{seen:?} of {}", counters.len());
 }

@@ -5,9 +5,11 @@
 //! queue until it is notified or gives up, including while it periodically checks whether its store
 //! is to be interrupted.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::code::forks::{Locked, lock};
 
 /// Interval at which a waiter checks for interrupts.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -16,7 +18,7 @@ const PERIOD: Duration = Duration::from_millis(10);
 /// addresses seldom contend.
 const SHARDS: usize = 64;
 
-type Queues = HashMap<usize, VecDeque<Arc<Waiter>>>;
+type Queues = BTreeMap<usize, VecDeque<Arc<Waiter>>>;
 
 #[derive(Debug, Default)]
 struct Waiter {
@@ -33,10 +35,9 @@ pub(crate) enum Outcome {
     Interrupted,
 }
 
-fn queues(address: usize) -> MutexGuard<'static, Queues> {
-    static QUEUES: LazyLock<[Mutex<Queues>; SHARDS]> =
-        LazyLock::new(|| std::array::from_fn(|_| Mutex::default()));
-    QUEUES[(address >> 2) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+fn queues(address: usize) -> Locked<'static, Queues> {
+    static QUEUES: [Mutex<Queues>; SHARDS] = [const { Mutex::new(Queues::new()) }; SHARDS];
+    lock(&QUEUES[(address >> 2) % SHARDS])
 }
 
 /// Waits at an address unless `is_expected` returns false for the value there. `is_interrupted`, if

@@ -136,6 +136,12 @@ pub(super) unsafe extern "sysv64" fn capture_noted(store: *mut ExecutionState, p
     let frame = Frame { pc, fp, is_call: true };
     // SAFETY: the caller's obligation; the routine has recorded the callee-saved registers.
     unsafe { trapped::report(store, frame, None, Cause::Failure) };
+    // SAFETY: the thread is in the code at this address, in a frame that calls.
+    unsafe {
+        if let Some(image) = image_at(pc - 1) {
+            image.uncount_in_code(pc, fp);
+        }
+    }
     // SAFETY: the caller's obligation.
     unsafe { capture(store, None, frame, None) };
 }

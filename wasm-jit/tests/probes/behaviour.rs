@@ -222,7 +222,7 @@ fn errors_say_why_a_place_cannot_be_probed() {
 }
 
 /// Bodies of functions that trap when they are called with 7.
-pub(crate) const TRAPPING: [&str; 13] = [
+pub(crate) const TRAPPING: [&str; 15] = [
     // A load that is fused with the addition after it.
     "(i32.add (i32.load offset=65000 (i32.const 600)) (i32.load (local.get 0)))",
     "(i32.add (local.get 0) (i32.load (i32.shl (local.get 0) (i32.const 20))))",
@@ -255,6 +255,9 @@ pub(crate) const TRAPPING: [&str; 13] = [
         (local.set 0 (i32.add (local.get 0) (i32.const 1)))
         (br_if 0 (i32.lt_u (local.get 0) (i32.const 20))))
         (i32.const 1)",
+    // In the runtime, before code that follows a block.
+    "(block (memory.fill (i32.shl (local.get 0) (i32.const 16)) (i32.const 0) (i32.const 9)) (nop)) (i32.const 1)",
+    "(if (local.get 0) (then (memory.copy (i32.const 65530) (i32.const 0) (local.get 0)))) (i32.const 1)",
 ];
 
 /// A module whose `main` calls a function that calls another one, which has this body.

@@ -11,7 +11,7 @@ use wasm_encoder::{Encode, ValType};
 use wasm_jit::probes::{
     Branches, Callback, GenericFn, Kind, Place, Probe, ProbeError, ProbeSpec, Scope, activate_all,
 };
-use wasm_jit::{Config, Engine, Error, Instance, Module, Store, Val};
+use wasm_jit::{Config, Engine, Error, Instance, MemoryType, Module, SharedMemory, Store, StoreLimits, Val};
 
 use super::behaviour::{TRAPPING, trapping};
 use super::rewrite::{Counted, rewrite_by};
@@ -376,25 +376,30 @@ fn frames_that_arrive_in_a_loop_count_its_iterations() {
     assert!(counts.iter().all(|count| [1, stored, all].contains(count)), "{counts:?}");
 }
 
-/// A frame comes into a version that counts while it is in a block, in a loop or in a call: what
-/// follows the block is counted, though the code before it was not.
+/// A frame comes into a version that counts while it is in a block, in a loop, in a call or in the
+/// runtime: what follows the block is counted, though the code before it was not.
 #[test]
 fn frames_that_arrive_in_a_block_count_what_follows_it() {
+    const WAIT: &str = "(i32.store (i32.const 0) (i32.const 1))
+        (drop (memory.atomic.wait32 (i32.const 8) (i32.const 0) (i64.const -1)))";
     for inner in [
         "(call $wait)",
         "(loop (i32.store (i32.const 0) (i32.const 1)) (br_if 0 (i32.eqz (i32.load (i32.const 8)))))",
+        WAIT,
     ] {
         let text = format!(
-            r#"(module (memory (export "memory") 1 1 shared)
+            r#"(module (memory (import "" "memory") 1 1 shared)
                 (func $wait
                     (loop (i32.store (i32.const 0) (i32.const 1)) (br_if 0 (i32.eqz (i32.load (i32.const 8))))))
+                (func (export "notify") (drop (memory.atomic.notify (i32.const 8) (i32.const 1))))
                 (func (export "run") (result i32)
                     (block (br_if 0 (i32.load (i32.const 16))) (block {inner})) (i32.const 5)))"#
         );
         let mut config = Config::new();
         let engine = Engine::new(config.counter_stubs(0)).unwrap();
         let module = Module::new(&engine, &text).unwrap();
-        let probes: Vec<Probe> = (0..2)
+        let probes: Vec<Probe> = [0, 2]
+            .into_iter()
             .flat_map(|function| {
                 let body = module.function(function).unwrap().body().unwrap();
                 let places: Vec<Counted> =
@@ -404,9 +409,11 @@ fn frames_that_arrive_in_a_block_count_what_follows_it() {
                 module.probes(&specs).into_iter().map(Result::unwrap).collect::<Vec<_>>()
             })
             .collect();
-        let mut store = Store::new(&engine, ());
-        let instance = Instance::new(&mut store, &module, &[]).unwrap();
-        let memory = instance.get_shared_memory(&mut store, "memory").unwrap();
+        let memory = SharedMemory::new(MemoryType::shared(1, 1)).unwrap();
+        let (mut store, mut other) = (Store::new(&engine, ()), Store::new(&engine, ()));
+        let instance = Instance::new(&mut store, &module, &[memory.clone().into()]).unwrap();
+        let notifying = Instance::new(&mut other, &module, &[memory.clone().into()]).unwrap();
+        let notify = notifying.get_typed_func::<(), ()>(&mut other, "notify").unwrap();
         let run = instance.get_typed_func::<(), i32>(&mut store, "run").unwrap();
         let is_set = |at| {
             let mut word = [0];
@@ -420,15 +427,43 @@ fn frames_that_arrive_in_a_block_count_what_follows_it() {
             }
             activate_all(&probes).into_iter().for_each(|on| on.unwrap());
             // The loop is in the counting version.
-            while probes.iter().all(|probe| probe.count() == 0) {
+            while inner != WAIT && probes.iter().all(|probe| probe.count() == 0) {
                 std::thread::yield_now();
             }
             memory.write(8, &[1]).unwrap();
+            notify.call(&mut other, ()).unwrap();
             assert_eq!(running.join().unwrap(), 5);
         });
         // The constant, and the `end` of the function.
         let last: Vec<u64> = probes.iter().rev().take(2).map(Probe::count).collect();
         assert_eq!(last, [1, 1], "{inner}");
+    }
+}
+
+/// There is no room for an object in the middle of a run: what follows is not counted.
+#[test]
+fn objects_without_room_end_a_run() {
+    let text = "(module (type $node (struct (field (ref null $node))))
+        (func (export \"run\") (local (ref null $node))
+            (loop (local.set 0 (struct.new $node (local.get 0))) (nop) (br 0))))";
+    let mut config = Config::new();
+    let engine = Engine::new(config.counter_stubs(0)).unwrap();
+    let module = Module::new(&engine, text).unwrap();
+    let body = module.function(0).unwrap().body().unwrap();
+    let places: Vec<Counted> = body.instructions().map(|at| (0, Some(at.offset() as u32))).collect();
+    let probes = probes_everywhere(&module, &places, Kind::Count);
+    activate_all(probes.iter().map(|(_, probe)| probe)).into_iter().for_each(|on| on.unwrap());
+    let mut store = Store::new(&engine, ());
+    store.set_limits(StoreLimits::new().heap_size(1 << 20));
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let run = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap();
+    for round in 1..=3 {
+        run.call(&mut store, ()).unwrap_err();
+        let counts: Vec<u64> = probes.iter().map(|(_, probe)| probe.count()).collect();
+        // `loop`, `local.get`, `struct.new`, `local.set`, `nop`, `br`.
+        let (created, stored) = (counts[2], counts[3]);
+        assert_eq!(counts, [created, created, created, stored, stored, stored]);
+        assert_eq!(created, stored + round);
     }
 }
 

@@ -3,8 +3,9 @@
 //!
 //! A block or `if` *joins* if control can leave it only at its end, except by a trap. It therefore
 //! contains no branch past its end and no `return`, no call and no `throw`, since exceptions leave
-//! it, and no loop or `try`: at their labels, and after calls, frames arrive from other versions of
-//! the function, which may not have counted the code before the block.
+//! it, and no loop or `try`: at their labels, and after calls, those of the runtime included,
+//! frames arrive from other versions of the function, which may not have counted the code before
+//! the block.
 //!
 //! This depends on the operators alone, not on what the compiler knows about conditions. It is the
 //! same in all versions of a function.
@@ -79,6 +80,7 @@ fn leaves(operator: &Operator<'_>) -> Result<u32, BinaryReaderError> {
         Operator::BrTable { targets } => {
             targets.targets().try_fold(targets.default(), |most, depth| Ok(most.max(depth?)))?
         }
+        _ if calls_runtime(operator) => ALL,
         Operator::Return
         | Operator::Call { .. }
         | Operator::CallIndirect { .. }
@@ -96,6 +98,38 @@ fn leaves(operator: &Operator<'_>) -> Result<u32, BinaryReaderError> {
     })
 }
 
+/// Whether an operator may call a routine of the runtime after which frames of other versions
+/// continue (`FunctionCompiler::libcall`). For new objects, this depends on their sizes.
+fn calls_runtime(operator: &Operator<'_>) -> bool {
+    matches!(
+        operator,
+        Operator::MemoryGrow { .. }
+            | Operator::MemoryCopy { .. }
+            | Operator::MemoryFill { .. }
+            | Operator::MemoryInit { .. }
+            | Operator::DataDrop { .. }
+            | Operator::TableGrow { .. }
+            | Operator::TableFill { .. }
+            | Operator::TableCopy { .. }
+            | Operator::TableInit { .. }
+            | Operator::ElemDrop { .. }
+            | Operator::MemoryAtomicWait32 { .. }
+            | Operator::MemoryAtomicWait64 { .. }
+            | Operator::MemoryAtomicNotify { .. }
+            | Operator::StructNew { .. }
+            | Operator::StructNewDefault { .. }
+            | Operator::ArrayNew { .. }
+            | Operator::ArrayNewDefault { .. }
+            | Operator::ArrayNewFixed { .. }
+            | Operator::ArrayNewData { .. }
+            | Operator::ArrayNewElem { .. }
+            | Operator::ArrayFill { .. }
+            | Operator::ArrayCopy { .. }
+            | Operator::ArrayInitData { .. }
+            | Operator::ArrayInitElem { .. }
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use wasmparser::{Parser, Payload};
@@ -106,7 +140,8 @@ mod tests {
     #[track_caller]
     fn joins(text: &str) -> Vec<bool> {
         let bytes = wat::parse_str(format!(
-            "(module (func $f (param i32)) (tag $t) (func (param i32 (ref null any)) (local i32) {text}))"
+            "(module (type $large (struct (field i32 i64))) (memory 1) (tag $t) (func $f (param i32))
+                (func (param i32 (ref null any)) (local i32) {text}))"
         ));
         let bytes = bytes.unwrap();
         let bodies = Parser::new(0).parse_all(&bytes).filter_map(|payload| match payload.unwrap() {
@@ -141,6 +176,9 @@ mod tests {
             "(throw $t)",
             "(loop)",
             "(try_table)",
+            "(memory.copy (i32.const 0) (i32.const 0) (i32.const 0))",
+            "(drop (memory.grow (i32.const 0)))",
+            "(drop (struct.new_default $large))",
             "(unreachable) (call $f (local.get 0))",
         ] {
             let text = format!("(block (block {inner})) (block)");

@@ -12,8 +12,8 @@
 //! add qword [r11 + cell], 1       or as in a stub, where flags are needed (`stub.rs`)
 //! ```
 //!
-//! A run after a block that control leaves only at its end is *joined*: it is executed as often as
-//! the run that enters the block, and counted with it (`joins.rs`).
+//! A run after a block without loops and calls, which control leaves only at its end, is *joined*:
+//! it is executed as often as the run that enters the block, and counted with it (`joins.rs`).
 //!
 //! A call ends its run, so the frames of callers are never in the middle of a run, or between runs
 //! that are counted together; every transfer point is followed by the start of a run, so frames

@@ -186,18 +186,22 @@ impl Runs {
             let run = &self.runs[self.run_of(position)?];
             // Further code of the instruction follows all runs.
             let is_counted = run.counted <= code || self.continues(run);
-            is_counted.then_some((position, self.is_pending(position)))
+            Some((position, self.is_pending(position), is_counted))
         };
-        let place = stub.map(|position| (position, false)).or_else(at_instruction);
-        let rest = place.into_iter().flat_map(move |(position, is_pending)| {
-            let run = self.run_of(position).expect("places are in runs");
-            let begin = position + u32::from(!is_pending);
-            // Runs that are counted with one that the thread has begun, and that it has not
-            // reached.
-            let is_joined = move |later: &&Run| later.with <= position && position < later.wasm;
-            let later = self.runs.iter().enumerate().skip(run + 1);
+        let place = stub.map(|position| (position, false, true)).or_else(at_instruction);
+        let rest = place.into_iter().flat_map(move |(position, is_pending, is_counted)| {
+            let number = self.run_of(position).expect("places are in runs");
+            let run = self.runs[number];
+            let own = is_counted.then_some((number, position + u32::from(!is_pending)));
+            // Runs that the thread has not reached, and that were counted with this one or with an
+            // earlier one.
+            let is_joined = move |later: &Run| {
+                let is_with = later.with < run.wasm || is_counted && later.with <= position;
+                is_with && position < later.wasm
+            };
+            let later = self.runs.iter().enumerate().skip(number + 1);
             let joined = later.filter(move |(_, later)| !self.continues(later) && is_joined(later));
-            std::iter::once((run, begin)).chain(joined.map(|(run, later)| (run, later.wasm)))
+            own.into_iter().chain(joined.map(|(number, later)| (number, later.wasm)))
         });
         let places = rest.flat_map(move |(run, begin)| {
             let next = self.runs[run + 1..].iter().find(|next| !self.continues(next));
@@ -293,6 +297,22 @@ impl CodeImage {
         };
         // SAFETY: the caller's obligation.
         unsafe { version.uncount(pc, block.stub, context) };
+    }
+
+    /// As [`CodeImage::uncount`], for a frame that waits for a call in the function's code which
+    /// returns to this address, and which does not end a run: that for the reason of a failure.
+    /// Does nothing in stubs: see [`CodeImage::uncount_in_stub`].
+    ///
+    /// # Safety
+    /// `fp` must be the frame's pointer; called on the thread that runs the store.
+    pub(crate) unsafe fn uncount_in_code(&self, return_address: usize, fp: usize) {
+        let pc = return_address - 1;
+        if let Some((block, version)) = self.sited_at(pc)
+            && block.stub.is_none()
+        {
+            // SAFETY: the caller's obligation; a frame that calls has stored its context.
+            unsafe { version.uncount(pc, None, context_of(fp)) };
+        }
     }
 
     /// As [`CodeImage::uncount`], for a frame that is left while a probe function runs: the

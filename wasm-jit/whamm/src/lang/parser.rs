@@ -394,7 +394,13 @@ impl<'a> Parser<'a> {
     /// `<T: numeric, ..>`: the first time, the parameters of the rule; then they are known.
     fn type_parameters(&mut self) -> Parsed<()> {
         let start = self.expect("<")?.start;
-        let is_known = self.parameters.span.is_some();
+        let is_known = match &self.parameters.span {
+            Some(known) if known.start != start => {
+                let message = "the type parameters of a rule are declared once";
+                return Err(Problem::new(ProblemKind::Rule, start..start + 1, message));
+            }
+            known => known.is_some(),
+        };
         loop {
             let name = self.ident("the name of a type parameter")?;
             self.expect(":")?;

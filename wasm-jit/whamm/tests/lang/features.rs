@@ -231,13 +231,19 @@ fn opcodes_are_constants_of_any_integer_type() {
         (memory.fill (i32.const 0) (i32.const 0) (i32.const 0))))";
     check_program(
         "report var all: u32; wasm:opcode:*:before { all = all + bytecode; }
-        wasm:opcode:memory.fill:before { report var wide: u64; report var narrow: i16; wide = bytecode; narrow = bytecode; }",
+        wasm:opcode:memory.fill:before { report var wide: u64; report var narrow: i16; wide = bytecode; narrow = bytecode; }
+        wasm:opcode:memory.fill:before {
+            report var equal: u32; var code: u16 = 0xfc0b; var n: u32 = 2; var seven: u8 = 7;
+            if (bytecode == code && code == bytecode && bytecode + n == 0xfc0d && bytecode > 5) { equal++; }
+            if ((bytecode & seven) == 3 && (-2 & seven) == 6 && (seven & -2) == 6 && (seven ^ -1) == 0xf8) { equal++; }
+        }",
         program,
         // nop, three times i32.const, memory.fill and end.
         &[
             &format!("all {}", 1 + 3 * 0x41 + 0xfc0b + 0xb),
             &format!("wide wasm:opcode:memory.fill:before 0 {}", 0xfc0b),
             &format!("narrow wasm:opcode:memory.fill:before 0 {}", 0xfc0b_u16.cast_signed()),
+            "equal wasm:opcode:memory.fill:before 0 2",
         ],
     );
 }

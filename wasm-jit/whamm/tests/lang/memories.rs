@@ -101,10 +101,14 @@ fn known_strings_take_no_room() {
     });
 }
 
-/// A rule fails that reads or writes beyond the end, and the program continues.
+/// A rule fails that reads or writes beyond the end, or more than there is room for, and the
+/// program continues.
 #[test]
 fn bytes_outside_of_a_memory_end_the_rule() {
+    const LARGE: (&str, &str) = ("large", r#"(module (memory (export "memory") 65536))"#);
     for access in [
+        "read_str(memid(large), 0, 0xfffffff9);",
+        "read_str(memid(large), 16, 0xffffffef);",
         "read_str(memid(texts), 65533, 4);",
         "read_str(memid(texts), 0xffffffff, 2);",
         "write_str(memid(texts), 65533, \"four\");",
@@ -113,26 +117,28 @@ fn bytes_outside_of_a_memory_end_the_rule() {
         "memcpy(0, 0xfffffff0, memid(other), 0, 16);",
     ] {
         let source = format!(
-            "use texts; use other; report var n: u32; wasm:opcode:nop:before {{ n++; if (n == 2) {{ {access} }} n = n + 10; }}"
+            "use texts; use other; use large; report var n: u32; wasm:opcode:nop:before {{ n++; if (n == 2) {{ {access} }} n = n + 10; }}"
         );
-        let libraries = LIBRARIES.map(|(name, text)| (name, wat::parse_str(text).unwrap()));
+        let texts = [LIBRARIES[0], LIBRARIES[1], LARGE];
+        let libraries = texts.map(|(name, text)| (name, wat::parse_str(text).unwrap()));
         let libraries: Vec<_> = libraries.iter().map(|(name, bytes)| (*name, &bytes[..])).collect();
         let source = source.replace("n == 2", "n == 12");
         let script = Script::new("test.mm", source.as_bytes(), &libraries).unwrap();
         let engine = Engine::default();
         let of = |(name, text): (&str, &str)| (name.to_owned(), Module::new(&engine, text).unwrap());
         let monitor = Module::from_binary(&engine, script.module()).unwrap();
-        let monitor = MonitorModule::new(monitor, LIBRARIES.map(of).into()).unwrap();
+        let monitor = MonitorModule::new(monitor, texts.map(of).into()).unwrap();
         let module = Module::new(&engine, PROGRAM).unwrap();
         let mut store = Store::new(&engine, ());
         let mut attached = monitor.attach(&mut store, &mut Linker::new(&engine), &module).unwrap();
         let instance = Instance::new(&mut store, &module, &[]).unwrap();
         instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ()).unwrap();
         let error = attached.finish(&mut store).unwrap_err().to_string();
-        assert!(
-            error.contains("bytes outside of a library's memory were read or written"),
-            "{access}: {error}"
-        );
+        let reason = match access.contains("large") {
+            true => "the script has no memory left",
+            false => "bytes outside of a library's memory were read or written",
+        };
+        assert!(error.contains(reason), "{access}: {error}");
         let instance = attached.instance(&mut store);
         assert_eq!(rows_of(&script.report(&store, instance).unwrap()), ["n     12"], "{access}");
     }

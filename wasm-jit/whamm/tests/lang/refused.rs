@@ -54,11 +54,13 @@ fn syntax() {
 
 #[test]
 fn type_parameters() {
-    use ProblemKind::{Limit, Name, Syntax, Type};
+    use ProblemKind::{Limit, Name, Rule, Syntax, Type};
     check("wasm:opcode:call<T«>»(arg0: T):before { }", Syntax, "expected `:`");
     check("wasm:opcode:call<T: «i32»>(arg0: T):before { }", Type, "there is no class of types `i32`");
     check("wasm:opcode:call<«T»: int>(arg0: i32):before { }", Type, "is not the type of a value");
     check("wasm:opcode:call<«u8»: int>(arg0: u8):before { }", Name, "`u8` is a type");
+    check("wasm:opcode:call<T: int>:before«<»U: int>(arg0: T) { }", Rule, "declared once");
+    check("wasm:opcode:call<T: int>(arg0: T):before«<»T: int> { }", Rule, "declared once");
     check("wasm:opcode:call<T: int, «T»: int>(arg0: T):before { }", Name, "declared twice");
     check("wasm:opcode:call<A: int, B: int, C: int, «D»: int>(arg0: A):before { }", Limit, "at most 3");
     check("wasm:opcode:call<T: int>(arg0: T):before { } var x: «T»;", Type, "unknown type `T`");

@@ -91,7 +91,7 @@ impl Checker<'_> {
             ExprKind::Binary(op, left, right) => self.binary(*op, left, right, expected),
             ExprKind::Cast(operand, ty) => {
                 // A literal takes the type if it can.
-                let expected = (is_literal(operand) && (ty.is_integer() || ty.is_float())).then_some(ty);
+                let expected = (self.is_literal(operand) && (ty.is_integer() || ty.is_float())).then_some(ty);
                 let operand_checked = self.expr(operand, expected)?;
                 if operand_checked.ty.is_converted() && ty.is_converted() {
                     return Some(Typed::cast(operand_checked, ty.clone()));
@@ -102,7 +102,7 @@ impl Checker<'_> {
             }
             ExprKind::Ternary(condition, yes, no) => {
                 let condition = self.condition(condition);
-                let (yes, no) = self.pair(yes, no, expected)?;
+                let (yes, no) = self.pair(yes, no, expected, Self::expr)?;
                 Some(Typed::ternary(condition?, yes, no))
             }
         }
@@ -292,19 +292,27 @@ impl Checker<'_> {
         }
     }
 
-    /// Two operands of one type; a literal takes the type of the other one.
-    fn pair(&mut self, left: &Expr, right: &Expr, expected: Option<&Type>) -> Option<(Typed, Typed)> {
-        let (first, second) = if is_literal(left) { (right, left) } else { (left, right) };
+    /// Two operands of one type, of which the second is read by `read`; a literal takes the type of
+    /// the other one.
+    fn pair(
+        &mut self,
+        left: &Expr,
+        right: &Expr,
+        expected: Option<&Type>,
+        read: fn(&mut Self, &Expr, Option<&Type>) -> Option<Typed>,
+    ) -> Option<(Typed, Typed)> {
+        let is_reversed = self.is_literal(left);
+        let (first, second) = if is_reversed { (right, left) } else { (left, right) };
         let one = self.expr(first, expected)?;
-        let other = self.expr(second, Some(&one.ty))?;
+        let other = read(self, second, Some(&one.ty))?;
         if one.ty != other.ty {
             let span = left.span.start..right.span.end;
-            let (a, b) = if is_literal(left) { (&other.ty, &one.ty) } else { (&one.ty, &other.ty) };
+            let (a, b) = if is_reversed { (&other.ty, &one.ty) } else { (&one.ty, &other.ty) };
             let message = format!("the operands are a `{a}` and a `{b}`");
             self.help(ProblemKind::Type, &span, message, "convert one of them with `as`");
             return None;
         }
-        Some(if is_literal(left) { (other, one) } else { (one, other) })
+        Some(if is_reversed { (other, one) } else { (one, other) })
     }
 
     fn binary(&mut self, op: BinaryOp, left: &Expr, right: &Expr, expected: Option<&Type>) -> Option<Typed> {
@@ -331,10 +339,11 @@ impl Checker<'_> {
         }
         let is_of_bits = matches!(op, BinaryOp::BitAnd | BinaryOp::BitOr | BinaryOp::BitXor);
         let (a, b) = match expected {
-            Some(_) if is_of_bits && is_literal(left) && is_literal(right) => {
+            Some(_) if is_of_bits && self.is_literal(left) && self.is_literal(right) => {
                 (self.operand(left, expected)?, self.operand(right, expected)?)
             }
-            _ => self.pair(left, right, expected.filter(|_| !op.is_comparison()))?,
+            _ if is_of_bits => self.pair(left, right, expected, Self::operand)?,
+            _ => self.pair(left, right, expected.filter(|_| !op.is_comparison()), Self::expr)?,
         };
         let ty = &a.ty;
         let fine = match op {
@@ -352,19 +361,20 @@ impl Checker<'_> {
         self.problem(ProblemKind::Type, &(left.span.start..right.span.end), message);
         None
     }
-}
 
-/// Whether the type of a number is open.
-fn is_literal(expr: &Expr) -> bool {
-    match &expr.kind {
-        ExprKind::Int(_) | ExprKind::Float(_) => true,
-        ExprKind::Unary(UnaryOp::Negate | UnaryOp::Complement, operand) => is_literal(operand),
-        ExprKind::Binary(op, left, right) => {
-            !op.is_comparison()
-                && !matches!(op, BinaryOp::And | BinaryOp::Or)
-                && is_literal(left)
-                && is_literal(right)
+    /// Whether the type of a number is open.
+    fn is_literal(&self, expr: &Expr) -> bool {
+        match &expr.kind {
+            ExprKind::Int(_) | ExprKind::Float(_) => true,
+            ExprKind::Name(name) => self.bits(name).is_some(),
+            ExprKind::Unary(UnaryOp::Negate | UnaryOp::Complement, operand) => self.is_literal(operand),
+            ExprKind::Binary(op, left, right) => {
+                !op.is_comparison()
+                    && !matches!(op, BinaryOp::And | BinaryOp::Or)
+                    && self.is_literal(left)
+                    && self.is_literal(right)
+            }
+            _ => false,
         }
-        _ => false,
     }
 }

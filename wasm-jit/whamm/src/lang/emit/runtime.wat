@@ -1389,6 +1389,13 @@
   (func (export "begin_read") (param $length i32) (result i32)
     call $string_index
     local.get $length
+    i32.const 0
+    i32.lt_s
+    if
+      i32.const 0
+      call $fail
+    end
+    local.get $length
     call $alloc)
 
   ;; A string that was read: the address of its entry. If it is known, the room is given back.
