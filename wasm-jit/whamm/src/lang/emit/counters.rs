@@ -40,10 +40,10 @@ impl Code<'_> {
         let CountedMap { map, counters, key, value } = counted;
         let words = key.components().len() as u32;
         let [entry, left, counter] = [(); 3].map(|()| self.local(ValType::I32));
-        let counters = self.base(Place::Absolute(*counters));
-        self.raw([I::I32Load(memarg(counters)), I::LocalSet(entry)]);
-        let counters = self.base(Place::Absolute(counted.counters));
-        self.raw([I::I32Load(memarg(counters + 12)), I::LocalSet(left)]);
+        for (field, local) in [(0, entry), (12, left)] {
+            let counters = self.base(Place::Absolute(*counters));
+            self.raw([I::I32Load(memarg(counters + field)), I::LocalSet(local)]);
+        }
         self.open(I::Block(BlockType::Empty));
         self.open(I::Loop(BlockType::Empty));
         self.raw([I::LocalGet(left), I::I32Eqz, I::BrIf(1)]);
