@@ -98,6 +98,8 @@ pub(super) enum Kind {
     Request(String),
     /// The value of a key in a map, or zero.
     MapGet(Place, Box<Typed>),
+    /// The address of the [counter](super::counters) of a key, in a map of counters.
+    Counter(Place, Box<Typed>),
     /// A call to a function of the script, by its number.
     Call(usize, Vec<Typed>),
     /// A call to a function of a library, by its number among the imported ones.
@@ -188,6 +190,7 @@ impl Typed {
         match &self.kind {
             Kind::Const(_) | Kind::Variable(..) | Kind::Request(_) => Vec::new(),
             Kind::MapGet(_, one)
+            | Kind::Counter(_, one)
             | Kind::Unary(_, one)
             | Kind::Cast(one)
             | Kind::AtMatch(one)
@@ -376,6 +379,8 @@ pub(super) enum Statement {
         key: Typed,
         amount: Typed,
     },
+    /// Adds one to the counter at an address.
+    Count(Typed),
     /// A call whose result is not used.
     Call(Typed),
     Return(Option<Typed>),
@@ -454,6 +459,17 @@ pub(super) struct Report {
     pub(super) place: Place,
 }
 
+/// A map to which rules add by counters.
+#[derive(Clone, Debug)]
+pub(super) struct CountedMap {
+    /// The address of the map, among the variables that exist once.
+    pub(super) map: u32,
+    /// The address of the map of counters.
+    pub(super) counters: u32,
+    pub(super) key: Type,
+    pub(super) value: Type,
+}
+
 /// A rule for one event: the meaning of an export of the monitor module.
 #[derive(Debug)]
 pub(super) struct Probe {
@@ -530,6 +546,8 @@ pub(super) struct Program {
     pub(super) reported: Vec<(Report, Option<String>)>,
     /// The reported variables of sites by rule, in the order of the script.
     pub(super) reported_sites: Vec<SiteReports>,
+    /// The maps to which rules add by [counters](super::counters).
+    pub(super) counted: Vec<CountedMap>,
     /// The map with the names of the program's functions, by their numbers, if rules ask for names
     /// of callees.
     pub(super) names: Option<Place>,

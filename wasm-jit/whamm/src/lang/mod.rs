@@ -47,6 +47,7 @@
 mod ast;
 mod bound;
 mod check;
+mod counters;
 mod diagnostics;
 mod emit;
 mod events;
@@ -248,6 +249,9 @@ fn emit(
 ) -> Result<Emitted, ScriptError> {
     let source = text(name, source)?;
     let mut program = check(name, source, libraries, target)?;
+    if target.provider() == Provider::Wasm {
+        counters::add(&mut program);
+    }
     if target == Target::Here {
         toggled::add(&mut program);
     }

@@ -4,11 +4,13 @@
 //! there, with their types, so that nothing is lost by formatting. A program can do this at any
 //! time between calls.
 
+use std::collections::HashMap;
+
 use wasm_encoder::ValType;
 use wasm_jit::{AsContext, Instance};
 
 use super::Script;
-use super::ir::SITE_HEADER;
+use super::ir::{SITE_HEADER, wrap};
 use super::types::Type;
 use crate::monitor_module::MonitorError;
 
@@ -28,6 +30,8 @@ pub(super) struct Once {
     pub(super) rule: Option<String>,
     pub(super) ty: Type,
     pub(super) address: u32,
+    /// The address of the map of [counters](super::counters), if there are any.
+    pub(super) counters: Option<u32>,
 }
 
 /// The variables of a rule that exist for each place.
@@ -199,8 +203,13 @@ impl Script {
         let memory = instance.get_memory(store, "memory").ok_or(MonitorError::Report { address: 0 })?;
         let reader = Reader(memory.data(store));
         let variables = self.layout.once.iter().map(|variable| {
-            let Once { name, rule, ty, address } = variable;
-            let value = reader.reported(ty, *address)?;
+            let Once { name, rule, ty, address, counters } = variable;
+            let value = match (ty, counters) {
+                (Type::Map(key, value), Some(counters)) => {
+                    ReportedValue::Map(reader.counted_map(key, value, *address, *counters)?)
+                }
+                _ => reader.reported(ty, *address)?,
+            };
             Ok(VariableReport { name: name.clone(), rule: rule.clone(), value })
         });
         let variables = variables.collect::<Result<_, _>>()?;
@@ -265,13 +274,50 @@ impl Reader<'_> {
         let Type::Map(key, value) = ty else {
             return self.value(ty, address).map(ReportedValue::Value);
         };
-        let (entries, count) = (self.half(address)?, self.half(address.wrapping_add(12))?);
-        let size = key.size() + value.size();
-        let of = |number: u32| {
-            let entry = entries.wrapping_add(number.wrapping_mul(size));
-            Ok((self.value(key, entry)?, self.value(value, entry.wrapping_add(key.size()))?))
-        };
-        (0..count).map(of).collect::<Result<_, _>>().map(ReportedValue::Map)
+        let of =
+            |entry: u32| Ok((self.value(key, entry)?, self.value(value, entry.wrapping_add(key.size()))?));
+        let entries = self.entries(address, key.size() + value.size())?;
+        entries.map(of).collect::<Result<_, _>>().map(ReportedValue::Map)
+    }
+
+    /// The addresses of a map's entries, which have this size.
+    fn entries(&self, map: u32, size: u32) -> Result<impl Iterator<Item = u32>, MonitorError> {
+        let (entries, count) = (self.half(map)?, self.half(map.wrapping_add(12))?);
+        Ok((0..count).map(move |number| entries.wrapping_add(number.wrapping_mul(size))))
+    }
+
+    /// A map with integers as values, and what its [counters](super::counters) have counted.
+    fn counted_map(
+        &self,
+        key: &Type,
+        value: &Type,
+        map: u32,
+        counters: u32,
+    ) -> Result<Vec<(Value, Value)>, MonitorError> {
+        let (mut all, mut positions) = (Vec::new(), HashMap::new());
+        let words = |entry: u32| self.bytes(entry, key.size() as usize);
+        for entry in self.entries(map, key.size() + value.size())? {
+            positions.insert(words(entry)?, all.len());
+            let Value::Int(sum) = self.value(value, entry.wrapping_add(key.size()))? else {
+                return Err(MonitorError::Report { address: entry });
+            };
+            all.push((self.value(key, entry)?, sum));
+        }
+        for entry in self.entries(counters, key.size() + 16)? {
+            let [amount, counter] = [0, 8].map(|at| entry.wrapping_add(key.size()).wrapping_add(at));
+            let count = self.word(self.half(counter)?)?;
+            if count == 0 {
+                continue;
+            }
+            let position = *positions.entry(words(entry)?).or_insert(all.len());
+            if position == all.len() {
+                all.push((self.value(key, entry)?, 0));
+            }
+            let more = count.wrapping_mul(self.word(amount)?);
+            let sum = &mut all[position].1;
+            *sum = wrap(value, *sum + i128::from(more));
+        }
+        Ok(all.into_iter().map(|(key, sum)| (key, Value::Int(sum))).collect())
     }
 
     fn value(&self, ty: &Type, mut address: u32) -> Result<Value, MonitorError> {

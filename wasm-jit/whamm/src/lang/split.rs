@@ -103,6 +103,7 @@ fn substitute(expr: &Typed, conditions: &[Typed], outcomes: u32) -> Typed {
             return Typed::ternary(again(condition), again(yes), again(no));
         }
         Kind::MapGet(map, key) => Kind::MapGet(*map, Box::new(again(key))),
+        Kind::Counter(counters, key) => Kind::Counter(*counters, Box::new(again(key))),
         Kind::Call(function, arguments) => Kind::Call(*function, arguments.iter().map(again).collect()),
         Kind::Tuple(fields) => Kind::Tuple(fields.iter().map(again).collect()),
         Kind::Library(function, arguments) => Kind::Library(*function, arguments.iter().map(again).collect()),
@@ -168,6 +169,7 @@ pub(super) fn is_static(expr: &Typed) -> bool {
         Kind::AtMatch(_) => true,
         Kind::Variable(..)
         | Kind::MapGet(..)
+        | Kind::Counter(..)
         | Kind::Call(..)
         | Kind::Library(..)
         | Kind::Transfer(..)

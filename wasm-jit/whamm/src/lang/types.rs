@@ -63,6 +63,9 @@ pub(super) const MAX_COMPONENTS: usize = 16;
 impl Type {
     pub(super) const UNIT: Self = Self::Tuple(Vec::new());
 
+    /// The size in bytes of a map's header.
+    pub(super) const MAP_SIZE: u32 = 16;
+
     pub(super) fn primitive(name: &str) -> Option<Self> {
         Some(match name {
             "u8" => Self::U8,
@@ -116,7 +119,7 @@ impl Type {
     /// The size in memory, in bytes.
     pub(super) fn size(&self) -> u32 {
         match self {
-            Self::Map(..) => 16,
+            Self::Map(..) => Self::MAP_SIZE,
             value => 8 * value.components().len() as u32,
         }
     }

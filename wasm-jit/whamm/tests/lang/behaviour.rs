@@ -79,12 +79,16 @@ impl Monitor {
             };
             let arguments = arguments.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap();
             let (mut bound, mut arguments) = (Vec::new(), arguments);
-            if arguments.starts_with('$') {
-                let end = arguments.find(')').unwrap() + 1;
-                bound.push(Val::I32(self.at_match(&arguments[..end], values)));
-                arguments = arguments[end..].trim_start_matches(", ");
+            while !arguments.is_empty() {
+                let is_call = arguments.starts_with('$');
+                let end = if is_call { arguments.find(')').map(|end| end + 1) } else { arguments.find(',') };
+                let (argument, rest) = arguments.split_at(end.unwrap_or(arguments.len()));
+                bound.push(match is_call {
+                    true => Val::I32(self.at_match(argument, values)),
+                    false => values(argument),
+                });
+                arguments = rest.trim_start_matches(", ");
             }
-            bound.extend(arguments.split(", ").filter(|argument| !argument.is_empty()).map(values));
             let probe = self.function(&name);
             for _ in 0..times {
                 probe.call(&mut self.store, &bound, &mut []).unwrap();
@@ -218,7 +222,8 @@ fn maps() {
     let rows: Vec<_> = report.lines().collect();
     assert_eq!(rows.len(), 1 + 101 + 1);
     assert_eq!(rows[1], "pairs,\"map<(u32, bool), i64>\",,,,\"(1, true)\",3");
-    assert_eq!(rows[2], "pairs,\"map<(u32, bool), i64>\",,,,\"(7, false)\",500");
+    // Known when the rule is matched.
+    assert_eq!(rows[101], "pairs,\"map<(u32, bool), i64>\",,,,\"(7, false)\",500");
     assert!(rows.contains(&"pairs,\"map<(u32, bool), i64>\",,,,\"(99, true)\",2"));
     assert_eq!(rows[102], "missing,i32,,,,,-250");
 }

@@ -5,6 +5,7 @@ mod addresses;
 mod behaviour;
 mod bounds;
 mod callees;
+mod counters;
 mod engine;
 mod features;
 mod frames;

@@ -120,6 +120,19 @@ fn what_comes_while_it_is_on_is_counted_exactly() {
         assert_eq!(observed.integers(), [8 + 7 + 4 + 3]);
         assert_eq!(observed.shared.counters(), observed.shared.probes());
     });
+    // Under keys that are known: the report is read again and again, and its order stays the same.
+    let script = "report var by: map<str, u64>; wasm:func:entry { by[fname]++; }
+        wasm:opcode:br_if:before { by[opname]++; by[\"never\"] = by[\"never\"] + 3; }
+        wasm:opcode:nop:before { by[\"no nop\"]++; }";
+    check_in_the_middle(script, |observed| {
+        let keys = ["down", "br_if", "never"].map(|key| Value::Text(key.to_owned()));
+        let counts = [8 + 7 + 4 + 3, 4, 12].map(Value::Int);
+        let expected = ReportedValue::Map(keys.into_iter().zip(counts).collect());
+        for _ in 0..3 {
+            assert_eq!(observed.report().variables[0].value, expected);
+        }
+        assert_eq!(observed.shared.counters(), observed.shared.probes());
+    });
     // Functions that are called, with operands.
     check_in_the_middle(
         "report var by: map<i32, u64>; wasm:opcode:call(arg0: i32):before / fname == \"down\" / { by[arg0]++; }",

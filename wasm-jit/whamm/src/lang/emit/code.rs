@@ -314,6 +314,7 @@ impl<'a> Code<'a> {
                 self.operation(BinaryOp::Add, &amount.ty);
                 self.store(ty, 0);
             }
+            Statement::Count(counter) => self.count(counter),
             Statement::Call(call) => {
                 self.expr(call);
                 for _ in call.ty.components() {
@@ -390,7 +391,7 @@ impl<'a> Code<'a> {
     }
 
     /// Pushes the base address of a variable in memory; returns its offset.
-    fn base(&mut self, place: Place) -> u32 {
+    pub(super) fn base(&mut self, place: Place) -> u32 {
         match place {
             Place::Absolute(address) => {
                 self.int(0);
@@ -448,7 +449,7 @@ impl<'a> Code<'a> {
         });
     }
 
-    fn store(&mut self, ty: ValType, offset: u32) {
+    pub(super) fn store(&mut self, ty: ValType, offset: u32) {
         let at = memarg(offset);
         self.emit(match ty {
             ValType::I64 => Instruction::I64Store(at),
@@ -475,16 +476,31 @@ impl<'a> Code<'a> {
             }
             self.emit(Instruction::I64Store(memarg(KEY + 8 * index as u32)));
         }
+        self.entry_arguments(map, kept.len() as u32, value);
+    }
+
+    /// The same, after the words of the key have been stored.
+    fn entry_arguments(&mut self, map: Place, words: u32, value: &Type) {
         let offset = self.base(map);
         self.int(offset);
         self.emit(Instruction::I32Add);
-        self.int(kept.len() as u32);
-        self.int(8 * (kept.len() as u32) + value.size());
+        self.int(words);
+        self.int(8 * words + value.size());
     }
 
     /// The address of a key's value, in a new local; the key is added if it is missing.
-    fn slot(&mut self, map: Place, key: &Typed, value: &Type) -> u32 {
+    pub(super) fn slot(&mut self, map: Place, key: &Typed, value: &Type) -> u32 {
         self.map_arguments(map, key, value);
+        self.slot_address()
+    }
+
+    /// The same for a key whose words have been stored.
+    pub(super) fn slot_of_key(&mut self, map: Place, words: u32, value: &Type) -> u32 {
+        self.entry_arguments(map, words, value);
+        self.slot_address()
+    }
+
+    fn slot_address(&mut self) -> u32 {
         self.call("slot");
         let address = self.local(ValType::I32);
         self.emit(Instruction::LocalSet(address));
@@ -531,6 +547,7 @@ impl<'a> Code<'a> {
                     self.close();
                 }
             }
+            Kind::Counter(counters, key) => self.counter(*counters, key),
             Kind::Call(function, arguments) => {
                 for argument in arguments {
                     self.expr(argument);

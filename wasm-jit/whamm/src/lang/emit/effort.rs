@@ -77,7 +77,9 @@ pub(super) fn of(functions: &[Function]) -> Vec<Effort> {
 fn of_statements(statements: &[Statement], own: &mut Own) {
     for statement in statements {
         match statement {
-            Statement::Set { value, .. } | Statement::Call(value) => of_value(value, own),
+            Statement::Set { value, .. } | Statement::Count(value) | Statement::Call(value) => {
+                of_value(value, own)
+            }
             Statement::SetMap { key, value, .. } | Statement::AddMap { key, amount: value, .. } => {
                 of_value(key, own);
                 of_value(value, own);

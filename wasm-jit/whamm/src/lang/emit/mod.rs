@@ -38,6 +38,7 @@
 //! function does nothing unless it finds the note, which it removes.
 
 mod code;
+mod counters;
 mod effort;
 mod known;
 mod memories;
@@ -381,7 +382,14 @@ impl<'a> Emitter<'a> {
         let mut calls = Vec::new();
         let bodies = program.end.iter().map(|body| (body, "wasm:end"));
         let reports = program.report.iter().map(|body| (body, "wasm:report"));
-        for (body, event) in bodies.chain(reports).filter(|(body, _)| !body.is_empty()) {
+        let bodies: Vec<_> = bodies.chain(reports).filter(|(body, _)| !body.is_empty()).collect();
+        if !program.counted.is_empty() && (self.prints || !bodies.is_empty()) {
+            // Before anything reads the maps.
+            let mut code = Code::new(self.layout, &mut self.strings, Vec::new(), Vec::new());
+            program.counted.iter().for_each(|counted| code.add_counts(counted));
+            calls.push(self.functions.add(code.finish()));
+        }
+        for (body, event) in bodies {
             let rule = self.name_of(body.rule, event);
             let mut code = Code::new(self.layout, &mut self.strings, Vec::new(), Vec::new());
             code.begin_steps();

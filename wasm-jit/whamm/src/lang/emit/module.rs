@@ -54,7 +54,9 @@ impl Emitter<'_> {
         let once = program.reported.iter().filter_map(|(report, rule)| {
             let Place::Absolute(address) = report.place else { return None };
             let (name, ty) = (report.name.clone(), report.ty.clone());
-            Some(Once { name, rule: rule.clone(), ty, address: self.layout.variables + address })
+            let counted = program.counted.iter().find(|counted| counted.map == address);
+            let counters = counted.map(|counted| self.layout.variables + counted.counters);
+            Some(Once { name, rule: rule.clone(), ty, address: self.layout.variables + address, counters })
         });
         let rules = program.reported_sites.iter().map(|sites| {
             let variables = sites.reports.iter().filter_map(|report| match report.place {

@@ -28,7 +28,10 @@ impl Emitter<'_> {
             Requested::AtMatch(value) => {
                 let mut arguments = Vec::new();
                 value.children().into_iter().for_each(|value| requests(value, true, &mut arguments));
-                let name = format!("`@static` of {}", self.rule);
+                let name = match value.kind {
+                    Kind::Counter(..) => format!("a key of {}", self.rule),
+                    _ => format!("`@static` of {}", self.rule),
+                };
                 self.at_match(&name, &arguments, value.ty.scalar(), |code| code.expr(value))
             }
         }

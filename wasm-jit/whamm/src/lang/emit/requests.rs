@@ -65,7 +65,7 @@ pub(super) fn requests_of(statements: &[Statement], at_match: bool, all: &mut Ve
 /// Whether the condition holds for a value of these statements; stops at the first one.
 pub(in super::super) fn any(statements: &[Statement], holds: &mut dyn FnMut(&Typed) -> bool) -> bool {
     statements.iter().any(|statement| match statement {
-        Statement::Set { value, .. } | Statement::Call(value) => holds(value),
+        Statement::Set { value, .. } | Statement::Count(value) | Statement::Call(value) => holds(value),
         Statement::SetMap { key, value, .. } | Statement::AddMap { key, amount: value, .. } => {
             holds(key) || holds(value)
         }

@@ -106,6 +106,8 @@ struct Writer {
     /// The values in scope.
     values: Vec<Named>,
     maps: Vec<Map>,
+    /// Maps that are only added to, mostly under keys that are known when a rule is matched.
+    counted: Vec<Map>,
     /// Whether variables of frames are in scope, which are the last among the values.
     frame: Vec<Named>,
     calls_function: bool,
@@ -119,6 +121,7 @@ pub(super) fn script(seed: u64) -> String {
         names: 0,
         values: Vec::new(),
         maps: Vec::new(),
+        counted: Vec::new(),
         frame: Vec::new(),
         calls_function: false,
     };
@@ -155,6 +158,10 @@ impl Writer {
         }
         for _ in 0..self.below(3) {
             self.map("report ");
+        }
+        for _ in 0..self.below(3) {
+            self.map("report ");
+            self.counted.extend(self.maps.pop());
         }
         self.function();
         for _ in 0..self.below(3) {
@@ -272,6 +279,9 @@ impl Writer {
     }
 
     fn statement(&mut self, depth: usize) {
+        if !self.counted.is_empty() && self.one_in(4) {
+            return self.addition();
+        }
         match self.below(if depth == 0 { 6 } else { 9 }) {
             0..=1 => match self.changeable() {
                 Some(Named { name, ty, .. }) if ty == "bool" => {
@@ -330,6 +340,52 @@ impl Writer {
                 self.push("}");
             }
         }
+    }
+
+    /// Adds to a map that is only added to.
+    fn addition(&mut self) {
+        let number = self.below(self.counted.len());
+        let map = self.counted[number].clone();
+        let key = match self.one_in(6) {
+            true => self.key(&map),
+            false => self.known_key(&map),
+        };
+        let (name, amount) = (&map.name.clone(), self.literal(map.value));
+        let statement = match self.below(6) {
+            0..=1 => format!("{name}[{key}]++;"),
+            2 => format!("{name}[{key}]--;"),
+            3 => format!("{name}[{key}] = {name}[{key}] + {amount};"),
+            4 => format!("{name}[{key}] = {amount} + {name}[{key}];"),
+            _ => format!("{name}[{key}] = {name}[{key}] - {amount};"),
+        };
+        self.push(&statement);
+    }
+
+    /// A key that is a constant of the location.
+    fn known_key(&mut self, map: &Map) -> String {
+        let known: Vec<Named> = self
+            .values
+            .iter()
+            .filter(|value| {
+                let name = value.name.as_str();
+                name == "opname" || EVERYWHERE.iter().any(|(known, _)| *known == name)
+            })
+            .cloned()
+            .collect();
+        let of_type = |ty: &str| known.iter().find(|value| value.ty == ty).map(|value| value.name.clone());
+        let mut parts = Vec::new();
+        for key in &map.keys {
+            let value = match *key {
+                "str" | "bool" => of_type(key),
+                "log2" | "linear<10>" => of_type("u32").map(|name| format!("({name} as u64)")),
+                other => of_type("u32").map(|name| format!("({name} as {other})")),
+            };
+            parts.push(match value.filter(|_| !self.one_in(3)) {
+                Some(value) => value,
+                None => self.literal(if matches!(*key, "log2" | "linear<10>") { "u64" } else { key }),
+            });
+        }
+        if parts.len() == 1 { parts.remove(0) } else { format!("({})", parts.join(", ")) }
     }
 
     fn changeable(&mut self) -> Option<Named> {

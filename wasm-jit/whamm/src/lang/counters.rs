@@ -1,0 +1,184 @@
+//! Counters in place of map entries, for keys that are known when a rule is matched.
+//!
+//! In a rule for `wasm:opcode:*:before`, `times[opname]++` has the same key whenever the rule is
+//! executed at a location. Instead of looking the key up each time, the rule adds one to a
+//! *counter*, whose address is a constant of the location:
+//!
+//! 1. When the rule is matched with a location, the counter of the key and the amount is looked up
+//!    in the map of counters, or made. This is a call at match time, as with `@static`, so that the
+//!    order of counters is that of the locations, in all targets.
+//! 2. At each event, the rule adds one to the counter. If it does nothing else, the engine counts
+//!    for it ([`crate::monitor_module`]), and no function is called.
+//! 3. Before rules of the end are executed or the report is printed, a function adds each count,
+//!    multiplied by its amount, to the value of the key in the map, and sets the count to zero.
+//!    [`Script::report`](super::Script::report) does the same without changing anything. Counters
+//!    that are zero are left out: a key that no event has added is not in the map.
+//!
+//! Additions modulo a power of two may be done in any order, and together, so that the values are
+//! the same; only the order of keys is another one. Sums of floats depend on the order, and are not
+//! replaced.
+//!
+//! # Which statements
+//! Those that add a constant of the location (`m[k]++`, `m[k]--`, `m[k] = m[k] + c` and so on) to
+//! an integer of a map that exists once, under a key that is a constant of the location. Nothing
+//! else may use the map between the first event and the end, except for additions under other keys.
+//! Annotations and conditions make no difference: the rule adds to the counter where it would have
+//! added to the map.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::ast::{BinaryOp, UnaryOp};
+use super::emit::any;
+use super::ir::{Body, CountedMap, Kind, Place, Program, Statement, Typed};
+use super::split::{is_pure, is_static};
+use super::types::Type;
+
+/// The address of a map.
+type Address = u32;
+
+/// Replaces additions to maps.
+pub(super) fn add(program: &mut Program) {
+    let used = used(program);
+    let mut counted: BTreeMap<Address, CountedMap> = BTreeMap::new();
+    let mut size = program.static_size;
+    let mut counters_of = |map: Address, key: &Type, value: &Type| {
+        let made = || {
+            let counters = size;
+            size += Type::MAP_SIZE;
+            CountedMap { map, counters, key: key.clone(), value: value.clone() }
+        };
+        counted.entry(map).or_insert_with(made).counters
+    };
+    for probe in &mut program.probes {
+        replace(&mut probe.body.statements, &used, &mut counters_of);
+    }
+    program.static_size = size;
+    program.counted = counted.into_values().collect();
+}
+
+/// An addition to a value of a map, under a key.
+struct Addition<'a> {
+    map: Place,
+    key: &'a Typed,
+    amount: Typed,
+}
+
+/// The addition that a statement makes, if it does nothing else.
+fn addition(statement: &Statement) -> Option<Addition<'_>> {
+    match statement {
+        Statement::AddMap { map, key, amount } => Some(Addition { map: *map, key, amount: amount.clone() }),
+        Statement::SetMap { map, key, value } => {
+            let Kind::Binary(op, left, right) = &value.kind else { return None };
+            let is_old =
+                |value: &Typed| matches!(&value.kind, Kind::MapGet(of, read) if of == map && **read == *key);
+            let amount = match op {
+                BinaryOp::Add if is_old(left) => (**right).clone(),
+                BinaryOp::Add if is_old(right) => (**left).clone(),
+                BinaryOp::Sub if is_old(left) => Typed::unary(UnaryOp::Negate, (**right).clone()),
+                _ => return None,
+            };
+            Some(Addition { map: *map, key, amount })
+        }
+        _ => None,
+    }
+}
+
+/// Whether a value is the same at each event of a location, and computing it has no effect.
+fn is_known(value: &Typed) -> bool {
+    fn calls(value: &Typed) -> bool {
+        matches!(value.kind, Kind::AtMatch(_)) || value.children().into_iter().any(calls)
+    }
+    is_static(value) && is_pure(value) && !calls(value)
+}
+
+impl Addition<'_> {
+    fn is_known(&self) -> bool {
+        self.amount.ty.is_integer() && is_known(self.key) && is_known(&self.amount)
+    }
+
+    /// The values that the statement uses.
+    fn uses(&self) -> [&Typed; 2] {
+        [self.key, &self.amount]
+    }
+}
+
+/// The maps that are read, or changed in another way than by additions, between the first event and
+/// the end.
+fn used(program: &Program) -> BTreeSet<Address> {
+    let mut used = BTreeSet::new();
+    let of_probes = program.probes.iter().flat_map(|probe| [&probe.body, &probe.init]);
+    let of_functions = program.functions.iter().map(|function| &function.body);
+    let others = [&program.frame_init, &program.thread_init];
+    for Body { statements, .. } in of_probes.chain(of_functions).chain(others) {
+        used_by(statements, &mut used);
+    }
+    for condition in program.probes.iter().filter_map(|probe| probe.predicate.as_ref()) {
+        read_by(condition, &mut used);
+    }
+    used
+}
+
+fn used_by(statements: &[Statement], used: &mut BTreeSet<Address>) {
+    for statement in statements {
+        match (addition(statement), statement) {
+            (Some(addition), _) => addition.uses().into_iter().for_each(|value| read_by(value, used)),
+            (None, Statement::If { condition, yes, no }) => {
+                read_by(condition, used);
+                used_by(yes, used);
+                used_by(no, used);
+            }
+            (None, Statement::While { condition, body }) => {
+                read_by(condition, used);
+                used_by(body, used);
+            }
+            (None, statement) => {
+                if let Statement::SetMap { map: Place::Absolute(map), .. } = statement {
+                    used.insert(*map);
+                }
+                any(std::slice::from_ref(statement), &mut |value| {
+                    read_by(value, used);
+                    false
+                });
+            }
+        }
+    }
+}
+
+fn read_by(value: &Typed, used: &mut BTreeSet<Address>) {
+    if let Kind::MapGet(Place::Absolute(map), _) = value.kind {
+        used.insert(map);
+    }
+    value.children().into_iter().for_each(|child| read_by(child, used));
+}
+
+/// Replaces additions in statements; `counters_of` returns the map of counters of a map.
+fn replace(
+    statements: &mut [Statement],
+    used: &BTreeSet<Address>,
+    counters_of: &mut impl FnMut(Address, &Type, &Type) -> Address,
+) {
+    for statement in statements {
+        if let Some(addition) = addition(statement)
+            && let Place::Absolute(map) = addition.map
+            && !used.contains(&map)
+            && addition.is_known()
+        {
+            let Addition { key, amount, .. } = addition;
+            let counters = Place::Absolute(counters_of(map, &key.ty, &amount.ty));
+            let ty = Type::Tuple(vec![key.ty.clone(), Type::U64]);
+            let both = Kind::Tuple(vec![key.clone(), Typed::cast(amount, Type::U64)]);
+            let counter = Kind::Counter(counters, Box::new(Typed::new(ty, both)));
+            let at_match = Kind::AtMatch(Box::new(Typed::new(Type::U32, counter)));
+            *statement = Statement::Count(Typed::new(Type::U32, at_match));
+            continue;
+        }
+        match statement {
+            Statement::If { yes, no, .. } => {
+                replace(yes, used, counters_of);
+                replace(no, used, counters_of);
+            }
+            Statement::While { body, .. } => replace(body, used, counters_of),
+            _ => {}
+        }
+    }
+}
