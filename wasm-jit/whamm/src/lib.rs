@@ -77,3 +77,4 @@ pub mod lang;
 pub mod monitor_module;
 pub mod native;
 pub mod rewrite;
+mod sums;

@@ -61,6 +61,7 @@ mod parser;
 mod pattern;
 mod report;
 mod split;
+mod sums;
 mod toggled;
 mod type_parameters;
 mod types;

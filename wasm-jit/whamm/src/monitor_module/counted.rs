@@ -16,7 +16,8 @@
 //!   Memories do not shrink, so an address that was in one remains there. Two numbers that share
 //!   bytes are the same one, or the memory is left to functions ([`choose`]);
 //! - no function that is called while the program runs can [reach](super::reach) them. Otherwise,
-//!   all functions that use this memory, or global, are called;
+//!   all functions that use this memory, or global, are called, except for those of rules for which
+//!   the compiler of scripts knows that nothing reads what they add to ([`crate::sums`]);
 //! - the probes count in the instances in which calls would happen: those of the monitor's store,
 //!   or all of the module if the monitor is [shared](super::shared);
 //! - hosts, and rules for the end, see them after [`settle`](Counting::settle).
@@ -59,10 +60,12 @@ pub(crate) struct RuleMatch {
 }
 
 /// Determines which functions only add, and decides which of them are called nevertheless. The
-/// functions are those of the rules, with their indices in the monitor.
+/// functions are those of the rules, with their indices in the monitor; `are_sums` says which rules
+/// only add to numbers that nothing else uses.
 pub(super) fn choose(
     found: &mut [RuleMatch],
     functions: &[(WasmFn, Option<u32>)],
+    are_sums: &[bool],
     contents: &mut Contents<'_>,
 ) {
     let mut steps = vec![FAILING_STEPS; functions.len()];
@@ -107,7 +110,7 @@ pub(super) fn choose(
             }
         }
         let mut is_settled = true;
-        for found in found.iter_mut() {
+        for found in found.iter_mut().filter(|found| !are_sums[found.rule]) {
             if found.cells().any(|cell| reach.has(cell)) {
                 found.adds = None;
                 is_settled &= called[found.rule];

@@ -20,10 +20,18 @@ const PROGRAM: &str = r#"(module
 
 /// The numbers of places where a function is called or the engine counts, and where it counts.
 fn places(script: &str) -> (usize, usize) {
+    places_with(script, &[])
+}
+
+fn places_with(script: &str, libraries: &[(&str, &str)]) -> (usize, usize) {
     let engine = Engine::default();
-    let script = Script::new("test.mm", script.as_bytes(), &[]).unwrap();
+    let texts: Vec<_> = libraries.iter().map(|(name, text)| (*name, wat::parse_str(text).unwrap())).collect();
+    let bytes: Vec<_> = texts.iter().map(|(name, bytes)| (*name, &bytes[..])).collect();
+    let script = Script::new("test.mm", script.as_bytes(), &bytes).unwrap();
     let monitor = Module::from_binary(&engine, script.module()).unwrap();
-    let monitor = MonitorModule::new(monitor, Vec::new()).unwrap();
+    let libraries =
+        bytes.iter().map(|(name, bytes)| ((*name).to_owned(), Module::from_binary(&engine, bytes).unwrap()));
+    let monitor = MonitorModule::new(monitor, libraries.collect()).unwrap();
     let program = Module::new(&engine, PROGRAM).unwrap();
     let mut store = Store::new(&engine, ());
     let attached = monitor.attach(&mut store, &mut Linker::new(&engine), &program).unwrap();
@@ -214,4 +222,68 @@ fn float_keys_are_compared_by_their_bits() {
     let expected = ["NaN 2", "NaN 1", "-0 1", "0 1", "1.5 2"].map(|row| format!("m    {row}"));
     assert_eq!(counts(script("")), expected);
     assert_eq!(counts(script("m[imm0] = m[imm0] * 1;")), expected);
+}
+
+/// The engine counts for rules that only add, while functions of other rules are called, unless
+/// these use the variables otherwise.
+#[test]
+fn rules_that_only_add_count_beside_rules_that_are_called() {
+    let both = |adding: &str, calling: &str| {
+        let (predicate, calling) = calling.split_once('#').unwrap_or(("true", calling));
+        let other = if calling.contains("other") { "n + 1" } else { "1" };
+        format!(
+            "report var n: u64; report var m: map<str, u64>; report var seen: map<i32, u32>; report var x: u64;
+            fn other() -> u64 {{ return {other}; }}
+            wasm:opcode:br_if:before {{ {adding} }}
+            wasm:opcode:i32.mul:before / {predicate} / {{ seen[arg0]++; {calling} }}"
+        )
+    };
+    let check = |adding: &str, calling: &str, are_counted: bool, expected: &[&str]| {
+        let script = both(adding, calling);
+        let reported = rows_of(&observe(&script, &[], PROGRAM));
+        let rest: Vec<String> = reported
+            .iter()
+            .filter(|row| !row.starts_with("seen"))
+            .map(|row| row.replace("  ", " "))
+            .collect();
+        let rest: Vec<String> =
+            rest.iter().map(|row| row.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(rest, expected, "{script}");
+        assert_eq!(reported.len() - rest.len(), 1, "{script}");
+        // One `br_if` and one `i32.mul`.
+        assert_eq!(places(&script), (2, usize::from(are_counted)), "{script}");
+    };
+    check("n++;", "", true, &["n 300", "x 0"]);
+    check(
+        "n++; m[opname]++; report unshared var own: u32; own = own + 2;",
+        "",
+        true,
+        &["n 300", "m br_if 300", "x 0", "own wasm:opcode:br_if:before 3 21 600"],
+    );
+    check("var two: u64 = 2; n = two + n;", "", true, &["n 600", "x 0"]);
+    // Additions by the called function commute with those that are counted.
+    check("n++;", "n = n + 10; x = x - 1;", true, &["n 3300", "x 18446744073709551316"]);
+    check("n++;", "n = n - (arg1 as u64);", true, &["n 18446744073709507066", "x 0"]);
+    // It reads the number, or assigns to it.
+    check("n++;", "x = x + n;", false, &["n 300", "x 44850"]);
+    check("n++;", "x = n;", false, &["n 300", "x 299"]);
+    check("n++;", "x = other();", false, &["n 300", "x 300"]);
+    check("n++;", "if (n > 100) { x++; }", false, &["n 300", "x 199"]);
+    check("n++;", "n = 5;", false, &["n 6", "x 0"]);
+    check("n++;", "n = 2 * n + 1 - n;", false, &["n 600", "x 0"]);
+    check("n++;", "n = 2 * n;", false, &["n 18446744073709551615", "x 0"]);
+    check("n++; x = n;", "", false, &["n 300", "x 300"]);
+    check("m[\"k\"]++;", "x = m[\"k\"];", false, &["n 0", "m k 300", "x 299"]);
+    // A predicate reads it.
+    check("n++;", "n > 100 # x++;", false, &["n 300", "x 199"]);
+    // It reads the script's memory, possibly that of the number.
+    let library = ("texts", r#"(module (memory (export "memory") 1))"#);
+    let copies = |from: &str, to: &str| {
+        format!(
+            "use texts; report var n: u64; wasm:opcode:br_if:before {{ n++; }}
+            wasm:opcode:i32.mul:before {{ memcpy({from}, 8, {to}, 0, 16); }}"
+        )
+    };
+    assert_eq!(places_with(&copies("0", "memid(texts)"), &[library]), (2, 0));
+    assert_eq!(places_with(&copies("memid(texts)", "memid(texts)"), &[library]), (2, 1));
 }

@@ -63,6 +63,7 @@ use super::diagnostics::{Problem, ProblemKind};
 use super::ir::{FRAME_BLOCK, Import, Program, THREAD_BLOCK};
 use super::report::Layout as ReportLayout;
 use super::split::split;
+use super::sums::Used;
 use super::types::Type;
 use crate::conditions::Condition;
 
@@ -178,6 +179,9 @@ struct Emitter<'a> {
     separate: HashMap<(String, Vec<ValType>), String>,
     /// The static predicates without calls, by the names of their exports, with what each requires.
     predicates: BTreeMap<String, Vec<Condition>>,
+    used: Used,
+    /// Whether the rules of an export only add to numbers that nothing else uses.
+    sums: BTreeMap<String, bool>,
 }
 
 /// Emits the module, and returns the locations of the reported variables. If `prints`, the module
@@ -225,6 +229,8 @@ impl<'a> Emitter<'a> {
             positions: HashMap::new(),
             separate: HashMap::new(),
             predicates: BTreeMap::new(),
+            used: Used::of(program),
+            sums: BTreeMap::new(),
         }
     }
 

@@ -16,7 +16,7 @@ use super::code::Code;
 use super::memories::import_first;
 use super::runtime::END;
 use super::{Emitter, Name, calling};
-use crate::conditions;
+use crate::{conditions, sums};
 
 /// The size of the engine's buffer for strings, if there are any: longer strings are truncated.
 const BUFFER: u32 = 1 << 14;
@@ -205,6 +205,10 @@ impl Emitter<'_> {
         if !self.predicates.is_empty() {
             let intern = self.intern.map_or(String::new(), |number| format!("${number}"));
             module.section(&conditions::section(&intern, &self.predicates));
+        }
+        let sums: Vec<_> = self.sums.iter().filter(|(_, only_adds)| **only_adds).collect();
+        if sums.len() < self.sums.len() {
+            module.section(&sums::section(sums.into_iter().map(|(name, _)| name.as_str())));
         }
         Ok((import_first(module.finish(), self.program.memories.len()), report))
     }

@@ -266,6 +266,7 @@ impl Emitter<'_> {
                 }
             };
         }
+        *self.sums.entry(name.clone()).or_insert(true) &= self.used.leaves(probe);
         self.export(name, number);
     }
 
@@ -284,6 +285,7 @@ impl Emitter<'_> {
         code.int(probe.rule as u32);
         code.call("begin");
         let number = self.functions.add_named(code.finish_rule(&self.rule), &self.rule);
+        self.sums.insert(name.clone(), false);
         self.export(name, number);
     }
 }
