@@ -185,8 +185,8 @@ impl PathTotals {
     }
 }
 
-fn name_of(program: &Program<'_>, function: u32) -> String {
-    if function == OTHERS { "[other functions]".to_owned() } else { name(program, function) }
+fn name_of(program: &Program<'_>, function: u32) -> Arc<str> {
+    if function == OTHERS { "[other functions]".into() } else { name(program, function) }
 }
 
 /// A call to an allocator that is being executed: the outermost one of the thread.
@@ -437,7 +437,7 @@ impl Monitor for Alloc {
             ["live bytes", "share", "live blocks", "peak bytes", "allocated bytes", "allocations", "path"];
         let mut table = Table::new("paths", columns);
         for path in &paths {
-            let names: Vec<String> =
+            let names: Vec<Arc<str>> =
                 path.outermost_first().map(|function| name_of(program, function)).collect();
             table.row([
                 path.live.into(),

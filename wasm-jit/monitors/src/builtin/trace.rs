@@ -18,12 +18,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use wasm_jit::probes::{Bound, Callback, Kind, Lane, Location, Place, ProbeSpec, Values};
 use wasm_jit::wasmparser::{Operator, ValType};
-use wasm_jit::{FunctionInfo, Module};
+use wasm_jit::{FunctionInfo, Module, printable};
 use wildmatch::WildMatch;
 
 use super::excerpt::Excerpts;
 use super::listing::Listing;
 use super::operands::{OperandTypes, bounds, operands};
+use crate::names::Names;
 use crate::{Cell, Description, Error, LazyProbes, Monitor, OptionInfo, Program, Report, Setup, Stream};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -32,7 +33,8 @@ pub(super) const DESCRIPTION: Description = Description {
     details: "A line has the number of the thread, the depth of calls, the instruction's offset in the module, its \
               function, the instruction, and its operands, the last one on top of the stack; `local.get` has the \
               value that it reads. A line is written before the instruction is executed, so the last one of a \
-              thread that has trapped is the instruction that did. Lines of a thread are in order; those of \
+              thread that has trapped is the instruction that did; an instruction for which there is no fuel has \
+              no line, although icount and others count it. Lines of a thread are in order; those of \
               different threads come in blocks. They go to the file trace.log of --monitor-out, or else to \
               standard error, through a buffer of each thread, which is written when it is full, with each report, \
               when the monitor is switched off, and when the thread ends. The depth counts calls of functions since \
@@ -171,6 +173,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     let instructions = Instructions {
         chosen: setup.functions().map(|function| function.index()).collect(),
         opcodes: setup.options.globs("opcode"),
+        names: Names::of(setup.module),
         excerpts: Excerpts::of(setup.module),
         types: OperandTypes::of(setup.module),
         module: setup.module.clone(),
@@ -221,6 +224,7 @@ struct Instructions {
     /// The functions, in ascending order.
     chosen: Vec<u32>,
     opcodes: Option<Vec<WildMatch>>,
+    names: Names,
     excerpts: Excerpts,
     types: OperandTypes,
     /// Whether lines are JSON.
@@ -253,16 +257,15 @@ impl Instructions {
         let listing = Listing::of_function(module, &self.excerpts, index);
         let start = function.body()?.range().start as u64;
         let name = match self.is_json {
-            true => quoted(&function.display_name()),
-            false => function.display_name(),
+            true => quoted(&self.names.get(function)),
+            false => printable(&self.names.get(function)).into_owned(),
         };
         let (is_json, texts) = (self.is_json, String::new());
         let mut sites = Sites { function: index, start, name, texts, is_json, all: Vec::new() };
         self.types.visit(function, |offset, operator, operands, _| {
             let text = listing.text(module, index, offset).unwrap_or("?");
-            // Without comments, and the last `end` by its name.
+            // Without comments.
             let text = text.split(" ;;").next().and_then(|text| text.split(" (;").next()).unwrap_or(text);
-            let text = if text == ")" { "end" } else { text };
             let name = text.split(' ').next().unwrap_or(text);
             let is_chosen = |globs: &Vec<WildMatch>| globs.iter().any(|glob| glob.matches(name));
             if !self.opcodes.as_ref().is_none_or(is_chosen) {

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use super::calibration::Costs;
 use super::estimate::Estimate;
@@ -243,11 +244,11 @@ impl Merged {
 
 /// The name of a function, or of a node that does not represent a function. Control characters are
 /// not escaped.
-pub(in crate::builtin) fn name(program: &Program<'_>, function: u32) -> String {
+pub(in crate::builtin) fn name(program: &Program<'_>, function: u32) -> Arc<str> {
     match function {
-        HOST => "<spontaneous>".to_owned(),
-        FOREIGN => "<function of the host>".to_owned(),
-        LEFT_OUT => "<contexts left out>".to_owned(),
-        _ => program.symbols.unescaped_function(function),
+        HOST => "<spontaneous>".into(),
+        FOREIGN => "<function of the host>".into(),
+        LEFT_OUT => "<contexts left out>".into(),
+        _ => program.function_name(function),
     }
 }

@@ -20,12 +20,13 @@ use wasm_jit::probes::{
     UnwoundWatch, Values,
 };
 use wasm_jit::wasmparser::{Operator, ValType};
-use wasm_jit::{ValType as Type, printable};
+use wasm_jit::{FunctionInfo, ValType as Type, printable};
 
 use super::clock::Clock;
 use super::contexts::host_in_tables;
 use super::operands::{OperandTypes, bounds, listed};
 use super::trace_stream::trace_stream;
+use crate::names::Names;
 use crate::{
     Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Stream, Table, make, switch,
 };
@@ -334,22 +335,27 @@ impl Shared {
 
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let symbols = setup.module.symbols();
-    let imported = setup.module.functions().filter(|function| function.body().is_none());
+    let imported: Vec<(FunctionInfo<'_>, Option<wasi::Function>)> =
+        setup.module.functions().filter(|function| function.body().is_none()).map(with_wasi).collect();
+    let names = Names::of(setup.module);
+    let name = |(function, wasi): &(FunctionInfo<'_>, Option<wasi::Function>)| {
+        // As in strace, without the name of the interface.
+        let of_wasi = wasi.and_then(|_| Some(function.import()?.name().to_owned()));
+        of_wasi.unwrap_or_else(|| names.get(function))
+    };
+    let unique = Names::among(imported.iter().map(|of| (of.0.index(), name(of))));
     let mut functions: Vec<Function> = imported
-        .map(|function| {
+        .iter()
+        .map(|of| {
+            let (function, wasi) = of;
             let ty = function.ty();
-            let params: Vec<_> = ty.params().map(type_of).collect();
-            let import = function.import();
-            let wasi = import
-                .as_ref()
-                .and_then(|import| wasi::Function::named(import.module(), import.name(), params.len()));
-            // As in strace, without the name of the interface.
-            let name = match (&import, wasi) {
-                (Some(import), Some(_)) => import.name().to_owned(),
-                _ => symbols.unescaped_function(function.index()),
-            };
-            Function::new(name, wasi, params, ty.results().map(type_of).collect())
+            let name = unique.complete(function.index(), name(of));
+            Function::new(
+                name,
+                *wasi,
+                ty.params().map(type_of).collect(),
+                ty.results().map(type_of).collect(),
+            )
         })
         .collect();
     let imports = functions.len();
@@ -370,6 +376,14 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         watched.with(|local| watched.abandon(local, |begun| begun.frame <= left.frame));
     });
     Ok(Box::new(Hostcalls { shared, probes, _watch: watch }))
+}
+
+/// An imported function, and which one of WASI it is.
+fn with_wasi(function: FunctionInfo<'_>) -> (FunctionInfo<'_>, Option<wasi::Function>) {
+    let import = function.import();
+    let params = function.ty().params().len();
+    let wasi = import.and_then(|import| wasi::Function::named(import.module(), import.name(), params));
+    (function, wasi)
 }
 
 /// The last call, for the probes after it.
