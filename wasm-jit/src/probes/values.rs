@@ -212,9 +212,14 @@ impl<'a> Body<'a> {
             };
             arguments.push(argument);
         }
+        let mut called = None;
+        if callback.takes_callee() {
+            called = Some(self.called_by(location, position)?);
+            arguments.push(Argument::Of(Wanted::Operand(0), Use::Value));
+        }
         let types = types.map(|types| types.iter().map(|ty| Ty::from(ty.to_wasm())).collect());
         let (routine, callback) = (call_back as *const () as usize, callback.clone());
-        Ok(RequestedKind::CallBack { routine, callback, arguments, callees: callees.into(), types })
+        Ok(RequestedKind::CallBack { routine, callback, arguments, callees: callees.into(), called, types })
     }
 
     /// The request for a probe that appends a record.
@@ -399,8 +404,9 @@ fn accesses(image: &CodeImage, function: u32) -> HashMap<u32, Access> {
 /// How the indirect calls of a function name their callees, by their positions.
 pub(super) fn indirect_calls(image: &CodeImage, function: u32) -> HashMap<u32, CalledBy> {
     by_position(image, function, |operator| match operator {
-        Operator::CallIndirect { table_index, .. } | Operator::ReturnCallIndirect { table_index, .. } => {
-            Some(CalledBy::Table(*table_index))
+        Operator::CallIndirect { table_index, type_index }
+        | Operator::ReturnCallIndirect { table_index, type_index } => {
+            Some(CalledBy::Table { table: *table_index, ty: *type_index })
         }
         Operator::CallRef { .. } | Operator::ReturnCallRef { .. } => Some(CalledBy::Reference),
         _ => None,

@@ -19,7 +19,9 @@ pub(super) const DESCRIPTION: Description = Description {
               the tree is no deeper than there are functions. The time of a node is that of its function itself \
               (self) and with all nodes below it (total); totals of a function contain no time twice. The callee \
               of a tail call is below its caller; if it is one of the host, its time is that of the function to which it \
-              returns. Functions of the host have nodes; the time between calls of the program \
+              returns. Functions of the host have nodes, and functions of other modules that are called by a \
+              table or a reference (MODULE::NAME), but not calls that trap because there is no function or one of \
+              another type; the time between calls of the program \
               is not measured. Times are wall-clock times, of all threads together. The cost of \
               observing a call is measured at the start and subtracted, and so is the time in which a thread makes \
               the probes of a function that is called for the first time, also those of other monitors; the rest, such as registers that \

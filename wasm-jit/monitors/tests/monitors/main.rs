@@ -16,6 +16,7 @@ mod keys;
 #[cfg(feature = "latency")]
 mod latency;
 mod names;
+mod other_functions;
 mod profile;
 #[path = "../../../tests/frame_maps/programs.rs"]
 mod programs;

@@ -8,9 +8,10 @@ use super::calibration::Costs;
 use super::estimate::Estimate;
 use super::sampler::Samples;
 use super::tree::Snapshot;
-use super::{FOREIGN, HOST, LEFT_OUT, Measure, REST, ROOT};
+use super::{HOST, LEFT_OUT, Measure, REST, ROOT};
 use crate::Program;
 use crate::builtin::clock::Clock;
+use crate::builtin::other_functions;
 
 /// A tree of calling contexts.
 #[derive(Clone, Debug)]
@@ -247,8 +248,7 @@ impl Merged {
 pub(in crate::builtin) fn name(program: &Program<'_>, function: u32) -> Arc<str> {
     match function {
         HOST => "<spontaneous>".into(),
-        FOREIGN => "<function of the host>".into(),
         LEFT_OUT => "<contexts left out>".into(),
-        _ => program.function_name(function),
+        _ => other_functions::name(function).unwrap_or_else(|| program.function_name(function)),
     }
 }
