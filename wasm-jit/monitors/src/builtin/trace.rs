@@ -73,6 +73,8 @@ struct Shared {
     /// The number of lines that may still be traced.
     left: AtomicU64,
     is_limited: bool,
+    /// The number of instructions that were executed after the limit was reached.
+    left_out: AtomicU64,
     lines: AtomicU64,
     has_failed: AtomicBool,
 }
@@ -139,11 +141,13 @@ impl Shared {
 
     /// Whether one more instruction may be traced, which is then counted.
     fn take(&self) -> bool {
-        !self.is_limited
-            || self
-                .left
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
-                .is_ok()
+        let one_less = |left: u64| left.checked_sub(1);
+        let may = !self.is_limited
+            || self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
+        if !may {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+        may
     }
 }
 
@@ -189,6 +193,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         threads_so_far: AtomicU64::new(0),
         left: AtomicU64::new(limit.unwrap_or(u64::MAX)),
         is_limited: limit.is_some(),
+        left_out: AtomicU64::new(0),
         lines: AtomicU64::new(0),
         has_failed: AtomicBool::new(false),
     });
@@ -416,6 +421,7 @@ impl Monitor for Trace {
         report.value("threads", self.shared.threads_so_far.load(Ordering::Relaxed));
         if self.shared.is_limited && self.shared.left.load(Ordering::Relaxed) == 0 {
             report.value("ended", Cell::from("at the limit"));
+            report.value("instructions left out", self.shared.left_out.load(Ordering::Relaxed));
         }
         if self.shared.has_failed.load(Ordering::Relaxed) {
             report.value("lost", Cell::from("some lines could not be written"));

@@ -271,3 +271,12 @@ fn lines_and_counts_where_fuel_runs_out() {
     }
     assert_eq!(last, 132, "the program ends");
 }
+
+#[test]
+fn instructions_beyond_the_limit_are_counted() {
+    let traced = Traced::by(super::LOOP, "trace{limit=100}");
+    traced.call(10).unwrap();
+    let report = traced.session.report("trace").unwrap();
+    assert_eq!(report.get("instructions"), Some(100));
+    assert_eq!(report.get("instructions left out"), Some(32));
+}

@@ -16,6 +16,8 @@ pub(super) struct Graph {
     pub(super) functions: Vec<Function>,
     pub(super) arcs: Vec<CallArc>,
     pub(super) total: f64,
+    /// The number of calls in contexts for which there was no memory.
+    pub(super) left_out: u64,
     /// The accuracy of times that come from samples.
     pub(super) estimate: Option<Estimate>,
 }
@@ -119,7 +121,13 @@ impl Graph {
             figures,
         });
         let arcs = arcs.collect();
-        Self { functions: sorted.into_iter().map(|(_, function)| function).collect(), arcs, total, estimate }
+        Self {
+            functions: sorted.into_iter().map(|(_, function)| function).collect(),
+            arcs,
+            total,
+            left_out: merged.left_out(),
+            estimate,
+        }
     }
 
     /// gprof's flat profile, in the form of the thesis's Figure 5.3.
