@@ -66,7 +66,8 @@ pub enum Bound {
     /// about to call, by its index in the module of the running instance, imports included.
     /// [`OTHER_FUNCTION`] if the function has no index in the module, [`NO_FUNCTION`] if the table
     /// has no function at the index, or the reference is null. A `call_indirect` may trap because
-    /// the function has another type. Only for [closures](super::Kind::Callback).
+    /// the function has another type, which [`Called`](super::Called) tells. Only for
+    /// [closures](super::Kind::Callback).
     Callee,
     /// A number that identifies the frame among those that the thread has at the time.
     Frame,
