@@ -197,8 +197,8 @@ mod unwound;
 mod values;
 mod wasm;
 
-pub use crate::code::probed::Callback;
 pub use crate::code::probed::counters::InstanceId;
+pub use crate::code::probed::{Callback, Called};
 pub use crate::store_id::StoreId;
 pub use accessor::{AccessError, FrameAccessor};
 pub use branches::Branches;

@@ -1,7 +1,9 @@
 //! [`Symbols`]: names and source lines for reports.
 
+use std::collections::HashMap;
+
 use crate::code::sections::{Sections, demangle, printable};
-use crate::module::{FunctionInfo, Module};
+use crate::module::{FunctionInfo, Item, Module};
 use crate::trap::{FrameSymbol, Lines};
 
 /// Names of a module's functions, and the source of its instructions, as backtraces show them.
@@ -31,6 +33,26 @@ impl Module {
     pub fn symbols(&self) -> Symbols<'_> {
         Symbols { module: self, lines: Lines::of(&Sections::of(self.bytes())) }
     }
+
+    /// The names of all functions in the order of their indices, imports first, each as
+    /// [`Symbols::unescaped_function`] returns it. Several functions may have one name.
+    pub fn function_names(&self) -> impl Iterator<Item = String> + '_ {
+        let imports = self.parsed().imports.iter();
+        let mut imports = imports.filter(|import| matches!(import.item, Item::Func(_)));
+        let mut exports: HashMap<u32, &str> = HashMap::new();
+        for (name, item) in &self.parsed().exports {
+            if let Item::Func(index) = item {
+                exports.entry(*index).or_insert(name);
+            }
+        }
+        self.functions().map(move |function| {
+            let index = function.index();
+            // Imports come first.
+            let import = imports.next().map(|import| (&*import.module, &*import.name));
+            let export = || exports.get(&index).copied();
+            unescaped_name(function.name(), || import, export).unwrap_or_else(|| unnamed(index))
+        })
+    }
 }
 
 impl FunctionInfo<'_> {
@@ -39,15 +61,30 @@ impl FunctionInfo<'_> {
         self.shown_name().unwrap_or_else(|| unnamed(self.index()))
     }
 
+    /// As [`display_name`](Self::display_name), but control characters are not escaped.
+    pub fn unescaped_display_name(&self) -> String {
+        self.unescaped_name().unwrap_or_else(|| unnamed(self.index()))
+    }
+
     fn shown_name(&self) -> Option<String> {
         self.unescaped_name().map(|name| printable(&name).into_owned())
     }
 
     fn unescaped_name(&self) -> Option<String> {
-        let import = || self.import().map(|import| format!("{}::{}", import.module(), import.name()));
-        let export = || self.exports().next().map(str::to_owned);
-        self.name().map(demangle).or_else(import).or_else(export)
+        let import = || self.import().map(|import| (import.module(), import.name()));
+        unescaped_name(self.name(), import, || self.exports().next())
     }
+}
+
+/// A function's name, given its name in the name section, the module and name of its import, and
+/// the name of its export.
+fn unescaped_name<'a>(
+    name: Option<&'a str>,
+    import: impl FnOnce() -> Option<(&'a str, &'a str)>,
+    export: impl FnOnce() -> Option<&'a str>,
+) -> Option<String> {
+    let imported = || import().map(|(module, name)| format!("{module}::{name}"));
+    name.map(demangle).or_else(imported).or_else(|| export().map(str::to_owned))
 }
 
 fn unnamed(index: u32) -> String {

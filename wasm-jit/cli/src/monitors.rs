@@ -63,6 +63,7 @@ impl Arguments {
                 }
             }
         }
+        Request::check_all(&requests.monitors).map_err(usage)?;
         Ok(requests)
     }
 
@@ -105,10 +106,10 @@ pub(super) struct Requests {
 
 /// A mistake in the command line.
 fn usage(error: wasm_jit_monitors::Error) -> Failure {
-    use wasm_jit_monitors::Error::{Form, Syntax, Unknown, UnknownOption, Value};
+    use wasm_jit_monitors::Error::{Form, Syntax, Twice, Unknown, UnknownOption, Value};
     let failure = Failure::new(&error).about("--monitors");
     match error {
-        Syntax { .. } | Unknown { .. } | UnknownOption { .. } | Value { .. } | Form { .. } => {
+        Syntax { .. } | Twice { .. } | Unknown { .. } | UnknownOption { .. } | Value { .. } | Form { .. } => {
             Failure { code: 2, ..failure }
         }
         _ => failure,

@@ -307,6 +307,21 @@ pub struct VmType {
     pub id: u32,
 }
 
+impl VmType {
+    /// Whether this type is `of`, or a subtype of it.
+    pub fn is(&self, of: &Self) -> bool {
+        let (depth, of) = (of.depth as usize, std::ptr::from_ref(of));
+        match self.ancestors.get(depth) {
+            Some(ancestor) => *ancestor == of,
+            // SAFETY: a type has the entries up to its own depth, and owns them.
+            None if depth <= self.depth as usize => unsafe {
+                *self.far_ancestors.add(depth - NEAR_ANCESTORS) == of
+            },
+            None => false,
+        }
+    }
+}
+
 /// The number of ancestors that can be read without comparing the depth of the type.
 pub const NEAR_ANCESTORS: usize = 8;
 

@@ -2,8 +2,8 @@
 
 use wasm_jit::Module;
 use wasm_jit::probes::{
-    Bound, Callback, GenericFn, InstanceId, Kind, Location, Place, Probe, ProbeError, ProbeSpec, Scope,
-    Values,
+    Bound, Callback, Called, GenericFn, InstanceId, Kind, Location, Place, Probe, ProbeError, ProbeSpec,
+    Scope, Values,
 };
 use wasm_jit::wasmparser::Operator;
 
@@ -72,6 +72,16 @@ pub(crate) fn callback(closure: impl Fn(usize, InstanceId, &[u64]) + Send + Sync
     Callback::new(move |values| {
         let [number, instance, values @ ..] = values else { return };
         closure(*number as usize, InstanceId::of_value(*instance), values);
+    })
+}
+
+/// As [`callback`], for indirect calls: the closure gets the callee instead of values.
+pub(crate) fn callback_with_callee(
+    closure: impl Fn(usize, InstanceId, &Called<'_>) + Send + Sync + 'static,
+) -> Callback {
+    Callback::with_callee(move |values, called| {
+        let [number, instance] = *values else { return };
+        closure(number as usize, InstanceId::of_value(instance), called);
     })
 }
 

@@ -1,8 +1,10 @@
 //! Call events, with the called functions.
 
-use wasm_jit::probes::{Bound, InstanceId, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeError};
+use std::sync::Arc;
 
-use crate::attach::{Instances, Probes, Site, callback, each_site};
+use wasm_jit::probes::{InstanceId, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeError};
+
+use crate::attach::{Instances, Probes, Site, callback, callback_with_callee, each_site};
 use crate::call_form::CallForm;
 use crate::hook::Hook;
 
@@ -43,8 +45,10 @@ pub struct Call {
     pub kind: CallKind,
     /// Whether it is a tail call, which ends the frame.
     pub is_tail: bool,
-    /// The called function. An indirect call may still trap, because the function has another type.
+    /// The called function.
     pub callee: Callee,
+    /// Whether the call traps instead: there is no function, or one of another type.
+    pub traps: bool,
     /// The instance that makes the call.
     pub instance: InstanceId,
 }
@@ -82,19 +86,28 @@ pub fn calls<'a>(
         let CallForm { callee, is_tail } = CallForm::of(site.operator).expect("chosen");
         found.push(Known { function: site.function, offset: site.offset, is_tail, callee });
     });
-    let places: Vec<_> = found.iter().map(|call| (call.function, call.offset, call.callee)).collect();
-    let called = callback(move |number, instance, values| {
-        let Known { function, offset, is_tail, callee: direct } = found[number];
-        let (kind, index) = match direct {
-            Some(index) => (CallKind::Direct, index.into()),
-            None => (CallKind::Indirect, values[0]),
-        };
-        hook(&Call { function, offset, kind, is_tail, callee: callee(index), instance });
+    let found = Arc::new(found);
+    let hook = Arc::new(hook);
+    let direct = callback({
+        let (found, hook) = (found.clone(), hook.clone());
+        move |number, instance, _| {
+            let Known { function, offset, is_tail, callee: index } = found[number];
+            let (kind, callee) = (CallKind::Direct, callee(index.map_or(NO_FUNCTION, u64::from)));
+            hook(&Call { function, offset, kind, is_tail, callee, traps: false, instance });
+        }
+    });
+    let indirect = callback_with_callee({
+        let found = found.clone();
+        move |number, instance, called| {
+            let Known { function, offset, is_tail, .. } = found[number];
+            let (kind, callee, traps) = (CallKind::Indirect, callee(called.index()), !called.is_called());
+            hook(&Call { function, offset, kind, is_tail, callee, traps, instance });
+        }
     });
     let mut probes = Probes::default();
-    for (number, (function, offset, direct)) in places.into_iter().enumerate() {
-        let values: &[Bound] = if direct.is_none() { &[Bound::Callee] } else { &[] };
-        probes.add((function, Place::Instruction { offset }), &called, number, values);
+    for (number, known) in found.iter().enumerate() {
+        let called = if known.callee.is_some() { &direct } else { &indirect };
+        probes.add((known.function, Place::Instruction { offset: known.offset }), called, number, &[]);
     }
     Hook::new(probes.make(of)?)
 }

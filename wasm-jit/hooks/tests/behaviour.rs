@@ -247,6 +247,36 @@ fn callees_of_other_instances_have_no_index() {
     assert_eq!(log.lock().unwrap().iter().map(|call| call.callee).collect::<Vec<_>>(), [Callee::Other]);
 }
 
+/// A call of a function with another type traps, and its event says so.
+#[test]
+fn events_of_calls_that_trap_say_so() {
+    let module = Module::new(
+        &Engine::default(),
+        "(module (type $super (sub (func))) (type $sub (sub $super (func)))
+            (type $other (func (result i32)))
+            (table $t 3 funcref) (elem (i32.const 0) func $f $g)
+            (func $f (type $sub)) (func $g (result i32) (i32.const 1))
+            (func (export \"run\") (param i32) (call_indirect (type $super) (local.get 0))))",
+    )
+    .unwrap();
+    let log = Log::default();
+    let _hook = calls(&module, |_| true, logging(&log)).unwrap();
+    for index in 0..4 {
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let run = instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap();
+        assert_eq!(run.call(&mut store, index).is_err(), index > 0);
+    }
+    let calls: Vec<_> = log.lock().unwrap().iter().map(|call| (call.callee, call.traps)).collect();
+    let expected = [
+        (Callee::Function(0), false),
+        (Callee::Function(1), true),
+        (Callee::None, true),
+        (Callee::None, true),
+    ];
+    assert_eq!(calls, expected);
+}
+
 /// Events of all kinds say in which instance they happen, and a hook may be for one instance or for
 /// those of a store.
 #[test]

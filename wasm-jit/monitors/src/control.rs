@@ -13,17 +13,21 @@
 //!
 //! Other requests are passed to the [closure](Control::listen_with) of the listening program.
 //!
-//! Requests are answered one after the other.
+//! Requests are answered one after the other. A client that has not sent its request yet, or that
+//! does not read its answer, delays no other one. If there are too many at a time, the connection
+//! of the one that has been waiting longest without a request is closed.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
@@ -32,10 +36,13 @@ use crate::options::Request;
 use crate::{Error, Format, Session};
 
 /// Maximum length of a request, in bytes.
-const MAX_REQUEST: u64 = 64 << 10;
+const MAX_REQUEST: usize = 64 << 10;
 
 /// Maximum time in which a client must send its request, or read a part of its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Maximum number of clients at a time.
+const MAX_CLIENTS: usize = 64;
 
 /// Answers requests until it is dropped, which also removes the socket.
 #[derive(Debug)]
@@ -57,7 +64,8 @@ impl Control {
 
     /// As [`Control::listen`]. A closure answers requests that sessions do not know; it gets the
     /// first word and the rest of the line, and returns `None` if it does not know the request
-    /// either. It is called on the thread that answers requests, and dropped with the `Control`.
+    /// either. It is called on threads that answer requests, one call at a time, and dropped with
+    /// the `Control`.
     ///
     /// # Errors
     /// [`Error::Write`].
@@ -71,19 +79,7 @@ impl Control {
         let listener = bind(&path).map_err(failed)?;
         let ends = Arc::new(AtomicBool::new(false));
         let is_ending = ends.clone();
-        let serve = move || {
-            for client in listener.incoming() {
-                if is_ending.load(Ordering::Relaxed) {
-                    break;
-                }
-                if let Ok(client) = client
-                    && is_permitted(&client)
-                {
-                    // A client that does not read its answer loses it.
-                    let _ = serve(&session, &others, client);
-                }
-            }
-        };
+        let serve = move || serve(&session, &Mutex::new(others), &listener, &is_ending);
         let server = thread::Builder::new().name("control".to_owned()).spawn(serve).map_err(failed)?;
         Ok(Self { path, ends, server: Some(server) })
     }
@@ -154,16 +150,124 @@ pub fn request(path: impl AsRef<Path>, line: &str) -> io::Result<Result<String, 
 /// Answers requests that sessions do not know.
 type Others = dyn Fn(&str, &str) -> Option<Result<String, String>>;
 
-fn serve(session: &Session, others: &Others, client: UnixStream) -> io::Result<()> {
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.set_write_timeout(Some(PATIENCE))?;
-    let mut line = String::new();
-    BufReader::new((&client).take(MAX_REQUEST)).read_line(&mut line)?;
-    let answer = match answer(session, others, line.trim()) {
-        Ok(text) => format!("ok\n{text}"),
-        Err(message) => format!("error: {message}\n"),
+/// Serves clients, each on a thread of its own, until it is to end and a client comes.
+fn serve(
+    session: &Session,
+    others: &Mutex<impl Fn(&str, &str) -> Option<Result<String, String>> + Send + 'static>,
+    listener: &UnixListener,
+    is_ending: &AtomicBool,
+) {
+    let connected: Mutex<BTreeMap<usize, Connected>> = Mutex::default();
+    thread::scope(|scope| {
+        for (number, client) in listener.incoming().enumerate() {
+            if is_ending.load(Ordering::Relaxed) {
+                break;
+            }
+            let Ok(client) = client else { continue };
+            if !is_permitted(&client) {
+                continue;
+            }
+            let Ok(stream) = client.try_clone() else { continue };
+            if !make_room(&mut lock(&connected)) {
+                refuse(&client, "too many clients are connected");
+                continue;
+            }
+            lock(&connected).insert(number, Connected { stream, has_asked: false });
+            let connected = &connected;
+            let of_client = move || {
+                let has_asked = || {
+                    let mut connected = lock(connected);
+                    connected.get_mut(&number).map(|client| client.has_asked = true)
+                };
+                // A client that does not read its answer loses it.
+                let _ = serve_one(session, others, &client, has_asked);
+                lock(connected).remove(&number);
+            };
+            let thread = thread::Builder::new().name("client".to_owned()).spawn_scoped(scope, of_client);
+            if let Err(error) = thread
+                && let Some(client) = lock(connected).remove(&number)
+            {
+                refuse(&client.stream, &format!("there is no thread for the request: {error}"));
+            }
+        }
+        // Those that have not sent a request will not send one; answers are sent.
+        for client in lock(&connected).values() {
+            let _ = client.stream.shutdown(Shutdown::Read);
+        }
+    });
+}
+
+/// A client, by the number of its connection.
+struct Connected {
+    stream: UnixStream,
+    /// Whether it has sent its request.
+    has_asked: bool,
+}
+
+/// Makes sure that there is room for another client, if necessary by closing the oldest connection
+/// without a request. `false` if all clients wait for answers.
+fn make_room(connected: &mut BTreeMap<usize, Connected>) -> bool {
+    if connected.len() < MAX_CLIENTS {
+        return true;
+    }
+    let Some(oldest) = connected.iter().find(|(_, client)| !client.has_asked).map(|(number, _)| *number)
+    else {
+        return false;
     };
-    (&client).write_all(answer.as_bytes())
+    if let Some(client) = connected.remove(&oldest) {
+        let _ = client.stream.shutdown(Shutdown::Both);
+    }
+    true
+}
+
+/// Sends an error, which fits into the buffer of the socket.
+fn refuse(mut client: &UnixStream, reason: &str) {
+    let _ = client.write_all(format!("error: {reason}\n").as_bytes());
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn serve_one(
+    session: &Session,
+    others: &Mutex<impl Fn(&str, &str) -> Option<Result<String, String>> + 'static>,
+    mut client: &UnixStream,
+    has_asked: impl FnOnce() -> Option<()>,
+) -> io::Result<()> {
+    client.set_write_timeout(Some(PATIENCE))?;
+    let line = read_line(client)?;
+    if has_asked().is_none() {
+        // Its connection was closed.
+        return Ok(());
+    }
+    let answer = {
+        let others = lock(others);
+        match answer(session, &*others, line.trim()) {
+            Ok(text) => format!("ok\n{text}"),
+            Err(message) => format!("error: {message}\n"),
+        }
+    };
+    client.write_all(answer.as_bytes())
+}
+
+/// Reads a request up to the end of its line, or what there is of it when the client ends.
+fn read_line(mut client: &UnixStream) -> io::Result<String> {
+    let begun = Instant::now();
+    let (mut line, mut part) = (Vec::new(), [0; 4096]);
+    while !line.contains(&b'\n') && line.len() < MAX_REQUEST {
+        let left = PATIENCE.checked_sub(begun.elapsed()).filter(|left| !left.is_zero());
+        client.set_read_timeout(Some(left.ok_or(io::ErrorKind::TimedOut)?))?;
+        match client.read(&mut part) {
+            Ok(0) => break,
+            Ok(length) => line.extend_from_slice(&part[..length]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let end = line.iter().position(|byte| *byte == b'\n').unwrap_or(line.len());
+    line.truncate(end.min(MAX_REQUEST));
+    String::from_utf8(line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 fn answer(session: &Session, others: &Others, line: &str) -> Result<String, String> {

@@ -54,6 +54,19 @@ pub enum Error {
         /// The problem, as the rest of a sentence.
         reason: &'static str,
     },
+    /// A monitor is requested twice at the same time, with different options.
+    #[error(
+        "the monitor `{name}` is requested twice, as `{first}` and as `{second}`: a program has one monitor of \
+         each name; run the program once for each of them"
+    )]
+    Twice {
+        /// The monitor's name.
+        name: String,
+        /// The first request.
+        first: String,
+        /// The second request.
+        second: String,
+    },
     /// The monitor is on with other options.
     #[error(
         "the monitor `{name}` is on with other options, {options}: `disable {name}` first; enabling it with \

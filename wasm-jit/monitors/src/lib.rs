@@ -51,6 +51,7 @@ pub mod control;
 mod error;
 mod lazy;
 mod monitor;
+mod names;
 mod options;
 mod output;
 mod program;

@@ -4,9 +4,10 @@ use std::any::Any;
 use std::fmt;
 
 use wasm_jit::probes::{Probe, ProbeError, ProbeSpec, activate_all, deactivate_all};
-use wasm_jit::{FunctionInfo, Module, Symbols};
+use wasm_jit::{FunctionInfo, Module, printable};
 use wildmatch::WildMatch;
 
+use crate::names::Names;
 use crate::options::COMMON;
 use crate::output::Stream;
 use crate::{Error, OptionInfo, Options, Output, Program, Report};
@@ -94,10 +95,11 @@ impl<'a> Setup<'a> {
     /// The functions to observe: functions with a body that the option `function` chooses.
     pub fn functions(&self) -> impl Iterator<Item = FunctionInfo<'a>> {
         let globs = self.options.globs("function");
-        let symbols = globs.is_some().then(|| self.module.symbols());
+        let names = globs.is_some().then(|| Names::of(self.module));
         let is_chosen = move |function: &FunctionInfo<'_>| {
-            let Some((globs, symbols)) = globs.as_ref().zip(symbols.as_ref()) else { return true };
-            globs.iter().any(|glob| matches(glob, function, symbols))
+            let Some((globs, names)) = globs.as_ref().zip(names.as_ref()) else { return true };
+            let names = names_of(function, names);
+            globs.iter().any(|glob| matches(glob, &names))
         };
         with_bodies(self.module).filter(is_chosen)
     }
@@ -112,9 +114,10 @@ impl<'a> Setup<'a> {
         if unmatched.is_empty() {
             return Ok(());
         }
-        let symbols = self.module.symbols();
+        let names = Names::of(self.module);
         for function in with_bodies(self.module) {
-            unmatched.retain(|(_, glob)| !matches(glob, &function, &symbols));
+            let names = names_of(&function, &names);
+            unmatched.retain(|(_, glob)| !matches(glob, &names));
             if unmatched.is_empty() {
                 break;
             }
@@ -151,11 +154,18 @@ fn with_bodies(module: &Module) -> impl Iterator<Item = FunctionInfo<'_>> {
     module.functions().filter(|function| function.body().is_some())
 }
 
-/// Whether a glob is one of a function's names, or its index.
-fn matches(glob: &WildMatch, function: &FunctionInfo<'_>, symbols: &Symbols<'_>) -> bool {
-    let names = [symbols.function(function.index()), function.index().to_string()];
-    let mut names = names.iter().map(String::as_str).chain(function.name()).chain(function.exports());
-    names.any(|name| glob.matches(name))
+/// The names of a function: as reports show it, without the index that distinguishes it from
+/// others, its index, its name in the name section, and the names of its exports.
+fn names_of(function: &FunctionInfo<'_>, names: &Names) -> Vec<String> {
+    let (index, name) = (function.index(), function.display_name());
+    let shown = printable(&names.get(function)).into_owned();
+    let others = function.name().into_iter().chain(function.exports()).map(str::to_owned);
+    [shown, name, index.to_string()].into_iter().chain(others).collect()
+}
+
+/// Whether a glob is one of a function's names.
+fn matches(glob: &WildMatch, names: &[String]) -> bool {
+    names.iter().any(|name| glob.matches(name))
 }
 
 /// Makes probes, except at instructions that control never reaches.

@@ -162,7 +162,7 @@ impl Request {
     /// plus sign.
     ///
     /// # Errors
-    /// [`Error::Syntax`].
+    /// [`Error::Syntax`], and as [`Request::check_all`].
     pub fn list(text: &str) -> Result<Vec<Self>, Error> {
         if let Ok(request) = text.parse::<Self>()
             && text.contains(',')
@@ -180,7 +180,27 @@ impl Request {
             }
             c == ',' && depth == 0
         };
-        text.split(separates).map(str::parse).collect()
+        let all: Vec<Self> = text.split(separates).map(str::parse).collect::<Result<_, _>>()?;
+        Self::check_all(&all)?;
+        Ok(all)
+    }
+
+    /// Checks that monitors can be on at the same time: there is one of each name.
+    ///
+    /// # Errors
+    /// [`Error::Twice`].
+    pub fn check_all(requests: &[Self]) -> Result<(), Error> {
+        for (at, second) in requests.iter().enumerate() {
+            let first = requests[..at].iter().find(|first| first.name == second.name);
+            if let Some(first) = first.filter(|first| first.options != second.options) {
+                return Err(Error::Twice {
+                    name: second.name.clone(),
+                    first: first.to_string(),
+                    second: second.to_string(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Whether the name is that of a file, as opposed to a monitor that a session
@@ -259,6 +279,16 @@ mod tests {
             ["icount", "trace", "hotness"]
         );
         assert_eq!(list[1].options.get("function"), Some("a"));
+    }
+
+    #[test]
+    fn a_monitor_is_there_once() {
+        assert!(Request::list("icount,hotness,icount").is_ok());
+        let error = Request::list("cache{level=1k:2:64},icount,cache{level=2k:2:64}").unwrap_err();
+        let expected = "the monitor `cache` is requested twice, as `cache{level=1k:2:64}` and as \
+                        `cache{level=2k:2:64}`: a program has one monitor of each name; run the program once for \
+                        each of them";
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! [`Program`]: names and source lines of the observed module, for reports.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use wasm_jit::{Module, Symbols};
 
+use crate::names::Names;
 use crate::report::Cell;
 
 /// The observed module, with its names and source lines.
@@ -15,6 +16,7 @@ pub struct Program<'m> {
     pub module: &'m Module,
     /// The module's names and source lines.
     pub symbols: Symbols<'m>,
+    unique: OnceCell<Names>,
     /// The names of the functions that were requested so far.
     names: RefCell<HashMap<u32, Arc<str>>>,
     /// Texts that may be in many rows, each stored once.
@@ -24,16 +26,24 @@ pub struct Program<'m> {
 impl<'m> Program<'m> {
     /// Prepares the names and source lines of a module.
     pub fn new(module: &'m Module) -> Self {
-        let (names, texts) = Default::default();
-        Self { module, symbols: module.symbols(), names, texts }
+        let (unique, names, texts) = Default::default();
+        Self { module, symbols: module.symbols(), unique, names, texts }
     }
 
-    /// The name of a function, by its index. Control characters are escaped only when the cell is
-    /// printed as text.
+    /// The name of a function, by its index: that of [`Symbols::unescaped_function`], followed by
+    /// `#INDEX` if several functions of the module have it. Control characters are escaped only
+    /// when the cell is printed as text.
     pub fn name(&self, function: u32) -> Cell {
-        let mut names = self.names.borrow_mut();
-        let name = || self.symbols.unescaped_function(function).into();
-        Cell::Text(names.entry(function).or_insert_with(name).clone())
+        Cell::Text(self.function_name(function))
+    }
+
+    /// The text of [`name`](Self::name).
+    pub fn function_name(&self, function: u32) -> Arc<str> {
+        let name = || {
+            let unique = self.unique.get_or_init(|| Names::of(self.module));
+            unique.complete(function, self.symbols.unescaped_function(function)).into()
+        };
+        self.names.borrow_mut().entry(function).or_insert_with(name).clone()
     }
 
     /// A text that may be in many rows: it is stored only once.

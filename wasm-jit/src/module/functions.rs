@@ -79,7 +79,8 @@ impl<'m> FunctionInfo<'m> {
 
     /// The import that the function comes from, if it is imported.
     pub fn import(&self) -> Option<ImportType<'m>> {
-        let imports = &self.module.parsed().imports;
+        // At least as many imports come before it as functions.
+        let imports = self.module.parsed().imports.get(self.index as usize..)?;
         let import = imports.iter().find(|import| import.item == Item::Func(self.index))?;
         Some(self.module.import_type(import))
     }

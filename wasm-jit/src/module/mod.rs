@@ -228,6 +228,11 @@ impl Module {
         self.func_type(self.info().functions[function as usize])
     }
 
+    /// Whether both are one module.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The type of this index.
     pub(crate) fn func_type(&self, type_index: u32) -> FuncType {
         self.engine().registered_type(self.type_id(type_index).get())

@@ -66,7 +66,8 @@ pub enum Bound {
     /// about to call, by its index in the module of the running instance, imports included.
     /// [`OTHER_FUNCTION`] if the function has no index in the module, [`NO_FUNCTION`] if the table
     /// has no function at the index, or the reference is null. A `call_indirect` may trap because
-    /// the function has another type. Only for [closures](super::Kind::Callback).
+    /// the function has another type, which [`Called`](super::Called) tells. Only for
+    /// [closures](super::Kind::Callback).
     Callee,
     /// A number that identifies the frame among those that the thread has at the time.
     Frame,
@@ -212,9 +213,14 @@ impl<'a> Body<'a> {
             };
             arguments.push(argument);
         }
+        let mut called = None;
+        if callback.takes_callee() {
+            called = Some(self.called_by(location, position)?);
+            arguments.push(Argument::Of(Wanted::Operand(0), Use::Value));
+        }
         let types = types.map(|types| types.iter().map(|ty| Ty::from(ty.to_wasm())).collect());
         let (routine, callback) = (call_back as *const () as usize, callback.clone());
-        Ok(RequestedKind::CallBack { routine, callback, arguments, callees: callees.into(), types })
+        Ok(RequestedKind::CallBack { routine, callback, arguments, callees: callees.into(), called, types })
     }
 
     /// The request for a probe that appends a record.
@@ -399,8 +405,9 @@ fn accesses(image: &CodeImage, function: u32) -> HashMap<u32, Access> {
 /// How the indirect calls of a function name their callees, by their positions.
 pub(super) fn indirect_calls(image: &CodeImage, function: u32) -> HashMap<u32, CalledBy> {
     by_position(image, function, |operator| match operator {
-        Operator::CallIndirect { table_index, .. } | Operator::ReturnCallIndirect { table_index, .. } => {
-            Some(CalledBy::Table(*table_index))
+        Operator::CallIndirect { table_index, type_index }
+        | Operator::ReturnCallIndirect { table_index, type_index } => {
+            Some(CalledBy::Table { table: *table_index, ty: *type_index })
         }
         Operator::CallRef { .. } | Operator::ReturnCallRef { .. } => Some(CalledBy::Reference),
         _ => None,

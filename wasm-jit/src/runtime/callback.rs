@@ -6,7 +6,8 @@ use super::host::note_panic;
 use super::instance::InstanceData;
 use super::redirect;
 use super::store::StoreArea;
-use crate::code::probed::{CallBack, CalledBy};
+use crate::code::probed::counters::InstanceId;
+use crate::code::probed::{CallBack, Called, CalledBy, FindCalled};
 use crate::vmctx::{VmContext, VmFuncRef, VmTable};
 
 /// The value of [`Bound::Callee`](crate::probes::Bound::Callee) for a call that will trap, because
@@ -31,13 +32,17 @@ pub(crate) unsafe extern "sysv64" fn call_back(
     let call = unsafe { &*call };
     // SAFETY: the caller's obligation: the values belong to this call.
     let values = unsafe { std::slice::from_raw_parts_mut(values, call.values.len()) };
+    // SAFETY: as below.
+    let found = call.called.map(|by| unsafe { Found::of(context, by, values[values.len() - 1]) });
     for (number, by) in &call.callees {
         // SAFETY: the running context; a table of its module, or a value that the stub has found in
         // place of a reference.
         values[*number] = unsafe { callee(context, *by, values[*number]) };
     }
     // Nothing observes state that the closure may have left inconsistent: as for host functions.
-    match catch_unwind(AssertUnwindSafe(|| call.callback.call(values))) {
+    let called = found.as_ref().map(|found| Called(found));
+    let values = if found.is_some() { &values[..values.len() - 1] } else { values };
+    match catch_unwind(AssertUnwindSafe(|| call.callback.call(values, called.as_ref()))) {
         Ok(()) => 0,
         Err(panic) => {
             // SAFETY: the program runs, so its store is lent, and nothing else uses it.
@@ -54,37 +59,89 @@ pub(crate) unsafe extern "sysv64" fn call_back(
 /// The context is that of the running instance. Its module has the table; a reference is one in
 /// compiled code.
 pub(crate) unsafe fn callee(context: *mut VmContext, by: CalledBy, value: u64) -> u64 {
-    // SAFETY: the caller's obligation: instances live as long as their store.
-    let instance = unsafe { &*((*context).owner as *const InstanceData) };
-    let reference = match by {
-        CalledBy::Reference => value,
-        CalledBy::Table(table) => {
-            let offset = instance.module.code().layout.table(table);
-            // SAFETY: the caller's obligation; only this thread changes the store's tables.
-            unsafe {
-                let VmTable { elements, length } = **instance.block.at::<*const VmTable>(offset).as_ptr();
-                if value >= length {
-                    return NO_FUNCTION;
+    // SAFETY: the caller's obligation.
+    unsafe { Found::of(context, by, value) }.index()
+}
+
+/// The function that an instruction of an instance calls.
+struct Found<'a> {
+    /// The running instance.
+    instance: &'a InstanceData,
+    by: CalledBy,
+    function: Option<VmFuncRef>,
+}
+
+impl<'a> Found<'a> {
+    /// # Safety
+    /// As for [`callee`]; the instance exists for `'a`.
+    unsafe fn of(context: *mut VmContext, by: CalledBy, value: u64) -> Self {
+        // SAFETY: the caller's obligation: instances live as long as their store.
+        let instance = unsafe { &*((*context).owner as *const InstanceData) };
+        let reference = match by {
+            CalledBy::Reference => value,
+            CalledBy::Table { table, .. } => {
+                let offset = instance.module.code().layout.table(table);
+                // SAFETY: the caller's obligation; only this thread changes the store's tables.
+                unsafe {
+                    let VmTable { elements, length } = **instance.block.at::<*const VmTable>(offset).as_ptr();
+                    if value < length { *elements.add(value as usize) } else { 0 }
                 }
-                *elements.add(value as usize)
             }
+        };
+        let function: *const VmFuncRef = std::ptr::with_exposed_provenance(reference as usize);
+        // SAFETY: a reference that is not null is the address of a function, which lives as long as
+        // the store.
+        let function = (!function.is_null()).then(|| unsafe { redirect::direct(function) });
+        Self { instance, by, function }
+    }
+
+    /// The instance that defines the function.
+    fn defined_in(&self) -> Option<(&'a InstanceData, u32)> {
+        let VmFuncRef { context, index, .. } = self.function?;
+        // SAFETY: contexts and instances live as long as their store.
+        unsafe {
+            ((*context).is_host == 0).then(|| (&*((*context).owner as *const InstanceData), index as u32))
         }
-    };
-    let function: *const VmFuncRef = std::ptr::with_exposed_provenance(reference as usize);
-    if function.is_null() {
-        return NO_FUNCTION;
     }
-    // SAFETY: a reference that is not null is the address of a function, which lives as long as the
-    // store.
-    let function = unsafe { redirect::direct(function) };
-    if function.context == context {
-        return function.index;
+}
+
+impl FindCalled for Found<'_> {
+    fn index(&self) -> u64 {
+        let Some(function) = self.function else { return NO_FUNCTION };
+        if function.context == self.instance.block.context() {
+            return function.index;
+        }
+        let imported = 0..self.instance.module.code().module.imported_functions;
+        let is_it = |import: &u32| {
+            // SAFETY: the functions of an instance live as long as it.
+            let import = unsafe { redirect::direct(self.instance.func_ref(*import).as_ptr()) };
+            (import.context, import.index) == (function.context, function.index)
+        };
+        imported.into_iter().find(is_it).map_or(OTHER_FUNCTION, u64::from)
     }
-    let imported = 0..instance.module.code().module.imported_functions;
-    let is_it = |import: &u32| {
-        // SAFETY: the functions of an instance live as long as it.
-        let import = unsafe { redirect::direct(instance.func_ref(*import).as_ptr()) };
-        (import.context, import.index) == (function.context, function.index)
-    };
-    imported.into_iter().find(is_it).map_or(OTHER_FUNCTION, u64::from)
+
+    fn is_called(&self) -> bool {
+        let Some(function) = self.function else { return false };
+        match self.by {
+            CalledBy::Reference => true,
+            // SAFETY: the function keeps its type in use.
+            CalledBy::Table { ty, .. } => unsafe {
+                (*function.ty).is(&self.instance.module.object_type(ty).vm)
+            },
+        }
+    }
+
+    fn definition(&self) -> Option<(InstanceId, u32)> {
+        self.defined_in().map(|(instance, index)| (instance.counting.instance(), index))
+    }
+
+    fn is_of_module(&self) -> bool {
+        self.defined_in().is_some_and(|(instance, _)| instance.module.is_same(&self.instance.module))
+    }
+
+    fn names(&self) -> Option<(Option<String>, String)> {
+        let (instance, index) = self.defined_in()?;
+        let function = instance.module.function(index)?;
+        Some((instance.module.name().map(str::to_owned), function.unescaped_display_name()))
+    }
 }

@@ -214,8 +214,10 @@ pub(super) fn compile<'a>(
     function.instruction.position = position;
     function.enter();
     function.make_plain();
-    function.charge_entry();
+    // A run is counted before its fuel is charged: what traps because there is no fuel has counted
+    // the run, and subtracts the rest of it.
     function.begin_run(body.range().start as u32);
+    function.charge_entry();
     function.lay_out_site(body.range().start as u32, SiteKind::Entry);
     let mut current = Some(reader.read().map_err(malformed)?);
     while let Some(operator) = current {
@@ -228,12 +230,13 @@ pub(super) fn compile<'a>(
         function.forget_settled();
         function.show_instruction();
         if function.control.reachable {
-            function.charge(&operator);
             // The site of a loop is at its label, which every iteration reaches.
             if matches!(operator, Operator::Loop { .. }) {
+                function.charge(&operator);
                 function.begin_run_before_loop();
             } else {
                 function.begin_run(position);
+                function.charge(&operator);
                 function.lay_out_site(position, SiteKind::of(&operator));
             }
             function.operator(&operator)?;

@@ -10,23 +10,30 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, ProbeSpec, UnwoundWatch, Values};
+use wasm_jit::probes::{
+    Bound, Callback, Frame, GenericFn, Kind, Location, Place, ProbeSpec, UnwoundWatch, Values,
+};
 use wasm_jit::{FunctionInfo, ValType};
 use wasm_jit_hooks::CallForm;
 
 use super::contexts::{CONTEXTS_OPTION, Contexts, Current, Measure, name};
 use super::stacks::{Function, Node, Stacks};
+use crate::names::Names;
 use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table};
 
 pub(super) const DESCRIPTION: Description = Description {
     name: "alloc",
     summary: "Allocated memory by paths of calls: live bytes, peak, leaks",
-    details: "Follows the functions of an allocator by their names: malloc, calloc, realloc, reallocarray, \
-              memalign, aligned_alloc, free, and Rust's __rust_alloc, __rust_alloc_zeroed, __rust_realloc, \
-              __rust_dealloc; others are named by options. Bytes are those that the program has asked for, without \
+    details: "Follows the functions of an allocator by their names: those of C (malloc, calloc, realloc, \
+              reallocarray, aligned_alloc, memalign, posix_memalign, valloc, free; also with the prefixes of dlmalloc, \
+              emmalloc, mimalloc and Emscripten), operator new and operator delete of C++, those of Rust \
+              (__rust_alloc, __rdl_alloc, __rg_alloc and the like), of AssemblyScript (~lib/rt/tlsf/__alloc) and TinyGo \
+              (runtime.alloc); others are named by options. If one calls another, the outermost call counts. \
+              Bytes are those that the program has asked for, without \
               the allocator's own. Blocks that are live when the program has ended were not freed. The peak is the \
               largest sum of live bytes; that of a path is its own. Memory that was allocated while the monitor \
-              was off is unknown when it is freed. Paths are those of calltree: a function that is called again by \
+              was off is unknown when it is freed; memory that a garbage collector frees without a call is live until \
+              its address is allocated again. Paths are those of calltree: a function that is called again by \
               itself or what it calls is on the path once; [other functions] are those that are not observed. Calls of allocators that the compiler has \
               inlined are not seen, nor blocks that one returns by a tail call of another function. Blocks of an instance that \
               has ended are live until another one has its place. Files: a flame graph of live bytes (svg), folded \
@@ -72,21 +79,90 @@ enum Does {
     Free {
         address: u32,
     },
+    /// Stores the address of the block where the first of these parameters points to, and returns
+    /// 0, or else an error.
+    AllocateAt {
+        place: u32,
+        size: u32,
+    },
 }
 
-const KNOWN: &[(&str, Does)] = &[
+/// The functions of C.
+const OF_C: &[(&str, Does)] = &[
     ("malloc", Does::Allocate { size: 0 }),
     ("calloc", Does::AllocateArray { count: 0, size: 1 }),
     ("realloc", Does::Reallocate { address: 0, size: 1 }),
     ("reallocarray", Does::ReallocateArray { address: 0, count: 1, size: 2 }),
     ("aligned_alloc", Does::Allocate { size: 1 }),
     ("memalign", Does::Allocate { size: 1 }),
+    ("posix_memalign", Does::AllocateAt { place: 0, size: 2 }),
+    ("valloc", Does::Allocate { size: 0 }),
+    ("pvalloc", Does::Allocate { size: 0 }),
     ("free", Does::Free { address: 0 }),
-    ("__rust_alloc", Does::Allocate { size: 0 }),
-    ("__rust_alloc_zeroed", Does::Allocate { size: 0 }),
-    ("__rust_realloc", Does::Reallocate { address: 0, size: 3 }),
-    ("__rust_dealloc", Does::Free { address: 0 }),
 ];
+
+/// The prefixes of the functions of C in libraries: of dlmalloc in wasi-libc and Emscripten, of
+/// Emscripten's other allocators, and of names that programs cannot replace.
+const PREFIXES_OF_C: &[&str] = &["", "dl", "emmalloc_", "mi_", "emscripten_builtin_", "__libc_"];
+
+/// The functions of Rust: those that programs call, of the default allocator, and of others.
+const PREFIXES_OF_RUST: &[&str] = &["__rust_", "__rdl_", "__rg_"];
+const OF_RUST: &[(&str, Does)] = &[
+    ("alloc", Does::Allocate { size: 0 }),
+    ("alloc_zeroed", Does::Allocate { size: 0 }),
+    ("realloc", Does::Reallocate { address: 0, size: 3 }),
+    ("dealloc", Does::Free { address: 0 }),
+];
+
+/// The functions of AssemblyScript's runtimes, in `~lib/rt/NAME/`.
+const OF_ASSEMBLYSCRIPT: &[(&str, Does)] = &[
+    ("__alloc", Does::Allocate { size: 0 }),
+    ("__realloc", Does::Reallocate { address: 0, size: 1 }),
+    ("__free", Does::Free { address: 0 }),
+];
+
+const OF_TINYGO: &[(&str, Does)] = &[
+    ("runtime.alloc", Does::Allocate { size: 0 }),
+    ("runtime.realloc", Does::Reallocate { address: 0, size: 1 }),
+    ("runtime.free", Does::Free { address: 0 }),
+];
+
+/// What a function with this name does, which is demangled or not.
+fn known(name: &str) -> Option<Does> {
+    let of = |known: &[(&str, Does)], prefixes: &[&str], name: &str| {
+        let rests = prefixes.iter().filter_map(|prefix| name.strip_prefix(prefix));
+        let mut found = rests.filter_map(|rest| known.iter().find(|(known, _)| *known == rest));
+        found.next().map(|(_, does)| *does)
+    };
+    // With the path of a crate.
+    let of_rust = || of(OF_RUST, PREFIXES_OF_RUST, name.rsplit("::").next()?);
+    let of_assemblyscript = || {
+        let (_, function) = name.strip_prefix("~lib/rt/")?.split_once('/')?;
+        of(OF_ASSEMBLYSCRIPT, &[""], function)
+    };
+    of(OF_C, PREFIXES_OF_C, name)
+        .or_else(|| of(OF_TINYGO, &[""], name))
+        .or_else(of_rust)
+        .or_else(of_assemblyscript)
+        .or_else(|| of_cpp(name))
+}
+
+/// The operators of C++, of all types, alignments and kinds of errors, but not those that allocate
+/// at an address that they are given.
+fn of_cpp(name: &str) -> Option<Does> {
+    let (operator, parameters) = name.strip_prefix("operator ")?.split_once('(')?;
+    let parameters = parameters.strip_suffix(')')?;
+    let pointers = parameters.matches("void*").count();
+    match operator {
+        "new" | "new[]" if parameters.starts_with("unsigned ") && pointers == 0 => {
+            Some(Does::Allocate { size: 0 })
+        }
+        "delete" | "delete[]" if parameters.starts_with("void*") && pointers == 1 => {
+            Some(Does::Free { address: 0 })
+        }
+        _ => None,
+    }
+}
 
 impl Does {
     fn parameters(self) -> Vec<u32> {
@@ -96,6 +172,7 @@ impl Does {
             Self::Reallocate { address, size } => vec![address, size],
             Self::ReallocateArray { address, count, size } => vec![address, count, size],
             Self::Free { address } => vec![address],
+            Self::AllocateAt { place, size } => vec![place, size],
         }
     }
 
@@ -105,19 +182,23 @@ impl Does {
 
     /// The request of a call with these arguments.
     fn request(self, values: &[u64]) -> AllocRequest {
+        let none = AllocRequest { free: None, size: None, place: None };
         match (self, values) {
-            (Self::Allocate { .. }, [size, ..]) => AllocRequest { free: None, size: Some(*size) },
+            (Self::Allocate { .. }, [size, ..]) => AllocRequest { size: Some(*size), ..none },
             (Self::AllocateArray { .. }, [count, size, ..]) => {
-                AllocRequest { free: None, size: Some(count.saturating_mul(*size)) }
+                AllocRequest { size: Some(count.saturating_mul(*size)), ..none }
             }
             (Self::Reallocate { .. }, [address, size, ..]) => {
-                AllocRequest { free: Some(*address), size: Some(*size) }
+                AllocRequest { free: Some(*address), size: Some(*size), ..none }
             }
             (Self::ReallocateArray { .. }, [address, count, size, ..]) => {
-                AllocRequest { free: Some(*address), size: Some(count.saturating_mul(*size)) }
+                AllocRequest { free: Some(*address), size: Some(count.saturating_mul(*size)), ..none }
             }
-            (Self::Free { .. }, [address, ..]) => AllocRequest { free: Some(*address), size: None },
-            _ => AllocRequest { free: None, size: None },
+            (Self::Free { .. }, [address, ..]) => AllocRequest { free: Some(*address), ..none },
+            (Self::AllocateAt { .. }, [place, size, ..]) => {
+                AllocRequest { size: Some(*size), place: Some(*place), ..none }
+            }
+            _ => none,
         }
     }
 }
@@ -127,6 +208,8 @@ impl Does {
 struct AllocRequest {
     free: Option<u64>,
     size: Option<u64>,
+    /// Where the address of the block is stored.
+    place: Option<u64>,
 }
 
 struct Alloc {
@@ -185,8 +268,8 @@ impl PathTotals {
     }
 }
 
-fn name_of(program: &Program<'_>, function: u32) -> String {
-    if function == OTHERS { "[other functions]".to_owned() } else { name(program, function) }
+fn name_of(program: &Program<'_>, function: u32) -> Arc<str> {
+    if function == OTHERS { "[other functions]".into() } else { name(program, function) }
 }
 
 /// A call to an allocator that is being executed: the outermost one of the thread.
@@ -194,6 +277,8 @@ struct Running {
     frame: u64,
     asked: AllocRequest,
     path: Vec<u32>,
+    /// The instance and the result of a function that has stored the address of the block.
+    returned: Option<(u64, u64)>,
 }
 
 struct Local {
@@ -227,21 +312,36 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         let tail_calls = Callback::new(move |values| of_tail.tail_call(values[0]));
         let index = function.index();
         let specs = probes.entry(index).or_default();
-        let mut add = |place, callback: &Callback, values: &[Bound]| {
-            let kind = Kind::Callback { function: callback.clone(), values: Values::from(values) };
+        let mut add = |place, kind| {
             specs.push(ProbeSpec { location: Location { function: index, place }, kind });
+        };
+        let calling = |callback: &Callback, values: &[Bound]| Kind::Callback {
+            function: callback.clone(),
+            values: Values::from(values),
         };
         let parameters = does.parameters().into_iter().map(Bound::Local);
         let values: Vec<Bound> = std::iter::once(Bound::Frame).chain(parameters).collect();
-        add(Place::Entry, &begins, &values);
+        add(Place::Entry, calling(&begins, &values));
         let mut values = vec![Bound::Frame, instance];
         values.extend(does.has_result().then_some(Bound::Result(0)));
-        add(Place::Exit, &ends, &values);
+        add(Place::Exit, calling(&ends, &values));
+        if let Does::AllocateAt { place, .. } = does {
+            let of_stored = shared.clone();
+            let bytes = match function.ty().params().nth(place as usize) {
+                Some(ValType::I64) => 8,
+                _ => 4,
+            };
+            let stored = GenericFn::new(move |frame| {
+                of_stored.stored(frame, bytes);
+                Ok(())
+            });
+            add(Place::Exit, Kind::Generic(stored));
+        }
         let Some(body) = function.body() else { continue };
         for instruction in body.instructions() {
             if CallForm::is_tail_call(instruction.operator()) {
                 let offset = (instruction.offset() - body.range().start) as u32;
-                add(Place::Instruction { offset }, &tail_calls, &[Bound::Frame]);
+                add(Place::Instruction { offset }, calling(&tail_calls, &[Bound::Frame]));
             }
         }
     }
@@ -255,7 +355,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
 
 /// The functions of the module that allocate or free memory.
 fn allocators<'m>(setup: &Setup<'m>) -> Result<Vec<(FunctionInfo<'m>, Does)>, Error> {
-    let symbols = setup.module.symbols();
+    let names = Names::of(setup.module);
     let named = [
         ("alloc", Does::Allocate { size: 0 }),
         ("free", Does::Free { address: 0 }),
@@ -267,17 +367,14 @@ fn allocators<'m>(setup: &Setup<'m>) -> Result<Vec<(FunctionInfo<'m>, Does)>, Er
         given.extend(setup.options.all(option).map(|value| (option, value, does, false)));
     }
     for function in setup.module.functions().filter(|function| function.body().is_some()) {
-        let demangled = symbols.function(function.index());
-        let mut names = function.name().into_iter().chain(function.exports()).chain([demangled.as_str()]);
+        let [demangled, unique] = [function.display_name(), names.get(&function)];
+        let mut names = function.name().into_iter().chain(function.exports()).chain([&*demangled, &unique]);
         let does = names.find_map(|name| {
             if let Some(option) = given.iter_mut().find(|(_, value, ..)| *value == name) {
                 option.3 = true;
                 return Some(option.2);
             }
-            // Rust's allocators have the path of a crate.
-            let last = name.rsplit("::").next().unwrap_or(name);
-            let is_known = |known: &str| known == if known.starts_with("__rust") { last } else { name };
-            KNOWN.iter().find(|(known, _)| is_known(known)).map(|(_, does)| *does)
+            known(name)
         });
         let Some(does) = does else { continue };
         if fits(&function, does) {
@@ -319,17 +416,35 @@ impl Shared {
         self.with(|running| {
             // A frame further out is still running; one further in has ended.
             if running.as_ref().is_none_or(|running| running.frame <= frame) {
-                *running = Some(Running { frame, asked, path: self.current.path() });
+                let path = self.current.path();
+                *running = Some(Running { frame, asked, path, returned: None });
             }
         });
     }
 
     fn end(self: &Arc<Self>, frame: u64, instance: u64, result: Option<u64>) {
         self.with(|running| {
-            if let Some(ended) = running.take_if(|running| running.frame == frame) {
+            let known = running.as_mut().filter(|running| running.frame == frame);
+            if let Some(known) = known.filter(|running| running.asked.place.is_some()) {
+                known.returned = result.map(|result| (instance, result));
+            } else if let Some(ended) = running.take_if(|running| running.frame == frame) {
                 self.state().record(ended, instance, result);
             }
         });
+    }
+
+    /// A function that has stored the address of a block has returned: the address has this size.
+    fn stored(self: &Arc<Self>, frame: &mut Frame<'_>, bytes: usize) {
+        let mut ended = None;
+        self.with(|running| {
+            ended = running.take_if(|running| running.frame == frame.number() && running.returned.is_some());
+        });
+        let Some(ended) = ended else { return };
+        let (Some((instance, code)), Some(place)) = (ended.returned, ended.asked.place) else { return };
+        let mut address = [0; 8];
+        let is_there = code == 0 && frame.read_memory(0, place, &mut address[..bytes]).is_ok();
+        let address = if is_there { u64::from_le_bytes(address) } else { 0 };
+        self.state().record(ended, instance, Some(address));
     }
 
     /// If the callee is an allocator function, its request replaces the one of this function.
@@ -431,13 +546,17 @@ impl Monitor for Alloc {
         if state.unknown > 0 {
             report.value("frees of unknown blocks", state.unknown);
         }
+        let left_out = self.contexts.as_ref().map_or(0, |contexts| contexts.merged().left_out());
+        if left_out > 0 {
+            report.value("calls left out", left_out);
+        }
         let mut paths: Vec<&PathTotals> = state.paths.iter().collect();
         paths.sort_by_key(|path| (Reverse(path.live), Reverse(path.allocated), path.functions.clone()));
         let columns =
             ["live bytes", "share", "live blocks", "peak bytes", "allocated bytes", "allocations", "path"];
         let mut table = Table::new("paths", columns);
         for path in &paths {
-            let names: Vec<String> =
+            let names: Vec<Arc<str>> =
                 path.outermost_first().map(|function| name_of(program, function)).collect();
             table.row([
                 path.live.into(),
@@ -480,4 +599,48 @@ fn stacks(program: &Program<'_>, paths: &[&PathTotals]) -> Stacks {
         }
     }
     Stacks { what: "live memory", sampled: None, unit: "bytes", counted: "blocks", functions, nodes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocators_of_languages_are_known_by_their_names() {
+        let (first, second) = (Does::Allocate { size: 0 }, Does::Allocate { size: 1 });
+        let free = Does::Free { address: 0 };
+        for (name, expected) in [
+            ("malloc", Some(first)),
+            ("dlmemalign", Some(second)),
+            ("posix_memalign", Some(Does::AllocateAt { place: 0, size: 2 })),
+            ("dlposix_memalign", Some(Does::AllocateAt { place: 0, size: 2 })),
+            ("emmalloc_free", Some(free)),
+            ("emscripten_builtin_malloc", Some(first)),
+            ("__libc_free", Some(free)),
+            ("aligned_alloc", Some(second)),
+            ("reallocarray", Some(Does::ReallocateArray { address: 0, count: 1, size: 2 })),
+            ("__rust_alloc", Some(first)),
+            ("__rustc::__rdl_alloc_zeroed", Some(first)),
+            ("__rustc::__rust_realloc", Some(Does::Reallocate { address: 0, size: 3 })),
+            ("__rg_dealloc", Some(free)),
+            ("operator new(unsigned long)", Some(first)),
+            ("operator new[](unsigned int, std::align_val_t)", Some(first)),
+            ("operator new(unsigned long, std::align_val_t, std::nothrow_t const&)", Some(first)),
+            ("operator delete(void*)", Some(free)),
+            ("operator delete[](void*, unsigned long, std::align_val_t)", Some(free)),
+            ("operator delete(void*, std::nothrow_t const&)", Some(free)),
+            ("operator new(unsigned long, void*)", None),
+            ("operator delete(void*, void*)", None),
+            ("Foo::operator new(unsigned long)", None),
+            ("~lib/rt/tlsf/__alloc", Some(first)),
+            ("~lib/rt/stub/__free", Some(free)),
+            ("~lib/rt/itcms/__new", None),
+            ("runtime.alloc", Some(first)),
+            ("my::malloc", None),
+            ("__rust_alloc_error_handler", None),
+            ("", None),
+        ] {
+            assert_eq!(known(name), expected, "{name}");
+        }
+    }
 }

@@ -11,20 +11,22 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wasm_jit::probes::{Bound, Callback, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeSpec};
+use wasm_jit::probes::{Callback, Called, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeSpec};
 use wasm_jit::wasmparser::{ConstExpr, ElementItems, Operator, Parser, Payload};
 use wasm_jit::{FunctionInfo, Module, printable};
 use wasm_jit_hooks::CallForm;
 
 use super::fixed_tables::FixedTables;
 use super::graph::Graph;
+use super::other_functions::{self, Callee as Other};
 use crate::{Cell, Description, Error, LazyProbes, Monitor, Program, Report, Setup, Table};
 
 pub(super) const DESCRIPTION: Description = Description {
     name: "calls",
     summary: "Direct and indirect calls with their targets, and the call graph",
     details: "A call counts when it is about to be made, also an indirect one that then traps because the table has \
-              no function there, or one of another type. Calls by `host` are those that are not from the module's \
+              no function there, or one of another type. Functions of other modules that are called by a table \
+              or a reference have the name MODULE::NAME. Calls by `host` are those that are not from the module's \
               own instructions: by the host, or by other instances. The file callgraph.dot has the call graph: draw \
               it with dot -Tsvg (graphviz). The targets of calls through a table that is neither imported nor \
               exported, and that no instruction writes, are the functions of its element segments, whatever the \
@@ -177,14 +179,22 @@ fn sites_of(function: &FunctionInfo<'_>, tables: &FixedTables) -> Vec<(Location,
             (None, None) => {
                 let targets = Arc::new(Targets::new());
                 let of_probe = targets.clone();
-                let function = Callback::new(move |values| of_probe.add(values[0]));
-                (Callee::Indirect(targets), Kind::Callback { function, values: [Bound::Callee].into() })
+                let function = Callback::with_callee(move |_, called| of_probe.add(callee_of(called)));
+                (Callee::Indirect(targets), Kind::Callback { function, values: [].into() })
             }
         };
         let site = Site { function: graph.function, offset: *offset, is_tail, callee };
         Some((graph.location(index), site, kind))
     };
     (0..graph.len()).filter_map(site).collect()
+}
+
+/// The index or the number of a callee; also of one that has another type, so that the call traps.
+fn callee_of(called: &Called<'_>) -> u64 {
+    match Other::of(called) {
+        Other::None => called.index(),
+        Other::Of(function) | Other::Other(function) => function.into(),
+    }
 }
 
 /// The functions with a body that the host or other instances may call: exported functions, the
@@ -280,8 +290,11 @@ impl Monitor for Calls {
         called.retain(|_, count| *count > 0);
         let name = |callee: u64| match callee {
             NO_FUNCTION => Cell::from("none (trap)"),
-            OTHER_FUNCTION => "of another instance".into(),
-            index => program.name(index as u32),
+            // One of another type.
+            OTHER_FUNCTION => "<other function>".into(),
+            index => {
+                other_functions::name(index as u32).map_or_else(|| program.name(index as u32), Cell::Text)
+            }
         };
         let total = called.values().sum();
         let mut table = Table::new("functions", ["called", "share", "function"]);

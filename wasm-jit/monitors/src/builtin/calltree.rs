@@ -1,9 +1,9 @@
 //! `calltree`: the calling contexts of functions, with times.
 
-use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
+use std::sync::Arc;
 
 use wasm_jit::printable;
 
@@ -19,13 +19,16 @@ pub(super) const DESCRIPTION: Description = Description {
               the tree is no deeper than there are functions. The time of a node is that of its function itself \
               (self) and with all nodes below it (total); totals of a function contain no time twice. The callee \
               of a tail call is below its caller; if it is one of the host, its time is that of the function to which it \
-              returns. Functions of the host have nodes; the time between calls of the program \
+              returns. Functions of the host have nodes, and functions of other modules that are called by a \
+              table or a reference (MODULE::NAME), but not calls that trap because there is no function or one of \
+              another type; the time between calls of the program \
               is not measured. Times are wall-clock times, of all threads together. The cost of \
               observing a call is measured at the start and subtracted, and so is the time in which a thread makes \
               the probes of a function that is called for the first time, also those of other monitors; the rest, such as registers that \
               the program could not use, makes functions with many calls look more expensive than they are. \
               With times=sampled, calls and paths are as exact, but times are estimates from the functions that \
-              run at random instants, and contain the cost of observing, which is smaller: some nanoseconds for \
+              run at random instants (the report states the mean time between two samples, and the effective \
+              one, which is longer if samples were late, and determines the errors), and contain the cost of observing, which is smaller: some nanoseconds for \
               each call. Of a run of a few milliseconds, nothing but bounds is known. \
               Calls of functions that were entered before the monitor was switched on begin at the host. Files: \
               a flame graph (svg), folded stacks, pprof, speedscope.",
@@ -54,7 +57,6 @@ struct Observed<'a, 'm> {
     /// The number of calls that lead back to each node.
     recursive: Vec<u64>,
     program: &'a Program<'m>,
-    names: RefCell<HashMap<u32, String>>,
 }
 
 impl Monitor for Calltree {
@@ -121,11 +123,11 @@ impl<'a, 'm> Observed<'a, 'm> {
     fn of(merged: Merged, program: &'a Program<'m>) -> Self {
         let times = merged.times();
         let (order, recursive) = (merged.depth_first(&times), merged.recursive_calls());
-        Self { merged, times, order, recursive, program, names: RefCell::default() }
+        Self { merged, times, order, recursive, program }
     }
 
-    fn name(&self, function: u32) -> String {
-        self.names.borrow_mut().entry(function).or_insert_with(|| name(self.program, function)).clone()
+    fn name(&self, function: u32) -> Arc<str> {
+        name(self.program, function)
     }
 
     /// The tree as text: the nodes with the longest times.
@@ -209,7 +211,7 @@ impl<'a, 'm> Observed<'a, 'm> {
             let mut row = time_cells(times, own, own_samples);
             row.push(Cell::share(own, times.total[0]));
             row.extend(time_cells(times, total, total_samples));
-            row.extend([calls.into(), recursive.into(), contexts.into(), self.name(function).into()]);
+            row.extend([calls.into(), recursive.into(), contexts.into(), Cell::Text(self.name(function))]);
             table.row(row);
         }
         table
@@ -238,7 +240,7 @@ impl<'a, 'm> Observed<'a, 'm> {
             let (own, total) = times.samples(*node);
             cells.extend(time_cells(times, times.own[at], own));
             cells.extend(time_cells(times, times.total[at], total));
-            cells.push(self.name(context.function).into());
+            cells.push(Cell::Text(self.name(context.function)));
             table.row(cells);
         }
         table
@@ -283,15 +285,16 @@ mod tests {
         calltree.report(&Program::new(&module), &mut report);
         let expected = "\
 calltree
-  calls                   10
-  nanoseconds             5000000
-  contexts_called         5
-  threads                 1
-  times                   sampled
-  samples                 5
-  nanoseconds per sample  1000000
+  calls                             10
+  nanoseconds                       5000000
+  contexts_called                   5
+  threads                           1
+  times                             sampled
+  samples                           5
+  nanoseconds per sample            1000000
+  effective nanoseconds per sample  1000000
 
-Times are sampled: 5 samples, one per 1.000 ms of a thread; calls are exact.
+Times are sampled: 5 samples, one per 1.000 ms of a thread on average; calls are exact.
 A time is followed by its 95 % error (±); <= is an upper bound, without a sample.
     total ms         ±   share      self ms         ±        calls  tree
        5.000     1.086  100.0%        1.000     1.471            1  run

@@ -1,7 +1,7 @@
 //! Counters at all instructions.
 
-use wasm_jit::Module;
 use wasm_jit::probes::{Kind, Location, Place, ProbeSpec};
+use wasm_jit::{Instruction, Module};
 
 use super::listing::Listing;
 use crate::{Error, LazyProbes, Report, Setup};
@@ -42,6 +42,28 @@ impl Counts {
 
     pub(super) fn report_refused(&self, report: &mut Report) {
         self.0.report_refused(report);
+    }
+}
+
+/// Visits the instructions that were executed, in module order, with their numbers of executions.
+pub(super) fn for_each_executed(
+    counts: &[(Location, u64)],
+    module: &Module,
+    mut visit: impl FnMut(&Instruction<'_>, u64),
+) {
+    for of_function in counts.chunk_by(|(one, _), (other, _)| one.function == other.function) {
+        let Some(function) = module.function(of_function[0].0.function) else { continue };
+        let Some(body) = function.body() else { continue };
+        let start = body.range().start;
+        let mut rest = of_function.iter().peekable();
+        for found in body.instructions() {
+            let place = Place::Instruction { offset: (found.offset() - start) as u32 };
+            if let Some((_, count)) = rest.next_if(|(location, _)| location.place == place)
+                && *count > 0
+            {
+                visit(&found, *count);
+            }
+        }
     }
 }
 

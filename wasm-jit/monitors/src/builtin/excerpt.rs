@@ -281,8 +281,10 @@ mod tests {
             for instruction in body.instructions() {
                 let offset = (instruction.offset() - start) as u32;
                 let text = listing.text(&module, index, offset);
-                let expected = whole.get(&(instruction.offset() as u64));
-                assert_eq!(text, expected.map(String::as_str), "{index} {offset}");
+                let is_end = instruction.offset() + 1 == body.range().end;
+                let expected = whole.get(&(instruction.offset() as u64)).map(String::as_str);
+                let expected = if is_end { Some("end") } else { expected };
+                assert_eq!(text, expected, "{index} {offset}");
                 compared += usize::from(text.is_some());
             }
         }

@@ -20,7 +20,8 @@ pub(super) const DESCRIPTION: Description = Description {
     summary: "Reads and writes of each global variable",
     details: "Accesses by the module's instructions, in all instances; those of the host and of other modules to \
               exported globals are not among them. With the option values also the last, least and greatest value \
-              that was written: integers as signed numbers.",
+              that was written: integers as signed numbers. NaN is neither the least nor the greatest value, \
+              unless nothing else was written.",
     options: &[OptionInfo::flag("values", "observes the values that are written")],
     example: "globals{values} app.wasm",
     start: |setup| Ok(Box::new(Globals::of(setup))),
@@ -136,10 +137,12 @@ impl Written {
             ValType::F64 => ordered(f64::from_bits(bits)),
             _ => bits as i64,
         };
-        if value < self.least.load(Ordering::Relaxed) {
+        // The sign of a NaN depends on the machine.
+        let is_number = !self.is_float() || !unordered(value).is_nan();
+        if is_number && value < self.least.load(Ordering::Relaxed) {
             self.least.fetch_min(value, Ordering::Relaxed);
         }
-        if value > self.greatest.load(Ordering::Relaxed) {
+        if is_number && value > self.greatest.load(Ordering::Relaxed) {
             self.greatest.fetch_max(value, Ordering::Relaxed);
         }
         // A thread that reads the last value then reads bounds that include it.
@@ -147,7 +150,12 @@ impl Written {
         self.count.store(1, Ordering::Release);
     }
 
-    /// The last, least and greatest value.
+    fn is_float(&self) -> bool {
+        matches!(self.ty, ValType::F32 | ValType::F64)
+    }
+
+    /// The last, least and greatest value. The least and the greatest are NaN as long as no number
+    /// was written: so are the floats of their initial values.
     fn cells(&self) -> [Cell; 3] {
         if self.count.load(Ordering::Acquire) == 0 || matches!(self.ty, ValType::Ref(_)) {
             return [Cell::None, Cell::None, Cell::None];

@@ -78,6 +78,26 @@ impl<'m> Graph<'m> {
             O::I64TruncF32S | O::I64TruncF32U | O::I64TruncF64S | O::I64TruncF64U => {
                 return Completion::MayTrap;
             }
+            O::StructGet { .. } | O::StructGetS { .. } | O::StructGetU { .. } | O::StructSet { .. } => {
+                return Completion::MayTrap;
+            }
+            O::ArrayGet { .. } | O::ArrayGetS { .. } | O::ArrayGetU { .. } | O::ArraySet { .. } => {
+                return Completion::MayTrap;
+            }
+            O::ArrayLen | O::I31GetS | O::I31GetU | O::RefCastNonNull { .. } | O::RefCastNullable { .. } => {
+                return Completion::MayTrap;
+            }
+            // There may be no memory, and the collector may run.
+            O::StructNew { .. } | O::StructNewDefault { .. } => return Completion::Uncertain,
+            O::ArrayNew { .. } | O::ArrayNewDefault { .. } | O::ArrayNewFixed { .. } => {
+                return Completion::Uncertain;
+            }
+            O::ArrayNewData { .. } | O::ArrayNewElem { .. } | O::ArrayInitData { .. } => {
+                return Completion::Uncertain;
+            }
+            O::ArrayInitElem { .. } | O::ArrayFill { .. } | O::ArrayCopy { .. } => {
+                return Completion::Uncertain;
+            }
             O::Call { .. } | O::CallIndirect { .. } | O::CallRef { .. } => return Completion::Uncertain,
             O::ReturnCall { .. } | O::ReturnCallIndirect { .. } | O::ReturnCallRef { .. } => {
                 return Completion::Uncertain;

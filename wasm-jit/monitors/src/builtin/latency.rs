@@ -13,7 +13,7 @@ use profiler::settings::Settings;
 use wasm_jit::probes::{
     Bound, Kind, Location, NativeFn, Place, Probe, ProbeError, ProbeSpec, UnwoundWatch, deactivate_all,
 };
-use wasm_jit::{Engine, Instance, Module, Store, TypedFunc};
+use wasm_jit::{Engine, Instance, Module, Store, TypedFunc, printable};
 use wasm_jit_hooks::CallForm;
 
 use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table};
@@ -129,7 +129,7 @@ fn described(program: &Program<'_>, function: u32) -> Function {
     let first = body.and_then(|body| body.instructions().next());
     let line = first.map(|first| program.line(function, (first.offset() - start) as u32));
     Function {
-        name: program.symbols.function(function),
+        name: printable(&program.function_name(function)).into_owned(),
         object: program.module.name().unwrap_or("module").to_owned(),
         address: start as u64,
         location: match line {

@@ -76,8 +76,12 @@ impl Listing {
         self.text(program.module, function, offset).map_or(Cell::None, |text| program.text(text))
     }
 
-    /// An instruction, by its offset from the start of the function's body.
+    /// An instruction, by its offset from the start of the function's body. The printer has a
+    /// parenthesis for the `end` of a function, and no line if there is nothing else.
     pub(super) fn text(&self, module: &Module, function: u32, offset: u32) -> Option<&str> {
+        if is_end(module, function, offset) {
+            return Some("end");
+        }
         let Range { start, end } = *self.by_offset.get(&in_module(module, function, offset)?)?;
         self.texts.get(start as usize..end as usize)
     }
@@ -92,6 +96,11 @@ fn start_and_length(module: &Module, function: u32) -> Option<(usize, usize)> {
 /// The offset in the module of an instruction.
 fn in_module(module: &Module, function: u32, offset: u32) -> Option<u64> {
     Some(start_and_length(module, function)?.0 as u64 + u64::from(offset))
+}
+
+/// Whether this is the `end` of a function.
+fn is_end(module: &Module, function: u32, offset: u32) -> bool {
+    start_and_length(module, function).is_some_and(|(_, length)| offset as usize + 1 == length)
 }
 
 /// Collects the wanted lines of an excerpt.
@@ -198,9 +207,16 @@ pub(super) fn annotated(module: &Module, figure: impl Fn(u32, u32) -> Option<u64
     for function in module.functions() {
         let Some(body) = function.body() else { continue };
         let start = body.range().start;
+        let figure = |offset: usize| figure(function.index(), (offset - start) as u32);
+        if body.locals().next().is_none() && body.instructions().nth(1).is_none() {
+            // The `end` of an empty function has no line of its own.
+            let end = body.range().end - 1;
+            figures.extend(figure(end).map(|figure| (start as u64, figure)));
+            continue;
+        }
         figures.extend(body.instructions().filter_map(|instruction| {
             let offset = instruction.offset();
-            Some((offset as u64, figure(function.index(), (offset - start) as u32)?))
+            Some((offset as u64, figure(offset)?))
         }));
     }
     let mut annotated = Annotated { figures, text: String::new() };
@@ -268,7 +284,8 @@ mod tests {
         for (function, offset) in &all {
             let number = numbers.get(&module, *function, *offset).expect("each instruction has a line");
             let text = listing.text(&module, *function, *offset);
-            assert_eq!(text, Some(lines[number as usize - 1]), "{function} {offset}");
+            let line = if text == Some("end") { "end" } else { lines[number as usize - 1] };
+            assert_eq!(text, Some(line), "{function} {offset}");
         }
         assert!(all.len() > 25, "{}", all.len());
     }

@@ -26,6 +26,7 @@ mod loops;
 mod memory;
 mod opcodes;
 mod operands;
+mod other_functions;
 mod profile;
 mod stacks;
 mod trace;

@@ -53,11 +53,7 @@ pub(super) fn by_opcode(counts: &Counts, module: &Module) -> BTreeMap<String, (u
     for (location, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
         let Place::Instruction { offset } = location.place else { continue };
         let text = listing.text(module, location.function, offset);
-        let opcode = match text.and_then(|text| text.split_whitespace().next()) {
-            // The instructions of a function.
-            Some(")") => "end",
-            opcode => opcode.unwrap_or("unknown"),
-        };
+        let opcode = text.and_then(|text| text.split_whitespace().next()).unwrap_or("unknown");
         let (times, places) = opcodes.entry(opcode.to_owned()).or_default();
         *times += count;
         *places += 1;

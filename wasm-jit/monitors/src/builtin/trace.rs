@@ -18,12 +18,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use wasm_jit::probes::{Bound, Callback, Kind, Lane, Location, Place, ProbeSpec, Values};
 use wasm_jit::wasmparser::{Operator, ValType};
-use wasm_jit::{FunctionInfo, Module};
+use wasm_jit::{FunctionInfo, Module, printable};
 use wildmatch::WildMatch;
 
 use super::excerpt::Excerpts;
 use super::listing::Listing;
 use super::operands::{OperandTypes, bounds, operands};
+use crate::names::Names;
 use crate::{Cell, Description, Error, LazyProbes, Monitor, OptionInfo, Program, Report, Setup, Stream};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -32,7 +33,8 @@ pub(super) const DESCRIPTION: Description = Description {
     details: "A line has the number of the thread, the depth of calls, the instruction's offset in the module, its \
               function, the instruction, and its operands, the last one on top of the stack; `local.get` has the \
               value that it reads. A line is written before the instruction is executed, so the last one of a \
-              thread that has trapped is the instruction that did. Lines of a thread are in order; those of \
+              thread that has trapped is the instruction that did; an instruction for which there is no fuel has \
+              no line, although icount and others count it. Lines of a thread are in order; those of \
               different threads come in blocks. They go to the file trace.log of --monitor-out, or else to \
               standard error, through a buffer of each thread, which is written when it is full, with each report, \
               when the monitor is switched off, and when the thread ends. The depth counts calls of functions since \
@@ -71,6 +73,8 @@ struct Shared {
     /// The number of lines that may still be traced.
     left: AtomicU64,
     is_limited: bool,
+    /// The number of instructions that were executed after the limit was reached.
+    left_out: AtomicU64,
     lines: AtomicU64,
     has_failed: AtomicBool,
 }
@@ -137,11 +141,13 @@ impl Shared {
 
     /// Whether one more instruction may be traced, which is then counted.
     fn take(&self) -> bool {
-        !self.is_limited
-            || self
-                .left
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
-                .is_ok()
+        let one_less = |left: u64| left.checked_sub(1);
+        let may = !self.is_limited
+            || self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
+        if !may {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+        may
     }
 }
 
@@ -171,6 +177,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     let instructions = Instructions {
         chosen: setup.functions().map(|function| function.index()).collect(),
         opcodes: setup.options.globs("opcode"),
+        names: Names::of(setup.module),
         excerpts: Excerpts::of(setup.module),
         types: OperandTypes::of(setup.module),
         module: setup.module.clone(),
@@ -186,6 +193,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         threads_so_far: AtomicU64::new(0),
         left: AtomicU64::new(limit.unwrap_or(u64::MAX)),
         is_limited: limit.is_some(),
+        left_out: AtomicU64::new(0),
         lines: AtomicU64::new(0),
         has_failed: AtomicBool::new(false),
     });
@@ -221,6 +229,7 @@ struct Instructions {
     /// The functions, in ascending order.
     chosen: Vec<u32>,
     opcodes: Option<Vec<WildMatch>>,
+    names: Names,
     excerpts: Excerpts,
     types: OperandTypes,
     /// Whether lines are JSON.
@@ -253,16 +262,15 @@ impl Instructions {
         let listing = Listing::of_function(module, &self.excerpts, index);
         let start = function.body()?.range().start as u64;
         let name = match self.is_json {
-            true => quoted(&function.display_name()),
-            false => function.display_name(),
+            true => quoted(&self.names.get(function)),
+            false => printable(&self.names.get(function)).into_owned(),
         };
         let (is_json, texts) = (self.is_json, String::new());
         let mut sites = Sites { function: index, start, name, texts, is_json, all: Vec::new() };
         self.types.visit(function, |offset, operator, operands, _| {
             let text = listing.text(module, index, offset).unwrap_or("?");
-            // Without comments, and the last `end` by its name.
+            // Without comments.
             let text = text.split(" ;;").next().and_then(|text| text.split(" (;").next()).unwrap_or(text);
-            let text = if text == ")" { "end" } else { text };
             let name = text.split(' ').next().unwrap_or(text);
             let is_chosen = |globs: &Vec<WildMatch>| globs.iter().any(|glob| glob.matches(name));
             if !self.opcodes.as_ref().is_none_or(is_chosen) {
@@ -413,6 +421,7 @@ impl Monitor for Trace {
         report.value("threads", self.shared.threads_so_far.load(Ordering::Relaxed));
         if self.shared.is_limited && self.shared.left.load(Ordering::Relaxed) == 0 {
             report.value("ended", Cell::from("at the limit"));
+            report.value("instructions left out", self.shared.left_out.load(Ordering::Relaxed));
         }
         if self.shared.has_failed.load(Ordering::Relaxed) {
             report.value("lost", Cell::from("some lines could not be written"));

@@ -227,3 +227,59 @@ fn live_memory_of_random_programs() {
     assert_eq!(report.get("failed allocations"), None);
     assert!(account.live.len() > 10);
 }
+
+/// `posix_memalign` returns an error, and stores the address. It calls `malloc` itself, as
+/// operators of C++ do: these calls count once.
+#[test]
+fn allocators_that_call_others_count_once() {
+    let text = format!(
+        "(module {ALLOCATOR}
+        (func $posix_memalign (param $place i32) (param i32) (param $size i32) (result i32) (local i32)
+            (local.set 3 (call $malloc (local.get $size)))
+            (if (i32.eqz (local.get 3)) (then (return (i32.const 48))))
+            (i32.store (local.get $place) (local.get 3))
+            (i32.const 0))
+        (func $_ZnwmSt11align_val_t (param i32 i32) (result i32)
+            (drop (call $posix_memalign (i32.const 8) (local.get 1) (local.get 0)))
+            (i32.load (i32.const 8)))
+        (func $_Znam (param i32) (result i32) (call $malloc (local.get 0)))
+        (func $_ZdlPvm (param i32 i32) (call $free (local.get 0)))
+        (func (export \"run\") (param i32)
+            (drop (call $posix_memalign (i32.const 8) (i32.const 16) (i32.const 30)))
+            (call $free (i32.load (i32.const 8)))
+            (drop (call $posix_memalign (i32.const 8) (i32.const 16) (i32.const 40)))
+            (drop (call $posix_memalign (i32.const 8) (i32.const 16) (i32.const 70000)))
+            (call $_ZdlPvm (call $_ZnwmSt11align_val_t (i32.const 7) (i32.const 16)) (i32.const 7))
+            (drop (call $_Znam (i32.const 9)))))"
+    );
+    let observed = Observed::by(&text, "alloc");
+    observed.call("run", 0).unwrap();
+    let report = observed.report("alloc");
+    let get = |name| report.get(name).unwrap();
+    assert_eq!((get("live bytes"), get("live blocks")), (40 + 9, 2));
+    assert_eq!((get("allocations"), get("frees"), get("allocated bytes")), (4, 2, 30 + 40 + 7 + 9));
+    assert_eq!((get("failed allocations"), report.get("frees of unknown blocks")), (1, None));
+    let expected = [
+        ("run > operator new(unsigned long, std::align_val_t)", 0, 0, 7),
+        ("run > operator new[](unsigned long)", 9, 1, 9),
+        ("run > posix_memalign", 40, 1, 70),
+    ];
+    let expected: Vec<_> =
+        expected.iter().map(|(path, live, blocks, all)| ((*path).to_owned(), *live, *blocks, *all)).collect();
+    assert_eq!(paths(&report), expected);
+}
+
+#[test]
+fn paths_that_are_left_out_are_counted() {
+    let chain: String = (0..20).map(|at| format!("(func $f{at} (call $f{}))", at + 1)).collect();
+    let text = format!(
+        "(module {ALLOCATOR} {chain} (func $f20 (drop (call $malloc (i32.const 1))))
+            (func (export \"run\") (param i32) (call $f0)))"
+    );
+    let observed = Observed::by(&text, "alloc{contexts=8}");
+    observed.call("run", 0).unwrap();
+    let report = observed.report("alloc");
+    // `run`, 21 others and malloc, of which five have contexts besides the two of every thread.
+    assert_eq!(report.get("calls left out"), Some(23 - 6));
+    assert_eq!(report.get("live bytes"), Some(1));
+}

@@ -172,3 +172,35 @@ fn instructions_are_counted_by_opcode_and_class() {
     );
     assert_eq!(integers(&report, "by_class", "times"), [40, 22, 20, 10, 10, 10, 10, 10]);
 }
+
+#[test]
+fn casts_objects_vectors_and_wide_arithmetic_have_classes() {
+    let text = "(module (type $s (struct (field (mut i32))))
+        (func (export \"run\") (param i32)
+            (struct.set $s 0 (struct.new $s (i32.const 1)) (i32.const 2))
+            (drop (ref.test (ref $s) (struct.new $s (i32.const 1))))
+            (drop (struct.get $s 0 (ref.cast (ref $s) (struct.new $s (i32.const 1)))))
+            (drop (block (result anyref) (br_on_cast 0 anyref (ref $s) (ref.null any))))
+            (drop (i8x16.add (v128.const i64x2 1 2) (i8x16.splat (i32.const 1))))
+            (i64.add128 (i64.const 1) (i64.const 2) (i64.const 3) (i64.const 4)) drop drop
+            (i64.mul_wide_u (i64.const 1) (i64.const 2)) drop drop))";
+    let observed = Observed::by(text, "imix");
+    observed.call("run", 1).unwrap();
+    let report = observed.report("imix");
+    let counts = integers(&report, "by_class", "times");
+    let counts: Vec<_> = texts(&report, "by_class", "class").into_iter().zip(counts).collect();
+    let expected = [
+        ("constant", 12),
+        ("drop and select", 8),
+        ("object", 5),
+        ("block", 3),
+        ("cast", 2),
+        ("branch", 1),
+        ("integer, add", 1),
+        ("integer, multiply", 1),
+        ("reference", 1),
+        ("vector, integer", 1),
+        ("vector, lanes", 1),
+    ];
+    assert_eq!(counts, expected.map(|(class, count)| (class.to_owned(), count)));
+}

@@ -86,6 +86,50 @@ fn clients_that_end_early_disturb_nobody() {
     assert!(!request(&path, "list").unwrap().unwrap().is_empty());
 }
 
+fn ask(client: &mut UnixStream, line: &str) -> String {
+    client.write_all(line.as_bytes()).unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// A client that is served before another one has sent its request is not kept waiting until that
+/// one has lost its turn.
+#[test]
+fn clients_that_send_nothing_delay_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let module = Module::new(&Engine::default(), LOOP).unwrap();
+    let control = Control::listen(Arc::new(Session::new(&module, Output::none())), &path).unwrap();
+    let mut idle = UnixStream::connect(&path).unwrap();
+    let mut slow = UnixStream::connect(&path).unwrap();
+    slow.write_all(b"li").unwrap();
+    assert!(request(&path, "list").unwrap().is_ok());
+    assert!(ask(&mut slow, "st\n").starts_with("ok\n"));
+    assert!(ask(&mut idle, "list\n").starts_with("ok\n"));
+    // Nor do they delay the end.
+    let mut still_idle = UnixStream::connect(&path).unwrap();
+    assert!(request(&path, "list").unwrap().is_ok());
+    drop(control);
+    let mut nothing = String::new();
+    let _ = still_idle.read_to_string(&mut nothing);
+    assert!(!nothing.starts_with("ok"), "{nothing}");
+}
+
+/// Of many clients without a request, the oldest ones lose their connections.
+#[test]
+fn the_number_of_clients_is_bounded() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let module = Module::new(&Engine::default(), LOOP).unwrap();
+    let _control = Control::listen(Arc::new(Session::new(&module, Output::none())), &path).unwrap();
+    let mut idle: Vec<UnixStream> = (0..100).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    assert!(request(&path, "list").unwrap().is_ok());
+    let mut answer = String::new();
+    assert_eq!(idle[0].read_to_string(&mut answer).unwrap(), 0, "{answer}");
+    assert!(ask(&mut idle[99], "list\n").starts_with("ok\n"));
+}
+
 #[test]
 fn sockets_accept_connections_as_soon_as_they_appear() {
     let directory = tempfile::tempdir().unwrap();

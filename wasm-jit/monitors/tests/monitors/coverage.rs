@@ -196,3 +196,24 @@ fn runs_are_merged() {
     let error = refused(TEXT, &request);
     assert!(error.contains("is not the JSON report of `coverage`"), "{error}");
 }
+
+/// Instructions on objects may trap in the middle of a block.
+#[test]
+fn traps_of_objects_cover_what_they_have_come_to() {
+    for (body, executed) in [
+        ("(drop (struct.get $s 0 (ref.cast (ref null $s) (local.get 0)))) nop nop", 3),
+        ("(drop (array.len (ref.cast (ref null $a) (local.get 0)))) nop nop", 3),
+        ("(drop (array.get $a (ref.cast (ref null $a) (local.get 0)) (i32.const 1))) nop nop", 4),
+        ("(drop (ref.cast (ref $s) (local.get 0))) nop nop", 2),
+        ("(drop (i31.get_s (ref.cast (ref null i31) (local.get 0)))) nop nop", 3),
+    ] {
+        let text = format!(
+            "(module (type $s (struct (field i32))) (type $a (array i32))
+                (func $object (param anyref) {body})
+                (func (export \"run\") (param i32) (call $object (ref.null any))))"
+        );
+        let observed = Observed::by(&text, "coverage{function=object}");
+        assert!(observed.call("run", 0).is_err(), "{body}");
+        assert_eq!(observed.report("coverage").get("instructions_covered"), Some(executed), "{body}");
+    }
+}

@@ -527,3 +527,24 @@ fn caches_that_make_no_sense_are_refused() {
     assert!(session.enable("cache{level=64:2:16,level=64:2:8}".parse().unwrap()).is_err());
     session.enable("cache{level=48K:12:64,level=2m:16:64}".parse().unwrap()).unwrap();
 }
+
+/// NaN is not in the order of numbers, and its sign depends on the machine.
+#[test]
+fn nan_is_neither_least_nor_greatest() {
+    let text = "(module
+        (global $mixed (mut f64) (f64.const 0)) (global $only (mut f32) (f32.const 0))
+        (global $last (mut f64) (f64.const 0))
+        (func (export \"run\") (param i32)
+            (global.set $mixed (f64.const nan)) (global.set $mixed (f64.const -nan:0x8000000000001))
+            (global.set $mixed (f64.const inf)) (global.set $mixed (f64.const -2))
+            (global.set $only (f32.const -nan)) (global.set $only (f32.const nan:0x7fffff))
+            (global.set $last (f64.const 1)) (global.set $last (f64.const -0))
+            (global.set $last (f64.const -nan))))";
+    let observed = Observed::by(text, "globals{values}");
+    observed.call("run", 0).unwrap();
+    let report = observed.report("globals");
+    assert_eq!(texts(&report, "by_global", "name"), ["mixed", "last", "only"]);
+    assert_eq!(texts(&report, "by_global", "last"), ["-2", "NaN", "NaN"]);
+    assert_eq!(texts(&report, "by_global", "least"), ["-2", "-0", "NaN"]);
+    assert_eq!(texts(&report, "by_global", "greatest"), ["inf", "1", "NaN"]);
+}

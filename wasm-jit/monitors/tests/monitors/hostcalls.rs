@@ -149,7 +149,7 @@ fn calls_are_found_however_they_are_made() {
         (func $own (type $t) (i64.const 1))
         (func $tail (type $t) (return_call $back (local.get 0)))
         (func $indirect (type $t) (return_call_indirect (type $t) (local.get 0) (i32.const 0)))
-        (func (export "back") (param i32)
+        (func $again (export "back") (param i32)
             (if (i32.eq (local.get 0) (i32.const 1)) (then (drop (call $back (i32.const 2)))))
             (if (i32.eq (local.get 0) (i32.const 9)) (then unreachable)))
         (func (export "_start")
@@ -205,7 +205,7 @@ fn arguments_of_calls_by_tables_and_references_have_names() {
 fn results_belong_to_their_calls() {
     let text = r#"(module
         (import "host" "back" (func $back (param i32) (result i64)))
-        (func (export "back") (param i32))
+        (func $again (export "back") (param i32))
         (func (export "_start") (local i32)
             (loop $again
                 (block

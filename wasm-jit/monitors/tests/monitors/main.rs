@@ -10,10 +10,13 @@ mod control;
 mod counting;
 mod coverage;
 mod data;
+mod empty;
 mod hostcalls;
 mod keys;
 #[cfg(feature = "latency")]
 mod latency;
+mod names;
+mod other_functions;
 mod profile;
 #[path = "../../../tests/frame_maps/programs.rs"]
 mod programs;

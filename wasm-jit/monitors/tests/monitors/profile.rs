@@ -289,3 +289,18 @@ fn results_are_cleared_while_the_program_runs() {
     let expected = [("<spontaneous>", "run", 1, 0), ("run", "leaf", 7, 0)];
     check(&observed.report("profile"), &expected);
 }
+
+#[test]
+fn contexts_that_are_left_out_are_counted() {
+    let chain: String = (0..40).map(|at| format!("(func $f{at} (call $f{}))", at + 1)).collect();
+    let text = format!("(module {chain} (func $f40) (func (export \"run\") (param i32) (call $f0)))");
+    let left_out = |monitor: &str| {
+        let observed = Observed::by(&text, monitor);
+        observed.call("run", 0).unwrap();
+        let name = monitor.split('{').next().unwrap();
+        observed.report(name).get("calls left out")
+    };
+    assert_eq!(left_out("profile{contexts=8}"), left_out("calltree{contexts=8}"));
+    assert_eq!(left_out("profile{contexts=8}"), Some(42 - 6));
+    assert_eq!(left_out("profile"), None);
+}

@@ -184,8 +184,14 @@ fn mistakes_are_named() {
     assert!(refused("hotnes").starts_with("there is no monitor `hotnes`; there are: "));
     assert!(refused("hotness{fun=x}").starts_with("the monitor `hotness` has no option `fun`"));
     assert_eq!(refused("hotness{rows=x}"), "option `rows`: `x` is not a number");
+    let twice = Request::list("icount{function=leaf},icount{function=run}").unwrap_err().to_string();
+    assert!(
+        twice.starts_with("the monitor `icount` is requested twice, as `icount{function=leaf}`"),
+        "{twice}"
+    );
+    session.enable("icount{function=leaf}".parse().unwrap()).unwrap();
     assert_eq!(
-        refused("icount{function=leaf},icount{function=run}"),
+        refused("icount{function=run}"),
         "the monitor `icount` is on with other options, {function=leaf}: `disable icount` first; \
          enabling it with other options discards its observations"
     );

@@ -3,7 +3,7 @@
 use std::fs;
 use std::thread;
 
-use wasm_jit::{Engine, Instance, Module, Store};
+use wasm_jit::{Config, Engine, Instance, Module, Store};
 use wasm_jit_monitors::{Output, Session};
 
 use super::{integers, programs};
@@ -235,4 +235,48 @@ fn traces_of_random_programs() {
         total += executed;
     }
     assert!(total > 10_000, "{total}");
+}
+
+#[test]
+fn empty_functions_have_a_line() {
+    let text = "(module (func $empty) (func (export \"run\") (param i32) (call $empty)))";
+    let traced = Traced::by(text, "trace");
+    traced.call(1).unwrap();
+    assert_eq!(without_offsets(&traced.lines()), ["1 1 run: call $empty", "1 2 empty: end", "1 1 run: end"]);
+}
+
+/// Control comes to the instruction for which there is no fuel, which counts, but no line is
+/// written.
+#[test]
+fn lines_and_counts_where_fuel_runs_out() {
+    let mut last = 0;
+    for fuel in 1..150 {
+        let engine = Engine::new(Config::new().consume_fuel(true)).unwrap();
+        let module = Module::new(&engine, super::LOOP).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let session = Session::new(&module, Output::directory(directory.path()).unwrap());
+        for monitor in ["trace", "icount"] {
+            session.enable(monitor.parse().unwrap()).unwrap();
+        }
+        let mut store = Store::new(&engine, ());
+        store.set_fuel(fuel).unwrap();
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let run = instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap();
+        let has_ended = run.call(&mut store, 10).is_ok();
+        let [lines, counted] =
+            ["trace", "icount"].map(|monitor| session.report(monitor).unwrap().get("instructions").unwrap());
+        assert_eq!(counted, lines + u64::from(!has_ended), "{fuel}");
+        assert!(counted >= last, "{fuel}");
+        last = counted;
+    }
+    assert_eq!(last, 132, "the program ends");
+}
+
+#[test]
+fn instructions_beyond_the_limit_are_counted() {
+    let traced = Traced::by(super::LOOP, "trace{limit=100}");
+    traced.call(10).unwrap();
+    let report = traced.session.report("trace").unwrap();
+    assert_eq!(report.get("instructions"), Some(100));
+    assert_eq!(report.get("instructions left out"), Some(32));
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use wasm_jit_codegen::{Only, Value};
 
+use super::counters::InstanceId;
 use crate::types::ValType;
 
 /// A closure that probes call.
@@ -56,14 +57,27 @@ use crate::types::ValType;
 pub struct Callback {
     function: Arc<Function>,
     types: Option<Arc<[ValType]>>,
+    /// Whether the closure gets the callee of an indirect call.
+    takes_callee: bool,
 }
 
-type Function = dyn Fn(&[u64]) + Send + Sync;
+type Function = dyn Fn(&[u64], Option<&Called<'_>>) + Send + Sync;
 
 impl Callback {
     /// Makes a closure that gets the values of the probe in order.
     pub fn new(function: impl Fn(&[u64]) + Send + Sync + 'static) -> Self {
-        Self { function: Arc::new(function), types: None }
+        let function = Arc::new(move |values: &[u64], _: Option<&Called<'_>>| function(values));
+        Self { function, types: None, takes_callee: false }
+    }
+
+    /// Makes a closure for indirect calls (`call_indirect`, `call_ref`, and their tail calls),
+    /// which also gets the function that is about to be called. A probe at another instruction is
+    /// refused.
+    pub fn with_callee(function: impl Fn(&[u64], &Called<'_>) + Send + Sync + 'static) -> Self {
+        let function = Arc::new(move |values: &[u64], called: Option<&Called<'_>>| {
+            function(values, called.expect("the routine that calls the closure knows the callee"));
+        });
+        Self { function, types: None, takes_callee: true }
     }
 
     /// Makes a closure that gets values of these types only: a probe must have the same number of
@@ -73,15 +87,20 @@ impl Callback {
         types: impl Into<Arc<[ValType]>>,
         function: impl Fn(&[u64]) + Send + Sync + 'static,
     ) -> Self {
-        Self { function: Arc::new(function), types: Some(types.into()) }
+        let function = Arc::new(move |values: &[u64], _: Option<&Called<'_>>| function(values));
+        Self { function, types: Some(types.into()), takes_callee: false }
+    }
+
+    pub(crate) fn takes_callee(&self) -> bool {
+        self.takes_callee
     }
 
     pub(crate) fn types(&self) -> Option<&[ValType]> {
         self.types.as_deref()
     }
 
-    pub(crate) fn call(&self, values: &[u64]) {
-        (self.function)(values);
+    pub(crate) fn call(&self, values: &[u64], called: Option<&Called<'_>>) {
+        (self.function)(values, called);
     }
 
     /// Identifies the closure.
@@ -111,11 +130,63 @@ impl fmt::Debug for Callback {
     }
 }
 
+/// The function that an indirect call is about to call, for a closure of
+/// [`Callback::with_callee`].
+pub struct Called<'a>(pub(crate) &'a dyn FindCalled);
+
+/// What the runtime knows of the function that is about to be called.
+pub(crate) trait FindCalled {
+    fn index(&self) -> u64;
+    fn is_called(&self) -> bool;
+    fn definition(&self) -> Option<(InstanceId, u32)>;
+    fn is_of_module(&self) -> bool;
+    fn names(&self) -> Option<(Option<String>, String)>;
+}
+
+impl Called<'_> {
+    /// The function's index in the module of the running instance, as for
+    /// [`Bound::Callee`](crate::probes::Bound::Callee).
+    pub fn index(&self) -> u64 {
+        self.0.index()
+    }
+
+    /// Whether the function will be called: `false` if the call traps, because there is no function
+    /// or it has another type.
+    pub fn is_called(&self) -> bool {
+        self.0.is_called()
+    }
+
+    /// The instance that defines the function, and the function's index in that instance's module;
+    /// `None` for a function of the host, or if there is none.
+    pub fn definition(&self) -> Option<(InstanceId, u32)> {
+        self.0.definition()
+    }
+
+    /// Whether the function is defined by the module of the running instance, in this or another
+    /// instance.
+    pub fn is_of_module(&self) -> bool {
+        self.0.is_of_module()
+    }
+
+    /// The name of the module that defines the function, if it has one, and the function's name
+    /// there, as by [`FunctionInfo::unescaped_display_name`](crate::FunctionInfo). `None` if
+    /// there is no [definition](Self::definition).
+    pub fn names(&self) -> Option<(Option<String>, String)> {
+        self.0.names()
+    }
+}
+
+impl fmt::Debug for Called<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Called").field(&self.index()).finish()
+    }
+}
+
 /// How an instruction names the function that it calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CalledBy {
-    /// By an index in the table of this number.
-    Table(u32),
+    /// By an index in a table. The function must have the type of this index.
+    Table { table: u32, ty: u32 },
     /// By a reference.
     Reference,
 }
@@ -131,6 +202,8 @@ pub(crate) struct CallBack {
     /// The numbers of values that are table indices, with their tables: the closure gets the
     /// function there.
     pub callees: Box<[(usize, CalledBy)]>,
+    /// For a closure that gets the callee: the last value, which it does not get, stands for it.
+    pub called: Option<CalledBy>,
     /// The instances in which it is called, if not in all.
     pub only: Option<Only>,
 }

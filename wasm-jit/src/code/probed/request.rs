@@ -37,6 +37,7 @@ pub(crate) enum RequestedKind {
         arguments: Vec<Argument>,
         /// As in the [`CallBack`].
         callees: Box<[(usize, CalledBy)]>,
+        called: Option<CalledBy>,
         /// The types of the values, if operands of other types are refused.
         types: Option<Box<[Ty]>>,
     },
@@ -166,9 +167,10 @@ impl RequestedKind {
         };
         let values = self.arguments().iter().enumerate().map(value).collect::<Result<_, _>>()?;
         Ok(match self {
-            Self::CallBack { routine, callback, callees, .. } => {
-                let (routine, callback, callees) = (*routine, callback.clone(), callees.clone());
-                ProbeAction::CallBack(Arc::new(CallBack { routine, callback, values, callees, only }))
+            Self::CallBack { routine, callback, callees, called, .. } => {
+                let (routine, called) = (*routine, *called);
+                let (callback, callees) = (callback.clone(), callees.clone());
+                ProbeAction::CallBack(Arc::new(CallBack { routine, callback, values, callees, called, only }))
             }
             Self::Call { callee, .. } => {
                 ProbeAction::Call(Arc::new(Call { callee: callee.clone(), arguments: values, only }))

@@ -9,6 +9,8 @@ use crate::Report;
 pub(in crate::builtin) struct Estimate {
     /// The number of samples inside the program.
     pub(in crate::builtin) samples: u64,
+    /// The number of all samples.
+    all: u64,
     /// The sum of the times that the samples represent, in nanoseconds.
     sum: f64,
     /// The sum of the squares of these times.
@@ -25,25 +27,33 @@ impl Estimate {
     pub(super) fn add_sample(&mut self, nanoseconds: u64, is_inside: bool) {
         let nanoseconds = nanoseconds as f64;
         self.samples += u64::from(is_inside);
+        self.all += 1;
         self.sum += nanoseconds;
         self.squares += nanoseconds * nanoseconds;
     }
 
     pub(super) fn add(&mut self, other: &Self) {
         self.samples += other.samples;
+        self.all += other.all;
         self.sum += other.sum;
         self.squares += other.squares;
     }
 
     pub(super) fn subtract(&mut self, other: &Self) {
         self.samples = self.samples.saturating_sub(other.samples);
+        self.all = self.all.saturating_sub(other.all);
         self.sum = (self.sum - other.sum).max(0.0);
         self.squares = (self.squares - other.squares).max(0.0);
     }
 
-    /// The time that a sample represents, in nanoseconds. If the samples represent different times,
-    /// because the sampler had to wait for a processor, this is the time for which the same number
-    /// of equal samples would be as accurate.
+    /// The mean time between two samples of a thread, in nanoseconds.
+    fn mean(&self) -> f64 {
+        if self.all > 0 { self.sum / self.all as f64 } else { PERIOD.as_nanos() as f64 }
+    }
+
+    /// The time that a sample represents for the errors, in nanoseconds. If the samples represent
+    /// different times, because the sampler had to wait for a processor, it is longer than the
+    /// mean: samples at equal intervals of this length would be as accurate.
     pub(in crate::builtin) fn per_sample(&self) -> f64 {
         if self.sum > 0.0 { self.squares / self.sum } else { PERIOD.as_nanos() as f64 }
     }
@@ -79,7 +89,7 @@ impl Estimate {
 
     /// The samples in one sentence.
     pub(in crate::builtin) fn summary(&self) -> String {
-        format!("{} samples, one per {:.3} ms of a thread", self.samples, self.per_sample() / 1e6)
+        format!("{} samples, one per {:.3} ms of a thread on average", self.samples, self.mean() / 1e6)
     }
 
     /// The explanation for a text in which times are followed by errors.
@@ -104,7 +114,8 @@ impl Estimate {
     pub(in crate::builtin) fn add_to(&self, report: &mut Report) {
         report.value("times", "sampled");
         report.value("samples", self.samples);
-        report.value("nanoseconds per sample", self.per_sample().round() as u64);
+        report.value("nanoseconds per sample", self.mean().round() as u64);
+        report.value("effective nanoseconds per sample", self.per_sample().round() as u64);
     }
 }
 
@@ -163,6 +174,7 @@ mod tests {
         let (equal, late) = (estimate(&[1000; 100]), estimate(&[&[500; 99][..], &[50_500]].concat()));
         assert_eq!(equal.sum, late.sum);
         assert!(late.per_sample() > 20.0 * equal.per_sample());
+        assert_eq!(late.summary(), "100 samples, one per 0.001 ms of a thread on average");
         let width = |estimate: Estimate| {
             let (low, high) = estimate.interval(10_000.0);
             high - low

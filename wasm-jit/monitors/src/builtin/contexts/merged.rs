@@ -2,14 +2,16 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use super::calibration::Costs;
 use super::estimate::Estimate;
 use super::sampler::Samples;
 use super::tree::Snapshot;
-use super::{FOREIGN, HOST, LEFT_OUT, Measure, REST, ROOT};
+use super::{HOST, LEFT_OUT, Measure, REST, ROOT};
 use crate::Program;
 use crate::builtin::clock::Clock;
+use crate::builtin::other_functions;
 
 /// A tree of calling contexts.
 #[derive(Clone, Debug)]
@@ -243,11 +245,10 @@ impl Merged {
 
 /// The name of a function, or of a node that does not represent a function. Control characters are
 /// not escaped.
-pub(in crate::builtin) fn name(program: &Program<'_>, function: u32) -> String {
+pub(in crate::builtin) fn name(program: &Program<'_>, function: u32) -> Arc<str> {
     match function {
-        HOST => "<spontaneous>".to_owned(),
-        FOREIGN => "<function of the host>".to_owned(),
-        LEFT_OUT => "<contexts left out>".to_owned(),
-        _ => program.symbols.unescaped_function(function),
+        HOST => "<spontaneous>".into(),
+        LEFT_OUT => "<contexts left out>".into(),
+        _ => other_functions::name(function).unwrap_or_else(|| program.function_name(function)),
     }
 }

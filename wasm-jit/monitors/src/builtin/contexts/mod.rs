@@ -67,8 +67,6 @@ use crate::{Error, LazyProbes, OptionInfo, Report, Setup, lazy};
 
 /// The host, at the root of each tree.
 pub(super) const HOST: u32 = u32::MAX;
-/// A function of the host or of another instance that has no index in the module.
-pub(super) const FOREIGN: u32 = u32::MAX - 1;
 /// Stands for all contexts for which there was no memory.
 pub(super) const LEFT_OUT: u32 = u32::MAX - 2;
 

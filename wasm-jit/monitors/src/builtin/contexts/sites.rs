@@ -3,16 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use wasm_jit::probes::{
-    Bound, Callback, Kind, Location, NativeFn, OTHER_FUNCTION, Place, ProbeSpec, Shortcut, Values,
-};
+use wasm_jit::probes::{Bound, Callback, Kind, Location, NativeFn, Place, ProbeSpec, Shortcut, Values};
 use wasm_jit::wasmparser::{ElementItems, ExternalKind, Operator, Parser, Payload, TypeRef};
 use wasm_jit::{FunctionInfo, Module};
 
+use super::Shared;
 use super::events::Events;
 use super::local::with;
 use super::steps::Shortcuts;
-use super::{FOREIGN, Shared};
+use crate::builtin::other_functions::Callee;
 
 /// The observed locations of each function.
 pub(super) struct Sites {
@@ -34,23 +33,26 @@ impl Sites {
         let imported = module.functions().filter(|function| function.body().is_none()).count() as u32;
         let number = shared.number;
         let of_chosen = chosen.clone();
-        let of_host = move |callee: u64| match callee {
-            OTHER_FUNCTION => Some(FOREIGN),
-            // Entries of other functions are observed too. No function has this index.
-            index => (index < u64::from(imported)).then_some(index as u32),
-        };
-        let tail_call_indirect = Callback::new(move |values| {
-            let is_observed = u32::try_from(values[0]).is_ok_and(|callee| of_chosen.contains(&callee));
-            with(number, |local| match of_host(values[0]) {
-                Some(function) => local.tail_call_host(function, values[1]),
-                None if is_observed => local.tail_call(values[1]),
-                None => local.leave(values[1]),
+        // A function without an entry that is observed.
+        let is_host = move |index: u32| index < imported;
+        let tail_call_indirect = Callback::with_callee(move |values, called| {
+            let callee = Callee::of(called);
+            with(number, |local| match callee {
+                // The frame is left by the trap.
+                Callee::None => {}
+                Callee::Other(function) => local.tail_call_host(function, values[0]),
+                Callee::Of(function) if is_host(function) => local.tail_call_host(function, values[0]),
+                Callee::Of(function) if of_chosen.contains(&function) => local.tail_call(values[0]),
+                Callee::Of(_) => local.leave(values[0]),
             });
         });
-        let enter_host_indirect = Callback::new(move |values| {
-            if let Some(function) = of_host(values[0]) {
-                with(number, |local| local.enter_host(function, values[1]));
-            }
+        let enter_host_indirect = Callback::with_callee(move |values, called| {
+            let function = match Callee::of(called) {
+                Callee::Other(function) => function,
+                Callee::Of(function) if is_host(function) => function,
+                _ => return,
+            };
+            with(number, |local| local.enter_host(function, values[0]));
         });
         Self {
             chosen,
@@ -114,13 +116,13 @@ impl Sites {
                 }
                 Operator::ReturnCall { .. } => add(at(*offset), leave()),
                 Operator::ReturnCallIndirect { .. } | Operator::ReturnCallRef { .. } => {
-                    add(at(*offset), callback(&self.tail_call_indirect, &[Bound::Callee, Bound::Frame]));
+                    add(at(*offset), callback(&self.tail_call_indirect, &[Bound::Frame]));
                 }
                 Operator::Call { function_index } if *function_index < self.imported => {
                     add(at(*offset), native(events.enter_host, &[callee(*function_index), Bound::Frame]));
                 }
                 Operator::CallIndirect { .. } | Operator::CallRef { .. } if self.calls_host(operator) => {
-                    add(at(*offset), callback(&self.enter_host_indirect, &[Bound::Callee, Bound::Frame]));
+                    add(at(*offset), callback(&self.enter_host_indirect, &[Bound::Frame]));
                 }
                 _ => {}
             }

@@ -6,6 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use wasm_jit::printable;
+
 use super::function::{Covered, Function};
 use crate::builtin::listing::{self, LineNumbers};
 use crate::{Cell, Program, Report, Table};
@@ -97,7 +99,8 @@ impl Lines {
                 let file = files.entry(file).or_default();
                 if std::mem::take(&mut is_first) {
                     let is_executed = covered.figures.instructions[0] > 0;
-                    file.functions.push((number, program.symbols.function(function.index), is_executed));
+                    let name = printable(&program.function_name(function.index)).into_owned();
+                    file.functions.push((number, name, is_executed));
                 }
                 let line = file.lines.entry(number).or_default();
                 line.is_covered |= is_covered;

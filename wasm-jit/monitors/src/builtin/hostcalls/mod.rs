@@ -16,16 +16,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use wasm_jit::probes::{
-    Bound, Callback, Frame, GenericFn, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, Probe, ProbeSpec,
-    UnwoundWatch, Values,
+    Bound, Callback, Called, Frame, GenericFn, Kind, Location, Place, Probe, ProbeSpec, UnwoundWatch, Values,
 };
 use wasm_jit::wasmparser::{Operator, ValType};
-use wasm_jit::{ValType as Type, printable};
+use wasm_jit::{FunctionInfo, ValType as Type, printable};
 
 use super::clock::Clock;
 use super::contexts::host_in_tables;
 use super::operands::{OperandTypes, bounds, listed};
+use super::other_functions::{self, Callee};
 use super::trace_stream::trace_stream;
+use crate::names::Names;
 use crate::{
     Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Stream, Table, make, switch,
 };
@@ -33,11 +34,12 @@ use crate::{
 pub(super) const DESCRIPTION: Description = Description {
     name: "hostcalls",
     summary: "Calls of the host's functions: counts, times, errors; with the option trace, each call",
-    details: "As strace does for system calls: how often the program has called each imported function, how long \
+    details: "As strace does for system calls: how often the program has called each imported function, and those of \
+              other modules that it has called by a table or a reference (MODULE::NAME), how long \
               the calls took (wall-clock time, including what the host calls in the program meanwhile), and how \
               many returned an error of WASI. Calls that did not return have ended the program, or have left the \
               calling function by a trap or an exception; they have no time. Calls by tables and references are \
-              included; of a tail call of the host, the return is not seen. With the option trace, a line is written \
+              included, except those that trap because there is no function or one of another type; of a tail call of the host, the return is not seen. With the option trace, a line is written \
               for each call when it has returned, with arguments and results; those of WASI preview 1 by names, \
               with texts and the beginnings of buffers (except in tail calls by tables or references). Lines go to the file hostcalls.log of --monitor-out, or \
               else to standard error.",
@@ -62,10 +64,12 @@ struct Shared {
     /// Identifies the monitor in the threads.
     number: u64,
     clock: Clock,
-    /// Imported functions, and one entry for all other host functions.
-    functions: Vec<Function>,
-    /// The number of calls, by function and error.
-    errors: Mutex<BTreeMap<(usize, u64), u64>>,
+    /// Imported functions.
+    functions: Vec<Arc<Function>>,
+    /// Functions that are not imported, by their [numbers](other_functions).
+    others: Mutex<BTreeMap<u32, Arc<Function>>>,
+    /// The number of calls, by imported function and error.
+    errors: Mutex<BTreeMap<(u32, u64), u64>>,
     /// For lines, if any are written.
     stream: Option<Mutex<Stream>>,
     /// Whether lines are JSON.
@@ -73,9 +77,11 @@ struct Shared {
     threads: AtomicU64,
 }
 
-/// A host function.
+/// A host function, or one of another module.
 struct Function {
-    name: String,
+    /// The index of an imported function, or the number of another one.
+    number: u32,
+    name: Arc<str>,
     wasi: Option<wasi::Function>,
     returns_errors: bool,
     params: Vec<Option<ValType>>,
@@ -91,7 +97,7 @@ struct Function {
 struct Begun {
     frame: u64,
     site: u64,
-    function: usize,
+    function: Arc<Function>,
     at: u64,
     arguments: Arguments,
 }
@@ -131,13 +137,15 @@ fn type_of(ty: Type) -> Option<ValType> {
 
 impl Function {
     fn new(
-        name: String,
+        number: u32,
+        name: Arc<str>,
         wasi: Option<wasi::Function>,
         params: Vec<Option<ValType>>,
         results: Vec<Option<ValType>>,
     ) -> Self {
         let zero = AtomicU64::default;
         Self {
+            number,
             name,
             wasi,
             returns_errors: wasi.is_some() && results.len() == 1,
@@ -169,18 +177,41 @@ impl Shared {
         });
     }
 
+    /// The function that an indirect call is about to call, unless it is one of the module itself,
+    /// or the call traps.
+    fn function(&self, called: &Called<'_>) -> Option<Arc<Function>> {
+        let number = match Callee::of(called) {
+            Callee::None => return None,
+            Callee::Of(index) => return self.functions.get(index as usize).cloned(),
+            Callee::Other(number) => number,
+        };
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || {
+            let name = other_functions::name(number).unwrap_or_default();
+            Arc::new(Function::new(number, name, None, Vec::new(), Vec::new()))
+        };
+        Some(others.entry(number).or_insert_with(new).clone())
+    }
+
     /// A call begins; `values` are its arguments.
-    fn begin(self: &Arc<Self>, site: u64, frame: u64, function: usize, values: &[u64], is_tail: bool) {
+    fn begin(
+        self: &Arc<Self>,
+        site: u64,
+        frame: u64,
+        function: Arc<Function>,
+        values: &[u64],
+        is_tail: bool,
+    ) {
         self.with(|local| {
             // Calls of frames that have ended, or that have caught an exception of the host.
             self.abandon(local, |begun| begun.frame <= frame);
-            self.functions[function].calls.fetch_add(1, Ordering::Relaxed);
+            function.calls.fetch_add(1, Ordering::Relaxed);
             // Arguments of another site belong to an indirect call that did not lead to the host.
             let read = local.read.take().filter(|(of, _)| *of == site);
             let arguments = match (&self.stream, read) {
                 (None, _) => Arguments::None,
                 (Some(_), Some((_, read))) => read,
-                (Some(_), None) => Arguments::Shown(listed(&self.functions[function].params, values)),
+                (Some(_), None) => Arguments::Shown(listed(&function.params, values)),
             };
             let begun = Begun { frame, site, function, at: self.clock.now(), arguments };
             match is_tail {
@@ -200,7 +231,7 @@ impl Shared {
                 return;
             };
             let elapsed = now.saturating_sub(begun.at);
-            let function = &self.functions[begun.function];
+            let function = &begun.function;
             function.returned.fetch_add(1, Ordering::Relaxed);
             function.ticks.fetch_add(elapsed, Ordering::Relaxed);
             function.longest.fetch_max(elapsed, Ordering::Relaxed);
@@ -209,14 +240,14 @@ impl Shared {
             {
                 function.errors.fetch_add(1, Ordering::Relaxed);
                 let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-                *errors.entry((begun.function, *code)).or_default() += 1;
+                *errors.entry((function.number, *code)).or_default() += 1;
             }
             match begun.arguments {
                 Arguments::Wasi(_) if is_written_later => {
                     local.returned = Some((begun, elapsed, results.to_vec()));
                 }
                 Arguments::Wasi(_) | Arguments::Shown(_) => {
-                    self.write(local, &begun, &listed(&function.results, results), Some(elapsed))
+                    self.write(local, &begun, &listed(&begun.function.results, results), Some(elapsed))
                 }
                 Arguments::None => {}
             }
@@ -238,14 +269,14 @@ impl Shared {
             Arguments::Shown(arguments) => arguments.clone(),
             Arguments::Wasi(read) => read.end(false, &mut |_, _| false),
         };
-        self.write_line(stream, local, begun.function, &arguments, results, ticks);
+        self.write_line(stream, local, &begun.function, &arguments, results, ticks);
     }
 
     fn write_line(
         &self,
         stream: &Mutex<Stream>,
         local: &Local,
-        function: usize,
+        function: &Function,
         arguments: &str,
         results: &str,
         ticks: Option<u64>,
@@ -253,7 +284,7 @@ impl Shared {
         if self.is_json {
             let line = serde_json::json!({
                 "thread": local.thread,
-                "function": self.functions[function].name,
+                "function": &*function.name,
                 "arguments": arguments,
                 "results": results,
                 "seconds": ticks.map(|ticks| self.seconds(ticks)),
@@ -265,7 +296,7 @@ impl Shared {
         let thread = if local.thread > 1 { format!("[{}] ", local.thread) } else { String::new() };
         let results = if results.is_empty() { String::new() } else { format!(" = {results}") };
         let time = ticks.map_or(String::new(), |ticks| format!(" <{:.6}>", self.seconds(ticks)));
-        let name = printable(&self.functions[function].name);
+        let name = printable(&function.name);
         let line = format!("{thread}{name}({arguments}){results}{time}\n");
         // The program continues, even if the lines cannot be written.
         let _ = stream.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
@@ -277,9 +308,9 @@ impl Shared {
 
     /// Reads the arguments of a call to a function of WASI, and the data to which they point. They
     /// are `above` operands below the top.
-    fn read(&self, frame: &mut Frame<'_>, function: usize, above: u32) -> Option<Arguments> {
-        let wasi = self.functions[function].wasi?;
-        let count = self.functions[function].params.len() as u32;
+    fn read(&self, frame: &mut Frame<'_>, function: &Function, above: u32) -> Option<Arguments> {
+        let wasi = function.wasi?;
+        let count = function.params.len() as u32;
         let values = (above..above + count).rev().map(|depth| match frame.operand(depth) {
             Ok(wasm_jit::Val::I32(value)) => value.into(),
             Ok(wasm_jit::Val::I64(value)) => value,
@@ -292,7 +323,7 @@ impl Shared {
 
     /// Reads the arguments of a call that is about to begin.
     fn read_before(self: &Arc<Self>, frame: &mut Frame<'_>, site: u64, function: usize) {
-        let read = self.read(frame, function, 0);
+        let read = self.read(frame, &self.functions[function], 0);
         self.with(|local| local.read = read.map(|read| (site, read)));
     }
 
@@ -302,10 +333,10 @@ impl Shared {
         let mut function = None;
         self.with(|local| {
             let begun = local.begun.last().filter(|begun| begun.site == site);
-            function = begun.map(|begun| begun.function);
+            function = begun.map(|begun| begun.function.clone());
         });
         // The index or the reference is on top of the arguments.
-        let Some(read) = function.and_then(|function| self.read(frame, function, 1)) else { return };
+        let Some(read) = function.and_then(|function| self.read(frame, &function, 1)) else { return };
         self.with(|local| {
             if let Some(begun) = local.begun.last_mut() {
                 begun.arguments = read;
@@ -327,38 +358,39 @@ impl Shared {
                 Some(code) => format!("{code} {}", wasi::error(code)),
                 None => String::new(),
             };
-            self.write_line(stream, local, begun.function, &arguments, &results, Some(ticks));
+            self.write_line(stream, local, &begun.function, &arguments, &results, Some(ticks));
         });
     }
 }
 
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let symbols = setup.module.symbols();
-    let imported = setup.module.functions().filter(|function| function.body().is_none());
-    let mut functions: Vec<Function> = imported
-        .map(|function| {
+    let imported: Vec<(FunctionInfo<'_>, Option<wasi::Function>)> =
+        setup.module.functions().filter(|function| function.body().is_none()).map(with_wasi).collect();
+    let names = Names::of(setup.module);
+    let name = |(function, wasi): &(FunctionInfo<'_>, Option<wasi::Function>)| {
+        // As in strace, without the name of the interface.
+        let of_wasi = wasi.and_then(|_| Some(function.import()?.name().to_owned()));
+        of_wasi.unwrap_or_else(|| names.get(function))
+    };
+    let unique = Names::among(imported.iter().map(|of| (of.0.index(), name(of))));
+    let functions: Vec<Arc<Function>> = imported
+        .iter()
+        .map(|of| {
+            let (function, wasi) = of;
             let ty = function.ty();
-            let params: Vec<_> = ty.params().map(type_of).collect();
-            let import = function.import();
-            let wasi = import
-                .as_ref()
-                .and_then(|import| wasi::Function::named(import.module(), import.name(), params.len()));
-            // As in strace, without the name of the interface.
-            let name = match (&import, wasi) {
-                (Some(import), Some(_)) => import.name().to_owned(),
-                _ => symbols.unescaped_function(function.index()),
-            };
-            Function::new(name, wasi, params, ty.results().map(type_of).collect())
+            let name = unique.complete(function.index(), name(of)).into();
+            let (params, results) = (ty.params().map(type_of), ty.results().map(type_of));
+            Arc::new(Function::new(function.index(), name, *wasi, params.collect(), results.collect()))
         })
         .collect();
     let imports = functions.len();
-    functions.push(Function::new("<function of the host>".to_owned(), None, Vec::new(), Vec::new()));
     let stream = trace_stream(setup, ["hostcalls.log", "hostcalls.jsonl"])?.map(Mutex::new);
     let shared = Arc::new(Shared {
         number: NEXT.fetch_add(1, Ordering::Relaxed),
         clock: Clock::get(),
         functions,
+        others: Mutex::default(),
         errors: Mutex::default(),
         stream,
         is_json: setup.is_json_stream(),
@@ -370,6 +402,14 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         watched.with(|local| watched.abandon(local, |begun| begun.frame <= left.frame));
     });
     Ok(Box::new(Hostcalls { shared, probes, _watch: watch }))
+}
+
+/// An imported function, and which one of WASI it is.
+fn with_wasi(function: FunctionInfo<'_>) -> (FunctionInfo<'_>, Option<wasi::Function>) {
+    let import = function.import();
+    let params = function.ty().params().len();
+    let wasi = import.and_then(|import| wasi::Function::named(import.module(), import.name(), params));
+    (function, wasi)
 }
 
 /// The last call, for the probes after it.
@@ -389,25 +429,23 @@ fn specs(setup: &Setup<'_>, shared: &Arc<Shared>, imports: usize) -> Vec<ProbeSp
     let begins = {
         let shared = shared.clone();
         Callback::new(move |values| {
-            shared.begin(values[0], values[1], values[2] as usize, &values[3..], false)
+            let function = shared.functions[values[2] as usize].clone();
+            shared.begin(values[0], values[1], function, &values[3..], false)
         })
     };
     let begins_tail = {
         let shared = shared.clone();
         Callback::new(move |values| {
-            shared.begin(values[0], values[1], values[2] as usize, &values[3..], true)
+            let function = shared.functions[values[2] as usize].clone();
+            shared.begin(values[0], values[1], function, &values[3..], true)
         })
     };
     let indirect = |is_tail: bool| {
         let shared = shared.clone();
-        Callback::new(move |values| {
-            let function = match values[2] {
-                NO_FUNCTION => return,
-                OTHER_FUNCTION => imports,
-                index if index < imports as u64 => index as usize,
-                _ => return,
-            };
-            shared.begin(values[0], values[1], function, &values[3..], is_tail);
+        Callback::with_callee(move |values, called| {
+            if let Some(function) = shared.function(called) {
+                shared.begin(values[0], values[1], function, &values[2..], is_tail);
+            }
         })
     };
     let (begins_indirect, begins_indirect_tail) = (indirect(false), indirect(true));
@@ -446,34 +484,32 @@ fn specs(setup: &Setup<'_>, shared: &Arc<Shared>, imports: usize) -> Vec<ProbeSp
         let site = vec![Bound::Const(sites), Bound::Frame];
         let (callback, callee, above, is_tail) = match operator {
             Operator::Call { function_index } if (*function_index as usize) < imports => {
-                (&begins, Bound::Const((*function_index).into()), 0, false)
+                (&begins, Some(*function_index), 0, false)
             }
             Operator::ReturnCall { function_index } if (*function_index as usize) < imports => {
-                (&begins_tail, Bound::Const((*function_index).into()), 0, true)
+                (&begins_tail, Some(*function_index), 0, true)
             }
             // The index or the reference is on top of the arguments.
-            Operator::CallIndirect { .. } if host_in_tables => (&begins_indirect, Bound::Callee, 1, false),
-            Operator::ReturnCallIndirect { .. } if host_in_tables => {
-                (&begins_indirect_tail, Bound::Callee, 1, true)
-            }
+            Operator::CallIndirect { .. } if host_in_tables => (&begins_indirect, None, 1, false),
+            Operator::ReturnCallIndirect { .. } if host_in_tables => (&begins_indirect_tail, None, 1, true),
             // The source of a reference is not known.
-            Operator::CallRef { .. } => (&begins_indirect, Bound::Callee, 1, false),
-            Operator::ReturnCallRef { .. } => (&begins_indirect_tail, Bound::Callee, 1, true),
+            Operator::CallRef { .. } => (&begins_indirect, None, 1, false),
+            Operator::ReturnCallRef { .. } => (&begins_indirect_tail, None, 1, true),
             _ => return,
         };
         let arguments = &operands[..operands.len().saturating_sub(above as usize)];
         let is_direct = above == 0;
         // Whether the callee is, or may be, a function of WASI.
         let is_wasi = with_values
-            && shared.functions.iter().enumerate().any(|(index, function)| {
+            && shared.functions.iter().any(|function| {
                 let fits = match callee {
-                    Bound::Const(callee) => callee == index as u64,
-                    _ => !is_tail && function.params == arguments && function.results == results,
+                    Some(callee) => callee == function.number,
+                    None => !is_tail && function.params == arguments && function.results == results,
                 };
                 fits && function.wasi.is_some()
             });
         let generic = |read: GenericFn| ProbeSpec { location, kind: Kind::Generic(read) };
-        if let (Bound::Const(function), true) = (callee, is_wasi) {
+        if let (Some(function), true) = (callee, is_wasi) {
             let (shared, site) = (shared.clone(), sites);
             before.push(generic(GenericFn::new(move |frame| {
                 shared.read_before(frame, site, function as usize);
@@ -481,7 +517,8 @@ fn specs(setup: &Setup<'_>, shared: &Arc<Shared>, imports: usize) -> Vec<ProbeSp
             })));
         }
         let shown = if with_values { arguments } else { &[] };
-        before.push(call_back(callback, [site, vec![callee]].concat(), shown, above));
+        let callee = callee.map(|callee| Bound::Const(callee.into()));
+        before.push(call_back(callback, site.into_iter().chain(callee).collect(), shown, above));
         if is_wasi && !is_direct {
             let (shared, site) = (shared.clone(), sites);
             before.push(generic(GenericFn::new(move |frame| {
@@ -523,8 +560,10 @@ impl Monitor for Hostcalls {
         let shared = &self.shared;
         let rate = shared.clock.nanoseconds_per_tick();
         let nanoseconds = |ticks: u64| (ticks as f64 * rate) as u64;
-        let mut called: Vec<(&Function, u64)> =
-            shared.functions.iter().map(|function| (function, nanoseconds(get(&function.ticks)))).collect();
+        let others = shared.others.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let functions = shared.functions.iter().chain(others.values());
+        let mut called: Vec<(&Arc<Function>, u64)> =
+            functions.map(|function| (function, nanoseconds(get(&function.ticks)))).collect();
         called.retain(|(function, _)| get(&function.calls) > 0);
         called.sort_by_key(|(function, time)| (Reverse(*time), Reverse(get(&function.calls))));
         let total = called.iter().map(|(_, time)| time).sum();
@@ -546,7 +585,8 @@ impl Monitor for Hostcalls {
                 calls.into(),
                 if function.returns_errors { get(&function.errors).into() } else { Cell::None },
                 calls.saturating_sub(returned).into(),
-                function.name.as_str().into(),
+                // Of other functions of one name, some may have been unknown at first.
+                Cell::Text(other_functions::name(function.number).unwrap_or_else(|| function.name.clone())),
             ]);
         }
         report.table(table);
@@ -556,8 +596,8 @@ impl Monitor for Hostcalls {
             errors.sort_by_key(|((function, code), calls)| (Reverse(*calls), *function, *code));
             let mut table = Table::new("errors", ["calls", "code", "error", "function"]);
             for ((function, code), calls) in errors {
-                let name = shared.functions[function].name.as_str();
-                table.row([calls.into(), code.into(), wasi::error(code).into(), name.into()]);
+                let name = shared.functions[function as usize].name.clone();
+                table.row([calls.into(), code.into(), wasi::error(code).into(), Cell::Text(name)]);
             }
             report.table(table);
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
+use std::sync::Arc;
 
 use wasm_jit::printable;
 
@@ -15,13 +16,15 @@ pub(super) struct Graph {
     pub(super) functions: Vec<Function>,
     pub(super) arcs: Vec<CallArc>,
     pub(super) total: f64,
+    /// The number of calls in contexts for which there was no memory.
+    pub(super) left_out: u64,
     /// The accuracy of times that come from samples.
     pub(super) estimate: Option<Estimate>,
 }
 
 #[derive(Default)]
 pub(super) struct Function {
-    name: String,
+    name: Arc<str>,
     own: f64,
     total: f64,
     sampled: Sampled,
@@ -118,7 +121,13 @@ impl Graph {
             figures,
         });
         let arcs = arcs.collect();
-        Self { functions: sorted.into_iter().map(|(_, function)| function).collect(), arcs, total, estimate }
+        Self {
+            functions: sorted.into_iter().map(|(_, function)| function).collect(),
+            arcs,
+            total,
+            left_out: merged.left_out(),
+            estimate,
+        }
     }
 
     /// gprof's flat profile, in the form of the thesis's Figure 5.3.
@@ -284,7 +293,7 @@ impl Graph {
                 function.calls.into(),
                 function.recursive.into(),
                 function.cycle.into(),
-                function.name.as_str().into(),
+                Cell::Text(function.name.clone()),
             ]);
             table.row(row);
         }
@@ -300,8 +309,9 @@ impl Graph {
         for arc in arcs {
             let Figures { calls, recursive, own, children, samples, .. } = arc.figures;
             let row = [
-                arc.caller.map_or("<spontaneous>", |caller| &self.functions[caller].name).into(),
-                self.functions[arc.callee].name.as_str().into(),
+                arc.caller
+                    .map_or("<spontaneous>".into(), |caller| Cell::Text(self.functions[caller].name.clone())),
+                Cell::Text(self.functions[arc.callee].name.clone()),
                 calls.into(),
                 recursive.into(),
                 Cell::Float(own, 6),
@@ -430,7 +440,7 @@ mod tests {
         let (module, contexts) = Contexts::example();
         let graph = Graph::new(&contexts.merged(), &BTreeMap::new(), &Program::new(&module));
         let flat = "\
-Times are sampled: 5 samples, one per 1.000 ms of a thread; calls are exact.
+Times are sampled: 5 samples, one per 1.000 ms of a thread on average; calls are exact.
 A time is followed by its 95 % error (±); <= is an upper bound, without a sample.
      %   cumulative         ±         self         ±         called self ms/call total ms/call  name
  80.00        4.000     1.471        4.000     1.471              4        1.000         1.000  work
@@ -440,7 +450,7 @@ A time is followed by its 95 % error (±); <= is an upper bound, without a sampl
 ";
         assert_eq!(graph.flat(20), flat);
         let arcs = "\
-Times are sampled: 5 samples, one per 1.000 ms of a thread; calls are exact.
+Times are sampled: 5 samples, one per 1.000 ms of a thread on average; calls are exact.
 A time t has a 95 % error (±) of at most about 2 * sqrt(t * 1.000 ms); <= is an upper bound, without a sample.
 index   % time         self     children               called  name
                                                               <spontaneous>

@@ -98,6 +98,9 @@ impl Monitor for Profile {
         report.value("milliseconds", Cell::Float(graph.total, 3));
         report.value("functions_called", graph.functions.len());
         report.value("arcs_called", graph.arcs.len());
+        if graph.left_out > 0 {
+            report.value("calls left out", graph.left_out);
+        }
         if let Some(estimate) = &graph.estimate {
             estimate.add_to(report);
         }

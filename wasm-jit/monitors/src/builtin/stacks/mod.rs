@@ -5,6 +5,7 @@ mod pprof;
 mod speedscope;
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use wasm_jit::printable;
 
@@ -29,7 +30,7 @@ pub(super) struct Stacks {
 
 #[derive(Debug)]
 pub(super) struct Function {
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
     /// The function's location in the source.
     pub(super) source: Option<(String, u32)>,
 }
@@ -98,7 +99,7 @@ impl Stacks {
 /// Stacks of a test: `main` calls `a` twice, which calls `b;c`, and `<d>`.
 #[cfg(test)]
 fn example() -> Stacks {
-    let function = |name: &str| Function { name: name.to_owned(), source: None };
+    let function = |name: &str| Function { name: name.into(), source: None };
     let node = |parent, function, weight, count| Node { parent, function, weight, count };
     let source = Some(("main.c".to_owned(), 7));
     Stacks {
@@ -107,7 +108,7 @@ fn example() -> Stacks {
         unit: "nanoseconds",
         counted: "calls",
         functions: vec![
-            Function { name: "main".to_owned(), source },
+            Function { name: "main".into(), source },
             function("a"),
             function("b;c"),
             function("<d>"),

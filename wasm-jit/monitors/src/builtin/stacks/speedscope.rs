@@ -10,8 +10,8 @@ impl Stacks {
             .functions
             .iter()
             .map(|function| match &function.source {
-                None => json!({ "name": function.name }),
-                Some((file, line)) => json!({ "name": function.name, "file": file, "line": line }),
+                None => json!({ "name": &*function.name }),
+                Some((file, line)) => json!({ "name": &*function.name, "file": file, "line": line }),
             })
             .collect();
         let used = || self.nodes.iter().enumerate().filter(|(_, node)| node.weight > 0);
