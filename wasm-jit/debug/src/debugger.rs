@@ -1,5 +1,6 @@
 //! [`Debugger`]: breakpoints, watchpoints, and control of the program's threads.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use crate::frames::Stopped;
 use crate::pass::{Repetition, Request};
 use crate::position::Point;
 use crate::reverse::Reverse;
-use crate::shared::{Command, Look, Present, Repeats, Report, Shared, State};
+use crate::shared::{Command, Present, Repeats, Report, Shared, State};
 use crate::step::Resume;
 use crate::stop::{Breakpoint, Event, Outcome, Unwatched};
 use crate::watch::{Watch, WatchedFrame};
@@ -381,14 +382,21 @@ impl Debugger {
     ///
     /// # Errors
     /// [`Error::Running`].
+    ///
+    /// # Panics
+    /// If the closure does. The program is still stopped then.
     pub fn inspect<R: Send + 'static>(
         &self,
         look: impl FnOnce(&mut Stopped<'_, '_>) -> R + Send + 'static,
     ) -> Result<R, Error> {
         let (sender, result) = channel();
-        let look: Look = Box::new(move |stopped| _ = sender.send(look(stopped)));
-        self.send(Command::Look(look))?;
-        result.recv().map_err(|_| Error::Running)
+        // A panic must not leave the program's frames.
+        let look = move |stopped: &mut Stopped<'_, '_>| catch_unwind(AssertUnwindSafe(|| look(stopped)));
+        self.send(Command::Look(Box::new(move |stopped| _ = sender.send(look(stopped)))))?;
+        match result.recv().map_err(|_| Error::Running)? {
+            Ok(found) => Ok(found),
+            Err(panic) => resume_unwind(panic),
+        }
     }
 
     /// Resumes the stopped thread.
@@ -415,6 +423,20 @@ impl Debugger {
         if let Some(stopped) = stopped {
             let _ = stopped.commands.send(Command::Kill);
         }
+    }
+
+    /// Detaches from the program, whatever it does: deletes all breakpoints and watchpoints, ends
+    /// steps and pauses, no longer [stops at traps](Debugger::catch_traps), and lets a stopped
+    /// thread continue. A program that [goes back](Debugger::reverse) runs once more, to its end.
+    /// Nothing stops the program until there is another request.
+    pub fn release(&self) {
+        let traps = {
+            let state = &mut *self.shared.state();
+            request(state, Request::Release);
+            state.release(&self.shared.code, self.shared.hit())
+        };
+        // After the lock is released.
+        drop(traps);
     }
 
     /// Begins a new run of the program, after one that has ended.

@@ -5,12 +5,17 @@ mod places;
 mod values;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use wasm_jit_debug::{Debugger, Error, Event, Resume, Reverse, Stop, Stopped};
 
 use super::memory::Format;
 use super::program::Launcher;
 use super::show::{self, Sources};
+
+/// Maximum time until it is noticed that the user of a session is gone.
+const POLL: Duration = Duration::from_millis(50);
 
 /// A command: its name, other names, and its help.
 #[derive(Debug)]
@@ -265,6 +270,8 @@ pub(super) struct Session {
     /// The positions at which the next `list` and the next `x` continue.
     listed: Option<(String, u32)>,
     shown: Option<(Format, u32, u64)>,
+    /// Set when the user of the session is gone, if that may happen.
+    is_gone: Option<Arc<AtomicBool>>,
 }
 
 fn say(text: impl Into<String>) -> Done {
@@ -288,9 +295,11 @@ impl Session {
         Self::of(debugger, Some(launcher))
     }
 
-    /// Begins a session with a running program, which it stops.
-    pub(super) fn attach(debugger: Arc<Debugger>) -> (Self, Done) {
+    /// Begins a session with a running program, which it stops. Its commands no longer wait once
+    /// `is_gone` is set.
+    pub(super) fn attach(debugger: Arc<Debugger>, is_gone: Arc<AtomicBool>) -> (Self, Done) {
         let mut session = Self::of(debugger, None);
+        session.is_gone = Some(is_gone);
         session.is_running = true;
         // Another session may have left breakpoints.
         session.detach();
@@ -302,13 +311,7 @@ impl Session {
 
     /// Ends a session with a program that continues: deletes its breakpoints.
     pub(super) fn detach(&self) {
-        for breakpoint in self.debugger.breakpoints() {
-            let _ = self.debugger.delete(breakpoint.number);
-        }
-        self.debugger.catch_traps(false);
-        if self.debugger.is_stopped() {
-            let _ = self.debugger.resume(Resume::Continue);
-        }
+        self.debugger.release();
     }
 
     /// Whether the program has not ended.
@@ -327,6 +330,7 @@ impl Session {
             level: 0,
             listed: None,
             shown: None,
+            is_gone: None,
         }
     }
 
@@ -385,7 +389,7 @@ impl Session {
         self.stop = None;
         self.level = 0;
         self.listed = None;
-        match self.debugger.wait() {
+        match self.event()? {
             Event::Stopped(stop) => {
                 let text = self.stopped(&stop);
                 self.stop = Some(stop);
@@ -396,6 +400,18 @@ impl Session {
                 say(show::outcome(self.debugger.code(), &outcome))
             }
             _ => say(""),
+        }
+    }
+
+    /// Waits for an event, as long as the user does.
+    fn event(&self) -> Result<Event, String> {
+        let Some(is_gone) = &self.is_gone else { return Ok(self.debugger.wait()) };
+        loop {
+            match self.debugger.wait_for(POLL) {
+                Some(event) => return Ok(event),
+                None if is_gone.load(Ordering::Acquire) => return Err("the user is gone".to_owned()),
+                None => {}
+            }
         }
     }
 
