@@ -111,11 +111,11 @@ impl Debugger {
         Ok(number)
     }
 
-    /// Watches an expression: threads stop when an instruction has changed its value. If the
-    /// expression names locals, operands or variables of a function, it belongs to the frame at
-    /// this `level` of the stopped thread (0 is the innermost), and the watchpoint ends with the
-    /// frame. The condition is as for [`Debugger::set_condition`]. Returns the number of the
-    /// watchpoint.
+    /// Watches an expression: threads stop when an instruction has changed its value. Names denote
+    /// what they denote in the frame at this `level` of the stopped thread (0 is the innermost),
+    /// wherever the value changes. If there are locals, operands or variables of the frame among
+    /// them, the watchpoint ends with the frame. The condition is as for
+    /// [`Debugger::set_condition`]. Returns the number of the watchpoint.
     ///
     /// # Errors
     /// [`Error::Constant`]; [`Error::Unknown`] about the condition; [`Error::Running`] if the
@@ -134,20 +134,17 @@ impl Debugger {
             return Err(Error::Constant { text: expression.text().to_owned() });
         }
         let expression = Arc::new(expression);
-        let is_global = |name: &str| {
-            let code = &self.shared.code;
-            let plain = name.strip_prefix('$').unwrap_or(name);
-            let is_static = || code.dwarf().is_some_and(|dwarf| dwarf.static_variable(name).is_some());
-            code.global_of_name(plain).is_some() || is_static()
-        };
-        let is_of_frame = expression.is_of_frame(is_global);
         let shared = self.shared.clone();
-        let watched = expression.clone();
+        let (given, given_condition) = (expression.clone(), condition.clone());
         // Existing frames get code with probes when their callee returns.
-        let begun = self.inspect(move |stopped| -> Result<Watch, Error> {
+        let begun = self.inspect(move |stopped| -> Result<(Watch, Option<Expression>), Error> {
             shared.prepare(stopped.locations())?;
             let mut scope = stopped.frame(level)?;
+            let location = Some(scope.location());
+            let find = |name: &str| shared.code.static_of(name, location);
+            let watched = Arc::new(given.bound(&find));
             watched.evaluate(&mut scope)?;
+            let is_of_frame = watched.is_of_frame(|name| shared.code.is_global(name, location));
             let frame = match is_of_frame {
                 true => {
                     let seen = shared.state().present.as_ref().map(|present| present.point);
@@ -160,18 +157,21 @@ impl Debugger {
             let number = shared.state().number();
             let watch = Watch::new(number, watched, frame);
             watch.begin(&mut scope);
-            Ok(watch)
+            Ok((watch, given_condition.map(|condition| condition.bound(&find))))
         });
-        let watch = match begun {
-            Ok(watch) => watch?,
-            Err(Error::Running) if !is_of_frame => {
-                let code = &self.shared.code;
+        let code = &self.shared.code;
+        let find = |name: &str| code.static_of(name, None);
+        let bound = expression.bound(&find);
+        let (watch, condition) = match begun {
+            Ok(begun) => begun?,
+            Err(Error::Running) if !bound.is_of_frame(|name| code.is_global(name, None)) => {
                 if let Some((address, size)) =
                     expression.address_outside(|memory| code.memory_at_start(memory))
                 {
                     return Err(Error::Outside { address, size });
                 }
-                Watch::new(self.shared.state().number(), expression.clone(), None)
+                let watch = Watch::new(self.shared.state().number(), Arc::new(bound), None);
+                (watch, condition.map(|condition| condition.bound(&find)))
             }
             Err(error) => return Err(error),
         };

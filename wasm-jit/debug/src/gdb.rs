@@ -217,6 +217,7 @@ impl Client<'_> {
                         Err(_) => return Ok(false),
                     };
                 }
+                packets.understood(packet);
                 continue;
             }
             gdb = match gdb {

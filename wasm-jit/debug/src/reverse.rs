@@ -288,7 +288,6 @@ impl Journey<'_> {
             let observed = state.begin_pass(pass, &self.shared.code, self.shared.hit())?;
             // This includes the probes of watchpoints.
             state.see_none();
-            state.watches.values().for_each(|watch| watch.forget());
             if pass.from == From::Start && pass.sees_all() {
                 self.shared.see_all(state)?;
             }

@@ -10,10 +10,10 @@
 use std::fmt;
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::net::{Shutdown, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -190,7 +190,7 @@ impl Served {
                 busy = None;
                 let Ok(line) = lines.recv() else { return Ok(()) };
                 busy = Some(self.busy.lock());
-                match session.execute(&line) {
+                match session.execute_or_complete(&line) {
                     Ok(Answer::Quit) => return Ok(()),
                     done => answer(&mut client, &text(done))?,
                 }

@@ -155,6 +155,8 @@ fn client_of_stores(place: &Place) -> (std::process::Child, Client) {
     std::fs::write(place.path("stores.wat"), STORES).unwrap();
     let (child, port) = server(place, &["--invoke", "main", "stores.wat"]);
     let mut client = Client(TcpStream::connect(("127.0.0.1", port)).unwrap());
+    // Acknowledgements and packets do not wait for each other.
+    client.0.set_nodelay(true).unwrap();
     assert!(client.send("?").starts_with("T05"));
     (child, client)
 }
@@ -256,6 +258,7 @@ fn random_packets_are_answered() {
         "qWasmGlobal:0;0",
         "qRegisterInfo0",
         "qSupported:swbreak+",
+        "qSupported:xmlRegisters=i386;multiprocess+",
     ];
     let rounds = if std::env::var_os("LONG_TESTS").is_some() { 50_000 } else { 2_000 };
     for _ in 0..rounds {
@@ -264,7 +267,8 @@ fn random_packets_are_answered() {
             let at = random.random_range(1..=packet.len());
             match random.random_range(0..4) {
                 0 => packet.truncate(at),
-                1 => packet.insert_str(at, ["f", "0", ",", ":", ";", "-", "ffffffff"][random.random_range(0..7)]),
+                1 => packet
+                    .insert_str(at, ["f", "0", ",", ":", ";", "-", "ffffffff"][random.random_range(0..7)]),
                 2 => packet.extend(std::iter::repeat_n('f', random.random_range(0..40))),
                 _ => packet.insert(at, char::from(random.random_range(b'-'..b'z'))),
             }

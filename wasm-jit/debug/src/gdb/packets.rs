@@ -66,12 +66,16 @@ impl Packets {
         if std::mem::take(&mut self.is_too_long) || packet.len() > MAX_PACKET {
             return Sent::TooLong;
         }
-        if packet.starts_with(b"$qSupported") {
-            self.supported = Some(packet.clone());
-        } else if packet == b"$QStartNoAckMode#b0" {
-            self.quiet = Some(packet.clone());
-        }
         Sent::Complete(limited(&packet).unwrap_or(packet))
+    }
+
+    /// Keeps the settings in a packet that the stub has understood.
+    pub(super) fn understood(&mut self, packet: Vec<u8>) {
+        if packet.starts_with(b"$qSupported") {
+            self.supported = Some(packet);
+        } else if packet == b"$QStartNoAckMode#b0" {
+            self.quiet = Some(packet);
+        }
     }
 
     /// The packets that a new stub gets first: the client's settings, and a request to continue if
@@ -159,7 +163,14 @@ mod tests {
         fn check(sent: &[u8], expected: &[Sent], settings: &[u8]) {
             let mut packets = Packets::default();
             let found = sent.iter().map(|byte| packets.add(*byte)).filter(|sent| *sent != Sent::Nothing);
-            assert_eq!(found.collect::<Vec<_>>(), expected);
+            let found: Vec<Sent> = found.collect();
+            assert_eq!(found, expected);
+            assert_eq!(packets.settings(false), b"", "none was understood");
+            for sent in found {
+                if let Sent::Complete(packet) = sent {
+                    packets.understood(packet);
+                }
+            }
             assert_eq!(packets.settings(false), settings);
         }
         let complete = |packet: &[u8]| Sent::Complete(packet.to_vec());

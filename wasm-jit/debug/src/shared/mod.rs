@@ -592,6 +592,8 @@ impl State {
         self.present = None;
         for watch in self.watches.values() {
             watch.frame.iter().for_each(WatchedFrame::forget);
+            // The last value is one of another run.
+            watch.forget();
         }
     }
 

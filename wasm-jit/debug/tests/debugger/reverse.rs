@@ -88,7 +88,10 @@ fn start(debugger: &Arc<Debugger>, fuel: u64) {
 
 impl Debugged {
     /// A program that can go back. `pass` is called when it is started again.
-    pub(super) fn repeating(text: &str, pass: impl Fn(&Debugger, Repetition) + Send + Sync + 'static) -> Self {
+    pub(super) fn repeating(
+        text: &str,
+        pass: impl Fn(&Debugger, Repetition) + Send + Sync + 'static,
+    ) -> Self {
         let engine = Engine::new(Config::new().consume_fuel(true)).unwrap();
         let debugger = Arc::new(Debugger::new(&Module::new(&engine, text).unwrap()));
         let again = Arc::downgrade(&debugger);
