@@ -104,6 +104,8 @@ fn bit_fields_are_read_and_changed() {
             ("set f.b = 7", ""),
             ("set f.wide = 1099511627775", ""),
             ("print f", "{a = 5, b = 7, wide = 1099511627775}"),
+            ("set f.a = 6", ""),
+            ("print f", "{a = 6, b = 7, wide = 1099511627775}"),
             ("set f.a = 8", "8 is no value for this type"),
             ("print &f.a", "a bit-field has no address"),
             ("print sizeof(f.b)", "a bit-field has no size in bytes"),
@@ -176,6 +178,44 @@ fn references_and_structures_by_value_are_those_of_the_source() {
             ("print der.base + der.own", "15"),
         ],
     );
+}
+
+#[test]
+fn references_and_slices_of_rust_are_shown_as_their_targets() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/wasi-rust.sh");
+    let tools = Command::new(script).output().unwrap();
+    let tools = String::from_utf8(tools.stdout).unwrap();
+    let [_, rustc, target] = tools.lines().collect::<Vec<_>>()[..] else {
+        eprintln!("there is no Rust for WASI: not tested");
+        return;
+    };
+    let place = Place::new();
+    std::fs::write(place.path("references.rs"), include_str!("references.rs")).unwrap();
+    let compiled = Command::new(rustc)
+        .args(["--target", target, "-g", "-C", "panic=abort", "--crate-type", "cdylib"])
+        .args(["-C", "link-arg=--no-entry", "-C", "link-self-contained=no", "references.rs"])
+        .current_dir(place.dir.path())
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let expected = [
+        ("print p", "{x = 1, y = 2}"),
+        ("print q", "{x = 3, y = 4}"),
+        ("print p.x + (*p).y", "3"),
+        ("print n + *n", "8"),
+        ("print name", "\"abc\""),
+        ("print numbers", "{10, 20, 30}"),
+        ("print numbers[2]", "30"),
+        ("print TOTAL + references::TOTAL", "10"),
+        ("complete print p.", "print p.x\nprint p.y"),
+        ("set n = 70", ""),
+        ("print n", "70"),
+    ];
+    let commands: Vec<&str> =
+        ["break add", "run"].into_iter().chain(expected.iter().map(|(command, _)| *command)).collect();
+    let answers = place.answers(&commands, &["--invoke", "go", "references.wasm", "4"]);
+    assert!(answers[0].starts_with("Breakpoint 1: 0x references::add at "), "{answers:?}");
+    assert_eq!(answers[2..], expected.map(|(_, answer)| answer));
 }
 
 #[test]
