@@ -55,6 +55,21 @@ fn a_pause_or_a_step_that_has_not_ended_stops_nothing() {
 }
 
 #[test]
+fn a_long_step_ends_nowhere() {
+    let text = COUNTS.replace("2000000", "100000000").replace("$main (export \"main\")", "$long")
+        + r#"(func $main (export "main") (result i32) (call $long)))"#;
+    let text = text.replacen("(local.get $n)))(func", "(local.get $n)) (func", 1);
+    let (debugged, stop) = Debugged::begin(&text, "main", &[]);
+    assert!(debugged.text(&stop).starts_with("call"));
+    debugged.debugger.resume(Resume::NextInstruction).unwrap();
+    debugged.debugger.release();
+    match debugged.debugger.wait() {
+        Event::Ended(outcome) => assert_eq!(outcome.text, "100000000"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn a_program_that_goes_back_runs_to_its_end() {
     // While the passes look for something, and when the last one has begun.
     for at in 0..4 {
