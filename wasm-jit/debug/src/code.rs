@@ -64,11 +64,6 @@ impl Code {
         &self.module
     }
 
-    /// The name of a function, as in backtraces.
-    pub fn name(&self, function: u32) -> String {
-        self.module.symbols().function(function)
-    }
-
     /// Whether the module defines the function, as opposed to importing it.
     pub(crate) fn has_body(&self, function: u32) -> bool {
         function >= self.imported && self.module.function(function).is_some()
@@ -191,6 +186,11 @@ impl Code {
         self.names().globals.get(&global).map(String::as_str)
     }
 
+    /// The names of all globals in the name section.
+    pub(crate) fn global_names(&self) -> impl Iterator<Item = &str> {
+        self.names().globals.values().map(String::as_str)
+    }
+
     pub(crate) fn local_of_name(&self, function: u32, name: &str) -> Option<u32> {
         let locals = self.names().locals.get(&function)?;
         locals.iter().filter(|(_, of)| *of == name).map(|(index, _)| *index).min()
@@ -208,69 +208,18 @@ impl Code {
         }) as u32
     }
 
+    /// Whether a function has a parameter or local with this index: the one of the location, or
+    /// without one, any.
+    pub(crate) fn has_local(&self, index: u32, location: Option<Location>) -> bool {
+        match location {
+            Some(location) => index < self.locals(location.function),
+            None => self.own_functions().any(|function| index < self.locals(function)),
+        }
+    }
+
     /// The file and line of an instruction in the source; `None` without DWARF.
     pub fn line(&self, location: Location) -> Option<(String, u32)> {
         self.dwarf()?.line(self.module_offset(location))
-    }
-
-    /// The function with this name, index or exported name that the module defines. A name is the
-    /// one in the name section, or the demangled one, with or without parameters.
-    ///
-    /// # Errors
-    /// [`Error::Unknown`], [`Error::Ambiguous`].
-    pub fn function(&self, name: &str) -> Result<u32, Error> {
-        let exact = |function: &u32| {
-            self.module.function(*function).is_some_and(|function| {
-                function.name() == Some(name) || function.exports().any(|export| export == name)
-            })
-        };
-        if let Some(function) = self.own_functions().find(exact) {
-            return Ok(function);
-        }
-        if let Some(index) = name.parse().ok().filter(|index| self.has_body(*index)) {
-            return Ok(index);
-        }
-        let symbols = self.module.symbols();
-        let mut found = Vec::new();
-        for function in self.own_functions() {
-            let full = symbols.function(function);
-            let short = full.split(['(', '<']).next().unwrap_or_default();
-            if full == name || short == name || short.rsplit("::").next() == Some(name) {
-                found.push((function, full));
-            }
-        }
-        match &found[..] {
-            [] => Err(Error::Unknown { what: "function with code", name: name.to_owned() }),
-            [(function, _)] => Ok(*function),
-            [..] => {
-                let names: Vec<_> =
-                    found.iter().take(5).map(|(index, name)| format!("{index} ({name})")).collect();
-                Err(Error::Ambiguous { name: name.to_owned(), found: names.join(", ") })
-            }
-        }
-    }
-
-    /// The locations that a text denotes: `FUNCTION`, `FUNCTION:+OFFSET` (from the start of its
-    /// body), `*OFFSET` (in the module, as in backtraces), or `FILE:LINE`.
-    ///
-    /// # Errors
-    /// [`Error::Unknown`], [`Error::Ambiguous`], [`Error::NoInstruction`].
-    pub fn places(&self, text: &str) -> Result<Vec<Location>, Error> {
-        let expected = "FUNCTION, FUNCTION:+OFFSET, *OFFSET or FILE:LINE";
-        let wrong = || Error::Syntax { text: text.to_owned(), expected };
-        if let Some(offset) = text.strip_prefix('*') {
-            return Ok(vec![self.at(number(offset).ok_or_else(wrong)?)?]);
-        }
-        if let Some((function, offset)) = text.rsplit_once(":+") {
-            let function = self.function(function)?;
-            let offset = number(offset).ok_or_else(wrong)?;
-            return Ok(vec![self.at(self.start(function).saturating_add(offset))?]);
-        }
-        let line = text.rsplit_once(':').and_then(|(file, line)| Some((file, line.parse::<u32>().ok()?)));
-        if let Some((file, line)) = line.filter(|(file, _)| !file.ends_with(':')) {
-            return self.places_of_line(file, line);
-        }
-        Ok(vec![self.first(self.function(text)?)?])
     }
 
     /// The size of a pointer in bytes: as in DWARF, or without it, that of an address in memory 0.
@@ -293,26 +242,6 @@ impl Code {
         Some(found.map_or(0, |memory| {
             memory.initial.checked_shl(memory.page_size_log2.unwrap_or(16)).unwrap_or(u64::MAX)
         }))
-    }
-
-    fn places_of_line(&self, file: &str, line: u32) -> Result<Vec<Location>, Error> {
-        let unknown = || Error::Unknown { what: "code of the source line", name: format!("{file}:{line}") };
-        let offsets = self.dwarf().map(|dwarf| dwarf.offsets(file, line)).unwrap_or_default();
-        let mut places: Vec<Location> = Vec::new();
-        for offset in offsets {
-            let Ok(location) = self.at(offset) else { continue };
-            // The first location in each function.
-            if places.iter().all(|place| place.function != location.function) {
-                // If the line is that of its declaration, a function begins after its prologue.
-                let is_start = self
-                    .body(location.function)?
-                    .offsets
-                    .first()
-                    .is_some_and(|first| self.start(location.function) + u64::from(*first) >= offset);
-                places.push(if is_start { self.first(location.function)? } else { location });
-            }
-        }
-        if places.is_empty() { Err(unknown()) } else { Ok(places) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! [`Debugger`]: breakpoints, watchpoints, and control of the program's threads.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use crate::frames::Stopped;
 use crate::pass::{Repetition, Request};
 use crate::position::Point;
 use crate::reverse::Reverse;
-use crate::shared::{Command, Look, Present, Repeats, Report, Shared, State};
+use crate::shared::{Command, Present, Repeats, Report, Shared, State};
 use crate::step::Resume;
 use crate::stop::{Breakpoint, Event, Outcome, Unwatched};
 use crate::watch::{Watch, WatchedFrame};
@@ -110,11 +111,11 @@ impl Debugger {
         Ok(number)
     }
 
-    /// Watches an expression: threads stop when an instruction has changed its value. If the
-    /// expression names locals, operands or variables of a function, it belongs to the frame at
-    /// this `level` of the stopped thread (0 is the innermost), and the watchpoint ends with the
-    /// frame. The condition is as for [`Debugger::set_condition`]. Returns the number of the
-    /// watchpoint.
+    /// Watches an expression: threads stop when an instruction has changed its value. Names denote
+    /// what they denote in the frame at this `level` of the stopped thread (0 is the innermost),
+    /// wherever the value changes. If there are locals, operands or variables of the frame among
+    /// them, the watchpoint ends with the frame. The condition is as for
+    /// [`Debugger::set_condition`]. Returns the number of the watchpoint.
     ///
     /// # Errors
     /// [`Error::Constant`]; [`Error::Unknown`] about the condition; [`Error::Running`] if the
@@ -133,20 +134,17 @@ impl Debugger {
             return Err(Error::Constant { text: expression.text().to_owned() });
         }
         let expression = Arc::new(expression);
-        let is_global = |name: &str| {
-            let code = &self.shared.code;
-            let plain = name.strip_prefix('$').unwrap_or(name);
-            let is_static = || code.dwarf().is_some_and(|dwarf| dwarf.static_variable(name).is_some());
-            code.global_of_name(plain).is_some() || is_static()
-        };
-        let is_of_frame = expression.is_of_frame(is_global);
         let shared = self.shared.clone();
-        let watched = expression.clone();
+        let (given, given_condition) = (expression.clone(), condition.clone());
         // Existing frames get code with probes when their callee returns.
-        let begun = self.inspect(move |stopped| -> Result<Watch, Error> {
+        let begun = self.inspect(move |stopped| -> Result<(Watch, Option<Expression>), Error> {
             shared.prepare(stopped.locations())?;
             let mut scope = stopped.frame(level)?;
+            let location = Some(scope.location());
+            let find = |name: &str| shared.code.static_of(name, location);
+            let watched = Arc::new(given.bound(&find));
             watched.evaluate(&mut scope)?;
+            let is_of_frame = watched.is_of_frame(|name| shared.code.is_global(name, location));
             let frame = match is_of_frame {
                 true => {
                     let seen = shared.state().present.as_ref().map(|present| present.point);
@@ -159,18 +157,21 @@ impl Debugger {
             let number = shared.state().number();
             let watch = Watch::new(number, watched, frame);
             watch.begin(&mut scope);
-            Ok(watch)
+            Ok((watch, given_condition.map(|condition| condition.bound(&find))))
         });
-        let watch = match begun {
-            Ok(watch) => watch?,
-            Err(Error::Running) if !is_of_frame => {
-                let code = &self.shared.code;
+        let code = &self.shared.code;
+        let find = |name: &str| code.static_of(name, None);
+        let bound = expression.bound(&find);
+        let (watch, condition) = match begun {
+            Ok(begun) => begun?,
+            Err(Error::Running) if !bound.is_of_frame(|name| code.is_global(name, None)) => {
                 if let Some((address, size)) =
                     expression.address_outside(|memory| code.memory_at_start(memory))
                 {
                     return Err(Error::Outside { address, size });
                 }
-                Watch::new(self.shared.state().number(), expression.clone(), None)
+                let watch = Watch::new(self.shared.state().number(), Arc::new(bound), None);
+                (watch, condition.map(|condition| condition.bound(&find)))
             }
             Err(error) => return Err(error),
         };
@@ -381,14 +382,21 @@ impl Debugger {
     ///
     /// # Errors
     /// [`Error::Running`].
+    ///
+    /// # Panics
+    /// If the closure does. The program is still stopped then.
     pub fn inspect<R: Send + 'static>(
         &self,
         look: impl FnOnce(&mut Stopped<'_, '_>) -> R + Send + 'static,
     ) -> Result<R, Error> {
         let (sender, result) = channel();
-        let look: Look = Box::new(move |stopped| _ = sender.send(look(stopped)));
-        self.send(Command::Look(look))?;
-        result.recv().map_err(|_| Error::Running)
+        // A panic must not leave the program's frames.
+        let look = move |stopped: &mut Stopped<'_, '_>| catch_unwind(AssertUnwindSafe(|| look(stopped)));
+        self.send(Command::Look(Box::new(move |stopped| _ = sender.send(look(stopped)))))?;
+        match result.recv().map_err(|_| Error::Running)? {
+            Ok(found) => Ok(found),
+            Err(panic) => resume_unwind(panic),
+        }
     }
 
     /// Resumes the stopped thread.
@@ -415,6 +423,20 @@ impl Debugger {
         if let Some(stopped) = stopped {
             let _ = stopped.commands.send(Command::Kill);
         }
+    }
+
+    /// Detaches from the program, whatever it does: deletes all breakpoints and watchpoints, ends
+    /// steps and pauses, no longer [stops at traps](Debugger::catch_traps), and lets a stopped
+    /// thread continue. A program that [goes back](Debugger::reverse) runs once more, to its end.
+    /// Nothing stops the program until there is another request.
+    pub fn release(&self) {
+        let traps = {
+            let state = &mut *self.shared.state();
+            request(state, Request::Release);
+            state.release(&self.shared.code, self.shared.hit())
+        };
+        // After the lock is released.
+        drop(traps);
     }
 
     /// Begins a new run of the program, after one that has ended.

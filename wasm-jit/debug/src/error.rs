@@ -46,6 +46,12 @@ pub enum Error {
         /// Some of the objects that the name may denote.
         found: String,
     },
+    /// The function is in the source, but has no code.
+    #[error("`{name}` has no code: it was removed by the linker, or by the compiler")]
+    Removed {
+        /// The requested name.
+        name: String,
+    },
     /// No instruction is at this offset.
     #[error("there is no instruction at {offset:#x} of the module")]
     NoInstruction {

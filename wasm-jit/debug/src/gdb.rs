@@ -16,7 +16,7 @@
 
 mod packets;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::time::Duration;
 
@@ -57,14 +57,16 @@ use crate::{Debugger, Error, Event, Expression, Reason, Resume, Reverse, Stop};
 /// Maximum time to wait for an event of the program before the connection is read again.
 const POLL: Duration = Duration::from_millis(5);
 
+/// Maximum number of bytes that are read before the program has stopped for the first time.
+const MAX_EARLY: usize = 64 << 10;
+
 const TRIPLE: &str = "wasm32-unknown-unknown-wasm";
 
 /// The end of a session.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum GdbEnd {
-    /// The client has detached, or the connection broke. The program continues, without the
-    /// client's breakpoints.
+    /// The client has detached. The program was [released](Debugger::release).
     Detached,
     /// The client has killed the program.
     Killed,
@@ -76,8 +78,8 @@ pub enum GdbEnd {
 /// stopped by an earlier pause or breakpoint.
 ///
 /// # Errors
-/// The connection fails, or the client breaks the protocol; the program continues, as if the client
-/// had detached.
+/// The connection fails, or the client breaks the protocol. The program was
+/// [released](Debugger::release), as if the client had detached.
 pub fn serve(debugger: &Debugger, connection: impl ConnectionExt<Error = io::Error>) -> io::Result<GdbEnd> {
     let mut client = Client {
         debugger,
@@ -89,26 +91,39 @@ pub fn serve(debugger: &Debugger, connection: impl ConnectionExt<Error = io::Err
         is_at_end: false,
         is_told: false,
     };
-    let caught_traps = debugger.catches_traps();
+    let mut attached = Attached { debugger, is_released: true, caught_traps: debugger.catches_traps() };
     debugger.catch_traps(true);
     let served = client.serve(connection);
-    debugger.catch_traps(caught_traps);
-    client
-        .breakpoints
-        .values()
-        .chain(client.watches.values())
-        .for_each(|number| _ = debugger.delete(*number));
+    attached.is_released = !client.is_killed && client.outcome.is_none();
     if client.is_killed {
+        client.delete_all();
         debugger.kill();
         return served.map(|()| GdbEnd::Killed);
     }
-    if let Some(outcome) = client.outcome {
-        return served.map(|()| GdbEnd::Ended(outcome));
+    match client.outcome.take() {
+        // It no longer matters whether the client still listens.
+        Some(outcome) => {
+            client.delete_all();
+            Ok(GdbEnd::Ended(outcome))
+        }
+        None => served.map(|()| GdbEnd::Detached),
     }
-    if debugger.is_stopped() {
-        let _ = debugger.resume(Resume::Continue);
+}
+
+/// A client that is attached. When it is gone, for whatever reason, nothing stops the program.
+struct Attached<'d> {
+    debugger: &'d Debugger,
+    is_released: bool,
+    caught_traps: bool,
+}
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        match self.is_released {
+            true => self.debugger.release(),
+            false => self.debugger.catch_traps(self.caught_traps),
+        }
     }
-    served.map(|()| GdbEnd::Detached)
 }
 
 struct Client<'d> {
@@ -153,13 +168,14 @@ fn broken(error: impl std::fmt::Display) -> io::Error {
 impl Client<'_> {
     fn serve(&mut self, mut connection: impl ConnectionExt<Error = io::Error>) -> io::Result<()> {
         // The client asks why the program has stopped, so it must have stopped.
+        let mut early = VecDeque::new();
         if !self.debugger.is_stopped() {
-            self.wait_first()?;
+            self.wait_first(&mut connection, &mut early)?;
         }
         self.see_pc();
         let mut packets = Packets::default();
         let mut is_running = false;
-        while !self.converse(&mut connection, &mut packets, &mut is_running)? {
+        while !self.converse(&mut connection, &mut early, &mut packets, &mut is_running)? {
             packets.refuse(&mut connection)?;
         }
         Ok(())
@@ -170,10 +186,11 @@ impl Client<'_> {
     fn converse<C: ConnectionExt<Error = io::Error>>(
         &mut self,
         connection: &mut C,
+        early: &mut VecDeque<u8>,
         packets: &mut Packets,
         is_running: &mut bool,
     ) -> io::Result<bool> {
-        let wire = Wire { connection, is_mute: true };
+        let wire = Wire { connection, early, is_mute: true };
         let mut gdb = GdbStub::new(wire).run_state_machine(self).map_err(broken)?;
         self.is_told = true;
         for byte in packets.settings(*is_running) {
@@ -200,6 +217,7 @@ impl Client<'_> {
                         Err(_) => return Ok(false),
                     };
                 }
+                packets.understood(packet);
                 continue;
             }
             gdb = match gdb {
@@ -244,13 +262,30 @@ impl Client<'_> {
         }
     }
 
-    /// Waits for the first stop.
-    fn wait_first(&mut self) -> io::Result<()> {
-        match self.debugger.wait() {
-            Event::Stopped(_) => Ok(()),
-            Event::Ended(outcome) => {
-                self.outcome = Some(outcome);
-                Err(io::Error::other("the program has ended before it was stopped"))
+    fn delete_all(&self) {
+        let numbers = self.breakpoints.values().chain(self.watches.values());
+        numbers.for_each(|number| _ = self.debugger.delete(*number));
+    }
+
+    /// Waits for the first stop. What the client has sent in the meantime is read, since only so is
+    /// it known whether the client is still there.
+    fn wait_first(
+        &mut self,
+        connection: &mut impl ConnectionExt<Error = io::Error>,
+        early: &mut VecDeque<u8>,
+    ) -> io::Result<()> {
+        loop {
+            match self.debugger.wait_for(POLL) {
+                Some(Event::Stopped(_)) => return Ok(()),
+                Some(Event::Ended(outcome)) => {
+                    self.outcome = Some(outcome);
+                    return Err(io::Error::other("the program has ended before it was stopped"));
+                }
+                None => {
+                    while early.len() < MAX_EARLY && connection.peek()?.is_some() {
+                        early.push_back(connection.read()?);
+                    }
+                }
             }
         }
     }
@@ -414,7 +449,8 @@ impl SingleThreadBase for Client<'_> {
         if start.addr_type() == WasmAddrType::Object {
             let bytes = self.debugger.code().module().bytes();
             let length = if number == 0 { clip(bytes.len() as u64) } else { 0 };
-            data[..length].copy_from_slice(&bytes[offset as usize..][..length]);
+            let found = bytes.get(offset as usize..).filter(|_| length > 0).ok_or(TargetError::NonFatal)?;
+            data[..length].copy_from_slice(&found[..length]);
             return Ok(length);
         }
         let read = self.debugger.inspect(move |stopped| {
@@ -423,7 +459,10 @@ impl SingleThreadBase for Client<'_> {
             let mut bytes = vec![0; length.min(usize::try_from(available).unwrap_or(usize::MAX))];
             frame.read_memory(number, offset, &mut bytes).map(|()| bytes)
         });
-        let Ok(Ok(bytes)) = read else { return Err(TargetError::NonFatal) };
+        // Nothing is an error: the stub would go on to ask for the rest.
+        let Some(bytes) = read.ok().and_then(Result::ok).filter(|bytes| !bytes.is_empty()) else {
+            return Err(TargetError::NonFatal);
+        };
         data[..bytes.len()].copy_from_slice(&bytes);
         Ok(bytes.len())
     }

@@ -84,6 +84,7 @@ mod error;
 mod expression;
 mod frames;
 mod gdb;
+mod lookup;
 mod names;
 mod pass;
 mod places;

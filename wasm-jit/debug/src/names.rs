@@ -1,12 +1,14 @@
 //! The meaning of names in a frame.
 
+use std::sync::Arc;
+
 use wasm_jit::probes::Location;
 
 use crate::Error;
 use crate::code::Code;
 use crate::dwarf::Dwarf;
 use crate::dwarf::variables::Variable;
-use crate::expression::Term;
+use crate::expression::{Expression, Term};
 use crate::frames::Scope;
 use crate::value::Value;
 
@@ -16,7 +18,7 @@ impl Code {
         let plain = name.strip_prefix('$');
         let of_source = |dwarf: &Dwarf| match location {
             Some(location) => dwarf.variable(self.module_offset(location), name).is_some(),
-            None => dwarf.has_variable(name),
+            None => dwarf.has_variable(name) || dwarf.static_variable(name).is_some(),
         };
         if plain.is_none() && self.dwarf().is_some_and(of_source) {
             return true;
@@ -31,7 +33,76 @@ impl Code {
     }
 }
 
+impl Code {
+    /// The static variable that a name denotes at a location, or without one, outside of functions.
+    pub(crate) fn static_of(&self, name: &str, location: Option<Location>) -> Option<Arc<Variable>> {
+        let dwarf = self.dwarf()?;
+        let found = match location {
+            Some(location) => dwarf.variable(self.module_offset(location), name),
+            None => dwarf.static_variable(name),
+        };
+        found.filter(|variable| dwarf.is_static(variable)).map(Arc::new)
+    }
+
+    /// Whether a name that is not that of a static variable denotes a global at a location, or
+    /// without one, outside of functions.
+    pub(crate) fn is_global(&self, name: &str, location: Option<Location>) -> bool {
+        let plain = name.strip_prefix('$');
+        let is_local = location.is_some_and(|location| {
+            let offset = self.module_offset(location);
+            let variable = || self.dwarf().and_then(|dwarf| dwarf.variable(offset, name));
+            (plain.is_none() && variable().is_some())
+                || self.local_of_name(location.function, plain.unwrap_or(name)).is_some()
+        });
+        !is_local && self.global_of_name(plain.unwrap_or(name)).is_some()
+    }
+
+    /// The names of the functions of the source that have code, with all of their components.
+    pub fn function_names(&self) -> Vec<String> {
+        let names = self.dwarf().map(|dwarf| dwarf.index().function_names().map(str::to_owned).collect());
+        names.unwrap_or_default()
+    }
+
+    /// The names of the static variables outside of functions, with all of their components.
+    pub fn static_names(&self) -> Vec<String> {
+        let names = self.dwarf().map(|dwarf| dwarf.index().static_names().map(str::to_owned).collect());
+        names.unwrap_or_default()
+    }
+
+    /// The names of the files of the source, without directories.
+    pub fn source_files(&self) -> Vec<String> {
+        self.dwarf().map(|dwarf| dwarf.files().map(str::to_owned).collect()).unwrap_or_default()
+    }
+}
+
 impl Scope<'_, '_> {
+    /// The names of variables, locals and globals in this frame, as expressions have them.
+    pub fn names(&mut self) -> Vec<String> {
+        let (code, location) = (self.code(), self.location());
+        let mut names = Vec::new();
+        if let Some(dwarf) = code.dwarf() {
+            let offset = code.module_offset(location);
+            names.extend(dwarf.variables(offset).into_iter().map(|variable| variable.name));
+            names.extend(dwarf.index().statics_of(&dwarf.around(offset)).map(str::to_owned));
+            names.extend(dwarf.index().static_names().map(str::to_owned));
+        }
+        let local = |index| match code.local_name(location.function, index) {
+            Some(name) => format!("${name}"),
+            None => format!("$local{index}"),
+        };
+        names.extend((0..code.locals(location.function)).map(local));
+        names.extend(code.global_names().map(|name| format!("${name}")));
+        names
+    }
+
+    /// The names of the members of what an expression denotes.
+    ///
+    /// # Errors
+    /// As [`Expression::evaluate`].
+    pub fn member_names(&mut self, of: &Expression) -> Result<Vec<String>, Error> {
+        of.member_names(self)
+    }
+
     /// The source variables in scope, the innermost first, with their values as text.
     pub fn variables(&mut self) -> Vec<(String, Result<Value, Error>)> {
         let Some(dwarf) = self.code().dwarf() else { return Vec::new() };

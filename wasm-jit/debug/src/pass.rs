@@ -108,6 +108,8 @@ pub(crate) struct Stopping {
 pub(crate) enum Request {
     Pause,
     Kill,
+    /// The program runs again, from its beginning to its end, and nothing stops it.
+    Release,
 }
 
 impl Pass {

@@ -206,6 +206,7 @@ impl Journey<'_> {
             Ok(Target::Position(found)) => (Some(stop(found.position, found.reasons)), None),
             Ok(Target::Start) => (Some(start(vec![Reason::HistoryStart])), None),
             Err(Halt::Requested(Request::Kill)) => return self.killed(),
+            Err(Halt::Requested(Request::Release)) => return self.released(),
             Err(Halt::Requested(Request::Pause)) => (back(Reason::Pause), None),
             Err(Halt::Error(error)) => {
                 let problem = error.to_string();
@@ -222,6 +223,7 @@ impl Journey<'_> {
             None => self.end(outcome(problem)),
             Some(pass) => match self.start(&Arc::new(pass), self.repeats.fuel, true) {
                 Ok(()) => {}
+                Err(Halt::Requested(Request::Release)) => self.released(),
                 Err(Halt::Requested(_)) => self.killed(),
                 Err(Halt::Error(error)) => self.end(outcome(Some(error.to_string()))),
             },
@@ -238,6 +240,22 @@ impl Journey<'_> {
     /// back.
     fn killed(&self) {
         self.report(Outcome::returned("killed"), None);
+    }
+
+    /// Runs the program from its beginning to its end.
+    fn released(&self) {
+        {
+            let state = &mut *self.shared.state();
+            state.back = None;
+            let _ = state.end_pass(&self.shared.code, self.shared.hit());
+            state.begin();
+            state.see_none();
+            state.places.settle();
+        }
+        let whole = Repetition { fuel: self.repeats.fuel, unobserved: 0 };
+        if let Err(problem) = (self.repeats.start)(whole) {
+            self.end(Outcome::failed(problem, 1));
+        }
     }
 
     fn report(&self, outcome: Outcome, present: Option<Present>) {
@@ -270,7 +288,6 @@ impl Journey<'_> {
             let observed = state.begin_pass(pass, &self.shared.code, self.shared.hit())?;
             // This includes the probes of watchpoints.
             state.see_none();
-            state.watches.values().for_each(|watch| watch.forget());
             if pass.from == From::Start && pass.sees_all() {
                 self.shared.see_all(state)?;
             }

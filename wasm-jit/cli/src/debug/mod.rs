@@ -143,16 +143,13 @@ pub(super) fn run(mut arguments: Debug) -> Result<ExitCode, Failure> {
     let started = thread::Builder::new().name("interrupts".to_owned()).spawn(wait);
     started.map_err(|error| Failure::new(error).about("no thread for Ctrl-C"))?;
     let mut session = Session::new(debugger, launcher);
-    let names = session.function_names();
-    converse(&arguments.commands, arguments.batch, names, |line| session.execute(line))
+    converse(&arguments.commands, arguments.batch, |line| session.execute_or_complete(line))
 }
 
-/// Executes the commands of the command line, then those of the terminal. The names of functions
-/// are completed.
+/// Executes the commands of the command line, then those of the terminal.
 fn converse(
     commands: &[String],
     is_batch: bool,
-    functions: Vec<String>,
     mut execute: impl FnMut(&str) -> Result<Answer, String>,
 ) -> Result<ExitCode, Failure> {
     for command in commands {
@@ -167,7 +164,7 @@ fn converse(
         }
     }
     if !is_batch {
-        repl::read(functions, execute)?;
+        repl::read(execute)?;
     }
     Ok(ExitCode::SUCCESS)
 }

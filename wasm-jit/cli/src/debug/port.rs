@@ -4,13 +4,18 @@
 //! protocol. Otherwise the first line is `session` or `pause`. After `session`, each line is a
 //! command, which is answered by a text and a zero byte; the text of a command that has failed
 //! begins with a one byte ([`FAILED`]). `pause` stops the program of a session that waits for it.
-//! One client is served at a time: others are refused during that time, with a line on stderr.
+//! A client that goes without a word releases the program, even while its command waits. One client
+//! is served at a time: others are refused during that time, with a line on stderr.
 
 use std::fmt;
 use std::fs;
 use std::io::{self, Write};
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -31,6 +36,35 @@ pub(super) const FAILED: char = '\u{1}';
 
 /// The longest line of a client.
 const MAX_LINE: usize = 64 << 10;
+
+/// Maximum number of lines that are read before they are executed.
+const MAX_LINES: usize = 100;
+
+/// A connection that one thread reads, and another one writes.
+trait Client: ConnectionExt<Error = io::Error> + Send + Sized + 'static {
+    fn again(&self) -> io::Result<Self>;
+    fn close(&self);
+}
+
+impl Client for TcpStream {
+    fn again(&self) -> io::Result<Self> {
+        self.try_clone()
+    }
+
+    fn close(&self) {
+        let _ = self.shutdown(Shutdown::Both);
+    }
+}
+
+impl Client for UnixStream {
+    fn again(&self) -> io::Result<Self> {
+        self.try_clone()
+    }
+
+    fn close(&self) {
+        let _ = self.shutdown(Shutdown::Both);
+    }
+}
 
 /// Where debuggers attach. The program is unchanged until one does.
 #[derive(Debug)]
@@ -105,14 +139,14 @@ struct Served {
 }
 
 impl Served {
-    fn start(self: &Arc<Self>, client: impl ConnectionExt<Error = io::Error> + Send + 'static) {
+    fn start(self: &Arc<Self>, client: impl Client) {
         let served = self.clone();
         // A connection that fails, or for which there is no thread, is closed.
         let serve = move || _ = served.serve(client);
         let _ = thread::Builder::new().name("debugger".to_owned()).spawn(serve);
     }
 
-    fn serve(&self, mut client: impl ConnectionExt<Error = io::Error>) -> io::Result<()> {
+    fn serve(&self, mut client: impl Client) -> io::Result<()> {
         let first = loop {
             match client.peek()? {
                 Some(first) => break first,
@@ -146,16 +180,17 @@ impl Served {
         }
     }
 
-    fn session(&self, mut client: impl ConnectionExt<Error = io::Error>) -> io::Result<()> {
+    fn session(&self, mut client: impl Client) -> io::Result<()> {
+        let (lines, is_gone) = lines(client.again()?)?;
         let mut busy = Some(self.busy.lock());
-        let (mut session, stopped) = Session::attach(self.debugger.clone());
+        let (mut session, stopped) = Session::attach(self.debugger.clone(), is_gone);
         let served = (|| {
             answer(&mut client, &text(stopped))?;
             while session.is_running() {
                 busy = None;
-                let line = read_line(&mut client)?;
+                let Ok(line) = lines.recv() else { return Ok(()) };
                 busy = Some(self.busy.lock());
-                match session.execute(&line) {
+                match session.execute_or_complete(&line) {
                     Ok(Answer::Quit) => return Ok(()),
                     done => answer(&mut client, &text(done))?,
                 }
@@ -164,6 +199,8 @@ impl Served {
         })();
         session.detach();
         drop(busy);
+        // The thread that reads it ends as well.
+        client.close();
         served
     }
 }
@@ -189,6 +226,21 @@ fn answer(client: &mut impl ConnectionExt<Error = io::Error>, text: &str) -> io:
     client.write_all(text.replace('\0', "").as_bytes())?;
     client.write(0)?;
     client.flush()
+}
+
+/// Reads the lines of a client on a separate thread, which also notes that the client is gone.
+fn lines(mut client: impl Client) -> io::Result<(Receiver<String>, Arc<AtomicBool>)> {
+    let (sender, lines) = sync_channel(MAX_LINES);
+    let is_gone = Arc::new(AtomicBool::new(false));
+    let gone = is_gone.clone();
+    let read = move || {
+        while let Ok(line) = read_line(&mut client)
+            && sender.send(line).is_ok()
+        {}
+        gone.store(true, Ordering::Release);
+    };
+    thread::Builder::new().name("commands".to_owned()).spawn(read)?;
+    Ok((lines, is_gone))
 }
 
 fn read_line(client: &mut impl ConnectionExt<Error = io::Error>) -> io::Result<String> {

@@ -70,7 +70,7 @@ impl Launcher {
             let code = self.debugger.code();
             let start = self.module.start_function().filter(|start| start.body().is_some());
             if let Some(start) = start {
-                return Some(start.index().to_string().into());
+                return Some(format!("#{}", start.index()).into());
             }
             if code.function("_initialize").is_ok() && self.module.get_export("_initialize").is_some() {
                 return Some("_initialize".into());
@@ -98,11 +98,11 @@ impl Launcher {
     }
 }
 
-/// The index of the first function that is called in a trace.
+/// The first function that is called in a trace, by its index.
 fn first_call(trace: &Path) -> Option<String> {
     // Defects of the trace are reported when it is replayed.
     Reader::new(replay::open(trace).ok()?).map_while(Result::ok).find_map(|event| match event {
-        Event::Enter { function, .. } => Some(function.to_string()),
+        Event::Enter { function, .. } => Some(format!("#{function}")),
         _ => None,
     })
 }

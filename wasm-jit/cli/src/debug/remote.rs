@@ -44,7 +44,7 @@ pub(super) fn connect(address: &Address, commands: &[String], is_batch: bool) ->
         Answer::Text(text) => say(&text),
         Answer::Quit => return Ok(ExitCode::SUCCESS),
     }
-    converse(commands, is_batch, Vec::new(), |line| {
+    converse(commands, is_batch, |line| {
         let sent = stream.get_mut().write_all(format!("{}\n", line.replace('\n', " ")).as_bytes());
         sent.map_err(|error| error.to_string())?;
         answer(&mut stream)

@@ -1,5 +1,6 @@
-//! Reads commands from the terminal: history, and completion of names.
+//! Reads commands from the terminal: history, and completion, by the command `complete`.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 
 use rustyline::completion::Completer;
@@ -10,22 +11,20 @@ use rustyline::history::FileHistory;
 use rustyline::validate::Validator;
 use rustyline::{Config, Context, Editor, Helper};
 
-use super::commands::{Answer, COMMANDS, may_repeat};
+use super::commands::{Answer, may_repeat, word_start};
 use super::say;
 use crate::{Failure, folders};
 
 /// The number of lines that are kept.
 const HISTORY: usize = 1000;
 
-/// Reads and executes commands until the user quits. The names of functions are completed.
-pub(super) fn read(
-    functions: Vec<String>,
-    mut execute: impl FnMut(&str) -> Result<Answer, String>,
-) -> Result<(), Failure> {
+/// Reads and executes commands until the user quits.
+pub(super) fn read(execute: impl FnMut(&str) -> Result<Answer, String>) -> Result<(), Failure> {
     let failed = |error: ReadlineError| Failure::new(error).about("terminal");
     let config = Config::builder().max_history_size(HISTORY).map_err(failed)?.build();
-    let mut editor: Editor<Names, FileHistory> = Editor::with_config(config).map_err(failed)?;
-    editor.set_helper(Some(Names { functions }));
+    let execute = RefCell::new(execute);
+    let mut editor: Editor<Completions<'_, _>, FileHistory> = Editor::with_config(config).map_err(failed)?;
+    editor.set_helper(Some(Completions { execute: &execute }));
     let file = history_file();
     if let Some(file) = &file {
         // The first time, there is no history.
@@ -44,7 +43,8 @@ pub(super) fn read(
             let _ = editor.add_history_entry(line.as_str());
             last = line;
         }
-        match execute(&last) {
+        let done = (*execute.borrow_mut())(&last);
+        match done {
             Ok(Answer::Quit) => break,
             Ok(Answer::Text(text)) => say(&text),
             Err(message) => say(&format!("{message}\n")),
@@ -68,32 +68,30 @@ fn history_file() -> Option<PathBuf> {
     Some(folders::state()?.join("debug_history"))
 }
 
-/// Completes commands, and names of functions.
-struct Names {
-    functions: Vec<String>,
+/// Completes lines.
+struct Completions<'e, E> {
+    execute: &'e RefCell<E>,
 }
 
-impl Completer for Names {
+impl<E: FnMut(&str) -> Result<Answer, String>> Completer for Completions<'_, E> {
     type Candidate = String;
 
     fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
-        let start = line[..at].rfind(' ').map_or(0, |space| space + 1);
-        let word = &line[start..at];
-        let names: Vec<String> = match start {
-            0 => COMMANDS.iter().map(|command| format!("{} ", command.name)).collect(),
-            _ => self.functions.clone(),
+        let line = &line[..at];
+        let start = word_start(line);
+        let found = match (*self.execute.borrow_mut())(&format!("complete {line}")) {
+            Ok(Answer::Text(text)) => text,
+            _ => String::new(),
         };
-        let mut found: Vec<String> = names.into_iter().filter(|name| name.starts_with(word)).collect();
-        found.sort();
-        found.dedup();
-        Ok((start, found))
+        let words = found.lines().filter_map(|found| Some(found.strip_prefix(&line[..start])?.to_owned()));
+        Ok((start, words.collect()))
     }
 }
 
-impl Hinter for Names {
+impl<E> Hinter for Completions<'_, E> {
     type Hint = String;
 }
 
-impl Highlighter for Names {}
-impl Validator for Names {}
-impl Helper for Names {}
+impl<E> Highlighter for Completions<'_, E> {}
+impl<E> Validator for Completions<'_, E> {}
+impl<E: FnMut(&str) -> Result<Answer, String>> Helper for Completions<'_, E> {}

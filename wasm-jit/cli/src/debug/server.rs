@@ -25,12 +25,22 @@ pub(super) fn serve_one(debugger: &Debugger, launcher: &Launcher, port: u16) -> 
     match wasm_jit_debug::serve(debugger, connection) {
         Ok(GdbEnd::Ended(outcome)) => end(debugger, &outcome),
         Ok(GdbEnd::Killed) => Ok(ExitCode::SUCCESS),
-        Ok(_) => loop {
-            if let Event::Ended(outcome) = debugger.wait() {
-                return end(debugger, &outcome);
-            }
-        },
-        Err(error) => Err(about(error)),
+        Ok(_) => run_on(debugger),
+        Err(error) => {
+            // The reader may have gone.
+            let text = "the connection to the debugger has failed, and the program continues";
+            let _ = writeln!(io::stderr(), "wasm-jit: {text}: {error}");
+            run_on(debugger)
+        }
+    }
+}
+
+/// Waits for the end of a program that nothing stops any more.
+fn run_on(debugger: &Debugger) -> Result<ExitCode, Failure> {
+    loop {
+        if let Event::Ended(outcome) = debugger.wait() {
+            return end(debugger, &outcome);
+        }
     }
 }
 

@@ -42,22 +42,26 @@ pub(super) fn next(code: &Code, location: Location, sources: &mut Sources) -> St
     format!("=> {:#x}\t{}\n", code.module_offset(location), code.text(location))
 }
 
-/// Why the program has stopped; nothing for a step.
-pub(super) fn reasons(stop: &Stop) -> String {
+/// Why the program has stopped; nothing for a step. `problems` has those of conditions that were
+/// shown, by the number of the breakpoint: each is shown once.
+pub(super) fn reasons(stop: &Stop, problems: &mut HashMap<u32, String>) -> String {
     let mut text = String::new();
+    let mut report = |kind: &str, number: u32, problem: &Option<String>| match problem {
+        Some(problem) if problems.get(&number) != Some(problem) => {
+            problems.insert(number, problem.clone());
+            format!("The condition of {kind} {number} has no value: {problem}\n")
+        }
+        _ => String::new(),
+    };
     for reason in &stop.reasons {
         let _ = match reason {
             Reason::Breakpoint { number, once, problem } => {
                 let kind = if *once { "Temporary breakpoint" } else { "Breakpoint" };
-                if let Some(problem) = problem {
-                    let _ = writeln!(text, "The condition of breakpoint {number} has no value: {problem}");
-                }
+                text += &report("breakpoint", *number, problem);
                 write!(text, "{kind} {number}, ")
             }
             Reason::Watch { number, expression, old, new, problem } => {
-                if let Some(problem) = problem {
-                    let _ = writeln!(text, "The condition of watchpoint {number} has no value: {problem}");
-                }
+                text += &report("watchpoint", *number, problem);
                 let shown = |value: &Result<Value, String>| match value {
                     Ok(value) => value.to_string(),
                     Err(problem) => format!("<{problem}>"),

@@ -59,7 +59,7 @@ const STORES: &str = r#"(module (memory (export "memory") 1) (global $g (mut i64
 fn packets_read_values_and_control_the_program() {
     let place = Place::new();
     std::fs::write(place.path("stores.wat"), STORES).unwrap();
-    let (mut child, port) = server(&place, &["--invoke", "main", "stores.wat"]);
+    let (child, port) = server(&place, &["--invoke", "main", "stores.wat"]);
     let mut client = Client(TcpStream::connect(("127.0.0.1", port)).unwrap());
     const CODE: u64 = 1 << 62;
     assert!(client.send("qSupported:swbreak+").contains("qXfer:libraries:read+"));
@@ -112,9 +112,7 @@ fn packets_read_values_and_control_the_program() {
     assert_eq!(client.send("z2,10,4"), "OK");
     assert!(client.send("vCont;c").starts_with("W00"), "it ends");
     drop(client);
-    let mut printed = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
-    assert_eq!((printed.as_str(), child.wait().unwrap().code()), ("1\n", Some(0)));
+    prints(child, "1\n");
 }
 
 #[test]
@@ -152,6 +150,181 @@ fn one_debugger_at_a_time_is_attached() {
     program.wait().unwrap();
 }
 
+/// A client of a program that has stopped in `main` of [`STORES`].
+fn client_of_stores(place: &Place) -> (std::process::Child, Client) {
+    std::fs::write(place.path("stores.wat"), STORES).unwrap();
+    let (child, port) = server(place, &["--invoke", "main", "stores.wat"]);
+    let mut client = Client(TcpStream::connect(("127.0.0.1", port)).unwrap());
+    // Acknowledgements and packets do not wait for each other.
+    client.0.set_nodelay(true).unwrap();
+    assert!(client.send("?").starts_with("T05"));
+    (child, client)
+}
+
+/// Waits for the end of a program that prints this, and succeeds.
+#[track_caller]
+fn prints(mut child: std::process::Child, expected: &str) {
+    let mut printed = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    assert_eq!((printed.as_str(), child.wait().unwrap().code()), (expected, Some(0)));
+}
+
+#[test]
+fn addresses_of_nothing_are_refused() {
+    let place = Place::new();
+    let (child, mut client) = client_of_stores(&place);
+    let size = wat_size(&place);
+    let code = 1_u64 << 62;
+    let module = |offset: u64| format!("m{:x},4", code + offset);
+    for packet in [
+        module(size),
+        module(size + 1),
+        module(0xffff_ffff),
+        // Another module, and memories that there are not.
+        module(1 << 32),
+        "m100000000,4".to_owned(),
+        "m3fffffff00000000,4".to_owned(),
+        // After the end of the memory.
+        "m10000,4".to_owned(),
+        "mffffffff,4".to_owned(),
+        "Mfffe,4:00000000".to_owned(),
+        "M100000000,4:00000000".to_owned(),
+        format!("M{code:x},4:00000000"),
+        // No kind of address.
+        "m8000000000000000,4".to_owned(),
+        "mffffffffffffffff,ffffffffffffffff".to_owned(),
+        "Mffffffffffffffff,1:00".to_owned(),
+        "m1ffffffffffffffff,4".to_owned(),
+        "mxyz,4".to_owned(),
+        "m,".to_owned(),
+        "Z0,0,1".to_owned(),
+        format!("Z0,{:x},1", code + size),
+        format!("Z0,{:x},1", code + 0xffff_ffff),
+        "Z0,ffffffffffffffff,ffffffffffffffff".to_owned(),
+        "Z2,10000,4".to_owned(),
+        "Z2,0,ffffffffffffffff".to_owned(),
+        "Z2,100000000,4".to_owned(),
+        "z0,8000000000000000,1".to_owned(),
+        "z2,8000000000000000,1".to_owned(),
+        "G00".to_owned(),
+        "P0=00".to_owned(),
+    ] {
+        let answer = client.send(&packet);
+        assert!(answer.starts_with('E') && answer.len() == 3, "{packet}: {answer}");
+    }
+    // Nothing of it, or as much as there is.
+    assert_eq!(client.send("mfffe,4"), "0000");
+    assert_eq!(client.send(&format!("m{:x},4", code + size - 1)).len(), 2);
+    assert_eq!(client.send("m0,ffffffffffffffff"), "00".repeat(2000));
+    assert_eq!(client.send("qWasmLocal:18446744073709551615;18446744073709551615"), "");
+    assert_eq!(client.send("qWasmCallStack:1").len(), 16);
+    client.0.write_all(b"$vCont;c#a8").unwrap();
+    assert!(client.receive().starts_with("W00"), "it ends");
+    prints(child, "305419896\n");
+}
+
+/// The size of the binary module.
+fn wat_size(place: &Place) -> u64 {
+    wat::parse_file(place.path("stores.wat")).unwrap().len() as u64
+}
+
+/// Packets that are wrong in random ways: each has an answer, and the program is still there.
+#[test]
+fn random_packets_are_answered() {
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+    let place = Place::new();
+    let (child, mut client) = client_of_stores(&place);
+    let mut random = SmallRng::seed_from_u64(1);
+    let valid = [
+        "m4000000000000000,10",
+        "m10,4",
+        "M10,4:00000000",
+        "X10,4:abcd",
+        "Z0,4000000000000040,1",
+        "z0,4000000000000040,1",
+        "Z2,10,4",
+        "z2,10,4",
+        "p0",
+        "P0=0000000000000000",
+        "g",
+        "G0000000000000000",
+        "Hg1",
+        "T1",
+        "qXfer:libraries:read::0,fff",
+        "qWasmCallStack:1",
+        "qWasmLocal:0;1",
+        "qWasmStackValue:0;0",
+        "qWasmGlobal:0;0",
+        "qRegisterInfo0",
+        "qSupported:swbreak+",
+        "qSupported:xmlRegisters=i386;multiprocess+",
+    ];
+    let rounds = if std::env::var_os("LONG_TESTS").is_some() { 50_000 } else { 2_000 };
+    for _ in 0..rounds {
+        let mut packet = valid[random.random_range(0..valid.len())].to_owned();
+        for _ in 0..random.random_range(1..4) {
+            let at = random.random_range(1..=packet.len());
+            match random.random_range(0..4) {
+                0 => packet.truncate(at),
+                1 => packet
+                    .insert_str(at, ["f", "0", ",", ":", ";", "-", "ffffffff"][random.random_range(0..7)]),
+                2 => packet.extend(std::iter::repeat_n('f', random.random_range(0..40))),
+                _ => packet.insert(at, char::from(random.random_range(b'-'..b'z'))),
+            }
+        }
+        let packet = packet.replace('*', "");
+        client.send(&packet);
+    }
+    assert!(client.send("qWasmGlobal:0;0").len() == 16, "it is still stopped");
+    drop(client);
+    prints(child, "305419896\n");
+}
+
+#[test]
+fn a_client_that_is_gone_releases_the_program() {
+    // It goes while the program is stopped, and while it is being paused or stepped.
+    for last in [&b""[..], b"$vCont;c#a8\x03", b"$vCont;s#b8", b"$m0,4", b"$m0,4#", b"$Z0"] {
+        let place = Place::new();
+        let (child, mut client) = client_of_stores(&place);
+        client.0.write_all(last).unwrap();
+        drop(client);
+        prints(child, "305419896\n");
+    }
+}
+
+/// A session that waits for the program notices that its client is gone.
+#[test]
+fn a_session_that_is_gone_releases_the_program() {
+    let place = Place::new();
+    let (program, mut said, address) = attachable(&place, &["--invoke", "main", "loops.wat"]);
+    let mut client = TcpStream::connect(&address).unwrap();
+    client.write_all(b"session\nbreak turn if $count == -1\ncontinue\n").unwrap();
+    // The answers to the first two lines.
+    let mut zeros = 0;
+    while zeros < 2 {
+        let mut byte = [0];
+        client.read_exact(&mut byte).unwrap();
+        zeros += usize::from(byte[0] == 0);
+    }
+    drop(client);
+    let port = address.rsplit(':').next().unwrap();
+    let commands = ["--command", "info breakpoints", "--command", "set $stop = 7", "--command", "continue"];
+    loop {
+        let arguments = [&["debug", "--connect", port, "--batch"][..], &commands[..]].concat();
+        let output = place.command(&arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        if text.contains("another debugger is attached") {
+            assert!(said.next().unwrap().contains("another debugger is attached"));
+            continue;
+        }
+        assert!(text.contains("no breakpoints"), "{text}");
+        assert!(text.contains("The program has ended"), "{text}");
+        break;
+    }
+    prints(program, "7\n");
+}
+
 /// An LLDB that connects to WebAssembly programs.
 pub(super) fn lldb() -> Option<String> {
     let named = std::env::var("LLDB").ok();
@@ -169,7 +342,7 @@ fn lldb_shows_variables_and_steps() {
     };
     let place = Place::new();
     place.points();
-    let (mut child, port) = server(&place, &["--invoke", "main", "points.wasm", "3"]);
+    let (child, port) = server(&place, &["--invoke", "main", "points.wasm", "3"]);
     let connect = format!("process connect --plugin wasm connect://127.0.0.1:{port}");
     let commands = [
         connect.as_str(),
@@ -206,8 +379,5 @@ fn lldb_shows_variables_and_steps() {
     ] {
         assert!(text.contains(part), "`{part}` is not in:\n{text}");
     }
-    let mut printed = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
-    assert_eq!(printed, "30\n");
-    child.wait().unwrap();
+    prints(child, "30\n");
 }

@@ -3,6 +3,7 @@
 
 mod gdb;
 mod recorded;
+mod source;
 mod terminal;
 mod traps;
 
@@ -363,6 +364,12 @@ fn a_running_program_is_attached_to() {
     program.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
     assert_eq!((printed.as_str(), program.wait().unwrap().code()), ("7\n", Some(0)));
     assert!(!socket.exists());
+}
+
+/// Writes a program; returns its name.
+fn program(place: &Place, text: &str) -> &'static str {
+    std::fs::write(place.path("program.wat"), text).unwrap();
+    "program.wat"
 }
 
 /// Starts a program to which debuggers can be attached; returns it, the lines that it writes to

@@ -8,14 +8,14 @@ use std::process::{Child, Stdio};
 
 use super::Place;
 
-struct Terminal {
+pub(super) struct Terminal {
     master: File,
     child: Child,
     seen: String,
 }
 
 impl Terminal {
-    fn start(place: &Place, arguments: &[&str]) -> Self {
+    pub(super) fn start(place: &Place, arguments: &[&str]) -> Self {
         let (mut master, mut slave) = (0, 0);
         let size = libc::winsize { ws_row: 50, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: the descriptors are written to these places; no name or settings are asked for.
@@ -40,7 +40,7 @@ impl Terminal {
 
     /// Waits until the text is printed, and forgets what was before it.
     #[track_caller]
-    fn expect(&mut self, text: &str) {
+    pub(super) fn expect(&mut self, text: &str) {
         let mut buffer = [0; 4096];
         loop {
             if let Some(at) = self.seen.find(text) {
@@ -54,7 +54,7 @@ impl Terminal {
         }
     }
 
-    fn send(&mut self, keys: &str) {
+    pub(super) fn send(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
 }

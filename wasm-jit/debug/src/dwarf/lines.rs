@@ -111,6 +111,10 @@ impl Lines {
         candidates().filter(|row| row.line == line).map(|row| row.start).collect()
     }
 
+    pub(super) fn has_file(&self, file: &str) -> bool {
+        self.files.iter().any(|name| is_file(name, file))
+    }
+
     pub(super) fn after_prologue(&self, body: Range<u64>) -> Option<u64> {
         let start = self.rows.partition_point(|row| row.start < body.start);
         let rows = || self.rows[start..].iter().take_while(|row| row.start < body.end);

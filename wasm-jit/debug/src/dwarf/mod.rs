@@ -3,17 +3,20 @@
 //! In WebAssembly, DWARF's code addresses are offsets from the start of the code section's
 //! contents. Here, all offsets are in the module. Data that cannot be read is treated as absent.
 
+pub(crate) mod index;
 mod lines;
-mod types;
+pub(crate) mod objects;
+pub(crate) mod types;
 pub(crate) mod variables;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use gimli::{EndianArcSlice, LittleEndian};
 use wasm_jit::Module;
 use wasm_jit::wasmparser::{Parser, Payload};
 
+use index::Index;
 use lines::Lines;
 use variables::Parsed;
 
@@ -24,10 +27,12 @@ pub(crate) type Units = gimli::Dwarf<Reader>;
 #[derive(Debug)]
 pub(crate) struct Dwarf {
     pub(crate) units: Units,
-    /// The offset in the module of the code section's contents.
+    /// The offset in the module of the code section's contents, and their size.
     pub(crate) code_start: u64,
+    code_size: u64,
     lines: Lines,
     pub(crate) parsed: Parsed,
+    index: OnceLock<Index>,
 }
 
 impl Dwarf {
@@ -55,7 +60,13 @@ impl Dwarf {
         let code = code?;
         let lines = Lines::of(&units, code.start, code.end - code.start);
         let parsed = Parsed::of(&units);
-        Some(Self { units, code_start: code.start, lines, parsed })
+        let (code_start, code_size) = (code.start, code.end - code.start);
+        Some(Self { units, code_start, code_size, lines, parsed, index: OnceLock::new() })
+    }
+
+    /// The functions, static variables and types by their names: read when first requested.
+    pub(crate) fn index(&self) -> &Index {
+        self.index.get_or_init(|| self.make_index())
     }
 
     /// The file and line of an instruction.
@@ -68,6 +79,16 @@ impl Dwarf {
     /// its path. For a line without code, the offsets of the next line with code.
     pub(crate) fn offsets(&self, file: &str, line: u32) -> Vec<u64> {
         self.lines.offsets(file, line)
+    }
+
+    /// Whether there are lines of a file with this name.
+    pub(crate) fn has_file(&self, file: &str) -> bool {
+        self.lines.has_file(file)
+    }
+
+    /// The names of the files, without directories.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &str> {
+        self.lines.files.iter().filter_map(|path| path.rsplit('/').next())
     }
 
     /// Whether a statement of a line begins at an instruction.

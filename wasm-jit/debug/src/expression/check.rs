@@ -28,6 +28,11 @@ impl Expression {
 impl Node {
     fn check(&self, code: &Code, location: Option<Location>) -> Result<(), Error> {
         match self {
+            Self::Local(index) if !code.has_local(*index, location) => {
+                let none = location.map_or("no function has a", |_| "the function has no");
+                Err(Error::Value(format!("{none} local {index}")))
+            }
+            Self::Cast(ty, of) => ty.find(code).and_then(|_| of.check(code, location)),
             Self::Name(name) if !code.knows(name, location) && constant(name).is_none() => {
                 Err(Error::Unknown { what: "variable, local or global", name: name.clone() })
             }

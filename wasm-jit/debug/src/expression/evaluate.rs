@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use super::{Binary, Expression, Load, Node, Special, Unary};
 use crate::Error;
-use crate::dwarf::variables::Object;
+use crate::dwarf::objects::Object;
 use crate::frames::{Scope, converted};
 use crate::value::Value;
 
@@ -15,6 +15,13 @@ impl Expression {
     /// [`Error::Unknown`], [`Error::Value`], [`Error::Access`], [`Error::Engine`].
     pub fn evaluate(&self, scope: &mut Scope<'_, '_>) -> Result<Value, Error> {
         self.node.evaluate(scope)?.value(scope)
+    }
+
+    pub(crate) fn member_names(&self, scope: &mut Scope<'_, '_>) -> Result<Vec<String>, Error> {
+        Ok(match self.node.evaluate(scope)? {
+            Term::Object(object) => object.member_names(scope),
+            _ => Vec::new(),
+        })
     }
 
     /// Assigns a value to what the expression denotes: a local, an operand, a global, memory, or a
@@ -69,6 +76,7 @@ impl Expression {
 }
 
 /// The meaning of a part of an expression.
+#[derive(Clone)]
 pub(crate) enum Term {
     Value(Value),
     /// A variable of the source, or a part of one.
@@ -164,6 +172,7 @@ impl Node {
                 (Err(Error::Unknown { .. }), Some(value)) => value,
                 (term, _) => return term,
             },
+            Self::Static(variable) => return variable.object(scope).map(Term::Object),
             Self::Load(load, memory, at) => {
                 let at = at.evaluate(scope)?.value(scope)?;
                 let mut bytes = [0; 8];
@@ -182,7 +191,17 @@ impl Node {
             Self::Unary(Unary::Deref, of) => {
                 return of.evaluate(scope)?.object()?.element(scope, 0).map(Term::Object);
             }
-            Self::Unary(Unary::Address, of) => Value::Unsigned(of.evaluate(scope)?.object()?.address()?),
+            Self::Unary(Unary::Address, of) => {
+                return of.evaluate(scope)?.object()?.address().map(Term::Object);
+            }
+            Self::Cast(ty, of) => {
+                let ty = ty.find(scope.code())?;
+                let value = match of.evaluate(scope)? {
+                    Term::Object(object) => object.decayed(scope)?.value(scope)?,
+                    term => term.value(scope)?,
+                };
+                return Object::cast(&value, ty, scope).map(Term::Object);
+            }
             Self::Unary(operator, of) => unary(*operator, &of.evaluate(scope)?.value(scope)?)?,
             Self::Binary(operator @ (Binary::Both | Binary::Either), of) => {
                 let is_true = of[0].evaluate(scope)?.value(scope)?.is_true();
@@ -198,12 +217,43 @@ impl Node {
             Self::SizeOf(of) => Value::Unsigned(of.evaluate(scope)?),
             Self::Binary(operator, of) => {
                 let [left, right] = &**of;
-                let left = left.evaluate(scope)?.value(scope)?;
-                binary(*operator, &left, &right.evaluate(scope)?.value(scope)?)?
+                let (left, right) = (left.evaluate(scope)?, right.evaluate(scope)?);
+                if let Some(found) = with_pointers(*operator, &left, &right, scope)? {
+                    return Ok(found);
+                }
+                binary(*operator, &left.value(scope)?, &right.value(scope)?)?
             }
         };
         Ok(Term::Value(value))
     }
+}
+
+/// The result of an operator on pointers or arrays of the source, which depends on their types.
+fn with_pointers(
+    operator: Binary,
+    left: &Term,
+    right: &Term,
+    scope: &mut Scope<'_, '_>,
+) -> Result<Option<Term>, Error> {
+    let (pointer, other) = match (operator, left, right) {
+        (Binary::Subtract, Term::Object(left), Term::Object(right)) => match left.distance(right, scope)? {
+            Some(distance) => return integer(distance).map(|value| Some(Term::Value(value))),
+            None => (left, Term::Object(right.clone())),
+        },
+        (Binary::Add, Term::Object(left), Term::Object(right)) if !left.is_pointer(scope) => {
+            (right, Term::Object(left.clone()))
+        }
+        (Binary::Add | Binary::Subtract, Term::Object(left), right) => (left, right.clone()),
+        (Binary::Add, left, Term::Object(right)) => (right, left.clone()),
+        _ => return Ok(None),
+    };
+    if !pointer.is_pointer(scope) {
+        return Ok(None);
+    }
+    let other = other.value(scope)?;
+    let count = other.integer().ok_or_else(|| no_number(&other))?;
+    let count = if operator == Binary::Subtract { -count } else { count };
+    Ok(pointer.offset(scope, count)?.map(Term::Object))
 }
 
 /// A float by its name, as it is shown; variables may have these names.

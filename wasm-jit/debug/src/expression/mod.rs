@@ -8,7 +8,9 @@
 //! | `name`, `$name` | a variable of the source (DWARF), or a local or global of the name section |
 //! | `i32[A]`, also `i64` `f32` `f64` `u8` `s8` `u16` `s16` `u32` | the contents of memory 0 at the address |
 //! | `i32[1:A]` | the contents of memory 1 |
+//! | `ns::name`, `::name`, `function::name` | a static variable of the source, by more of its full name |
 //! | `v.member`, `p->member`, `*p`, `a[1]`, `&v` | for variables of the source |
+//! | `p + 1`, `p - q`, `(T *) x`, `(T) x` | pointers to types of the source count their elements |
 //! | `- ! ~ * / % + - << >> < <= > >= == != & ^ \| && \|\|`, `a ? b : c` | as in C |
 //! | `sizeof(T)`, `sizeof(v)`, `sizeof v` | the size in bytes of a type of the source, `i32` etc., or of the value of an expression |
 //!
@@ -20,9 +22,12 @@ mod parse;
 mod size;
 
 pub(crate) use evaluate::Term;
-use size::SizeOperand;
+use size::{SizeOperand, TypeName};
+
+use std::sync::Arc;
 
 use crate::Error;
+use crate::dwarf::variables::Variable;
 
 /// A parsed expression.
 #[derive(Clone, Debug)]
@@ -45,6 +50,12 @@ impl Expression {
         &self.text
     }
 
+    /// The same expression, in which names of static variables denote what they denote here,
+    /// wherever it is evaluated. `find` returns these variables.
+    pub(crate) fn bound(&self, find: &impl Fn(&str) -> Option<Arc<Variable>>) -> Self {
+        Self { text: self.text.clone(), node: self.node.bound(find) }
+    }
+
     /// Whether the value of the expression belongs to a frame.
     pub(crate) fn is_of_frame(&self, is_global: impl Fn(&str) -> bool) -> bool {
         self.node.any(&|node| match node {
@@ -59,9 +70,9 @@ impl Expression {
         self.node.any(&|node| match node {
             Node::Integer(_) | Node::Float(_) | Node::Vector(_) => false,
             Node::Unary(..) | Node::Binary(..) | Node::Member(..) | Node::Index(_) => false,
-            Node::Choice(_) | Node::SizeOf(_) => false,
+            Node::Choice(_) | Node::SizeOf(_) | Node::Cast(..) => false,
             Node::Local(_) | Node::Operand(_) | Node::Global(_) => true,
-            Node::Special(_) | Node::Name(_) | Node::Load(..) => true,
+            Node::Special(_) | Node::Name(_) | Node::Static(_) | Node::Load(..) => true,
         })
     }
 }
@@ -155,6 +166,8 @@ pub(crate) enum Node {
     Global(u32),
     Special(Special),
     Name(String),
+    /// A static variable.
+    Static(Arc<Variable>),
     /// The contents of a memory, by its index, at an address.
     Load(Load, u32, Box<Node>),
     Unary(Unary, Box<Node>),
@@ -164,6 +177,7 @@ pub(crate) enum Node {
     /// The second one if the first one is true, else the third one.
     Choice(Box<[Node; 3]>),
     SizeOf(Box<SizeOperand>),
+    Cast(TypeName, Box<Node>),
 }
 
 impl Node {
@@ -175,11 +189,41 @@ impl Node {
     /// The expressions of which it consists.
     fn parts(&self) -> &[Self] {
         match self {
-            Self::Load(_, _, of) | Self::Unary(_, of) | Self::Member(of, _) => std::slice::from_ref(of),
+            Self::Load(_, _, of) | Self::Unary(_, of) | Self::Member(of, _) | Self::Cast(_, of) => {
+                std::slice::from_ref(of)
+            }
             Self::Binary(_, of) | Self::Index(of) => &**of,
             Self::Choice(of) => &**of,
             Self::SizeOf(of) => of.expression.as_slice(),
             _ => &[],
+        }
+    }
+
+    fn bound(&self, find: &impl Fn(&str) -> Option<Arc<Variable>>) -> Self {
+        let one = |node: &Self| Box::new(node.bound(find));
+        match self {
+            Self::Name(name) => find(name).map_or_else(|| self.clone(), Self::Static),
+            Self::Load(load, memory, of) => Self::Load(*load, *memory, one(of)),
+            Self::Unary(operator, of) => Self::Unary(*operator, one(of)),
+            Self::Member(of, name) => Self::Member(one(of), name.clone()),
+            Self::Cast(ty, of) => Self::Cast(ty.clone(), one(of)),
+            Self::Binary(operator, of) => {
+                Self::Binary(*operator, Box::new(of.each_ref().map(|of| of.bound(find))))
+            }
+            Self::Index(of) => Self::Index(Box::new(of.each_ref().map(|of| of.bound(find)))),
+            Self::Choice(of) => Self::Choice(Box::new(of.each_ref().map(|of| of.bound(find)))),
+            Self::SizeOf(of) => Self::SizeOf(Box::new(SizeOperand {
+                expression: of.expression.as_ref().map(|of| of.bound(find)),
+                type_name: of.type_name.clone(),
+            })),
+            Self::Integer(_)
+            | Self::Float(_)
+            | Self::Vector(_)
+            | Self::Local(_)
+            | Self::Operand(_)
+            | Self::Global(_)
+            | Self::Special(_)
+            | Self::Static(_) => self.clone(),
         }
     }
 }

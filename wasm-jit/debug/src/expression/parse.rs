@@ -80,9 +80,8 @@ fn tokens(text: &str) -> Result<Vec<Token>, Error> {
             };
             token = found.ok_or_else(|| wrong(number, "a number"))?;
             rest = after;
-        } else if is_word(first) {
-            let end = rest.find(|c: char| !is_word(c)).unwrap_or(rest.len());
-            let (name, after) = rest.split_at(end);
+        } else if is_word(first) || rest.strip_prefix("::").is_some_and(|rest| rest.starts_with(is_word)) {
+            let (name, after) = rest.split_at(name_length(rest));
             token = Token::Name(name.to_owned());
             rest = after;
         } else if first == '\'' {
@@ -101,6 +100,25 @@ fn tokens(text: &str) -> Result<Vec<Token>, Error> {
     }
     tokens.push(Token::End);
     Ok(tokens)
+}
+
+/// The length of the name at the start of a text: words that are separated by `::`.
+fn name_length(text: &str) -> usize {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
+    let mut end = 0;
+    loop {
+        let rest = &text[end..];
+        let separator =
+            if rest.strip_prefix("::").is_some_and(|rest| rest.starts_with(is_word)) { 2 } else { 0 };
+        if end > 0 && separator == 0 {
+            return end;
+        }
+        let word = &rest[separator..];
+        end += separator + word.find(|c: char| !is_word(c)).unwrap_or(word.len());
+        if end == 0 {
+            return 0;
+        }
+    }
 }
 
 struct Parser<'a> {
@@ -183,16 +201,47 @@ impl Parser<'_> {
                 self.next();
                 self.nested(Self::size_of)
             }
-            None => self.postfix(),
+            None => match self.cast() {
+                Some(ty) => {
+                    self.operator()?;
+                    Ok(Node::Cast(ty, Box::new(self.nested(Self::unary)?)))
+                }
+                None => self.postfix(),
+            },
         }
+    }
+
+    /// The type of a cast, if one is next. One word in parentheses is a value before an operator,
+    /// unless it is a type of C.
+    fn cast(&mut self) -> Option<TypeName> {
+        let start = self.at;
+        let ty = if self.take("(") { self.type_name() } else { None };
+        let is_operand = match self.peek() {
+            Token::End => false,
+            Token::Operator(operator) => match *operator {
+                "(" | "!" | "~" => true,
+                "-" | "*" | "&" => ty.as_ref().is_some_and(TypeName::is_type),
+                _ => false,
+            },
+            _ => true,
+        };
+        let ty = ty.filter(|_| is_operand);
+        if ty.is_none() {
+            self.at = start;
+        }
+        ty
     }
 
     /// The operand of `sizeof`. As in C, operators after an operand in parentheses belong to it.
     fn size_of(&mut self) -> Result<Node, Error> {
         let start = self.at;
         let type_name = if self.take("(") { self.type_name() } else { None };
+        if type_name.as_ref().is_some_and(TypeName::is_type) {
+            return Ok(Node::SizeOf(Box::new(SizeOperand { expression: None, type_name })));
+        }
         let after_type = std::mem::replace(&mut self.at, start);
-        let operand = match self.unary() {
+        let is_parenthesis = matches!(self.peek(), Token::Operator("("));
+        let operand = match if is_parenthesis { self.postfix() } else { self.unary() } {
             Ok(expression) => {
                 let type_name = type_name.filter(|_| self.at == after_type);
                 SizeOperand { expression: Some(expression), type_name }
@@ -213,12 +262,12 @@ impl Parser<'_> {
             self.next();
             words.push(word);
         }
-        let mut is_pointer = false;
+        let mut stars = 0;
         while self.take("*") {
-            is_pointer = true;
+            stars += 1;
         }
         let is_type = !words.is_empty() && self.take(")");
-        is_type.then(|| TypeName { name: words.join(" "), is_pointer })
+        is_type.then(|| TypeName { name: words.join(" "), stars })
     }
 
     fn nested(&mut self, read: impl FnOnce(&mut Self) -> Result<Node, Error>) -> Result<Node, Error> {

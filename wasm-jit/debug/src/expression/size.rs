@@ -4,6 +4,7 @@ use super::evaluate::Term;
 use super::{Load, Node};
 use crate::Error;
 use crate::code::Code;
+use crate::dwarf::types::Type;
 use crate::frames::Scope;
 use crate::value::Value;
 
@@ -18,8 +19,8 @@ pub(crate) struct SizeOperand {
 #[derive(Clone, Debug)]
 pub(crate) struct TypeName {
     pub name: String,
-    /// Whether it is the type of pointers to this one.
-    pub is_pointer: bool,
+    /// The number of `*` after it.
+    pub stars: usize,
 }
 
 impl SizeOperand {
@@ -49,12 +50,36 @@ impl TypeName {
     /// The size in bytes; `None` if the program has no such type.
     pub(super) fn size(&self, code: &Code) -> Option<u64> {
         let name = self.name.as_str();
+        if self.stars > 0 && name == "void" {
+            return Some(code.address_size());
+        }
         let of_source = code.dwarf().and_then(|dwarf| dwarf.size_of_name(name));
         let size = of_source.or_else(|| match name {
             "v128" => Some(16),
             _ => Load::of(name).map(|load| load.size() as u64),
         })?;
-        Some(if self.is_pointer { code.address_size() } else { size })
+        Some(if self.stars > 0 { code.address_size() } else { size })
+    }
+
+    /// Whether it can only be a type: of one word alone, this is known for those of C.
+    pub(super) fn is_type(&self) -> bool {
+        const TYPES: [&str; 10] =
+            ["bool", "char", "double", "float", "int", "long", "short", "signed", "unsigned", "void"];
+        self.stars > 0 || self.name.contains(' ') || TYPES.contains(&self.name.as_str())
+    }
+
+    /// The type.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`].
+    pub(super) fn find(&self, code: &Code) -> Result<Type, Error> {
+        let found = match code.dwarf() {
+            Some(_) if self.name == "void" => Some(Type::void()),
+            Some(dwarf) => dwarf.type_of_name(&self.name),
+            None => None,
+        };
+        let unknown = || Error::Unknown { what: "type of the source", name: self.name.clone() };
+        found.map(|ty| ty.pointer(self.stars)).ok_or_else(unknown)
     }
 }
 

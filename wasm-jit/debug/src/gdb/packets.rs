@@ -5,13 +5,20 @@
 //! packets only, and when it ends the session, a new stub takes its place. The new stub first gets
 //! the packets by which the client has chosen its settings, and one that resumes the program if it
 //! runs; its answers to these are dropped.
+//!
+//! A request to read more memory than an answer can have becomes one for as much as it can have,
+//! as the protocol allows.
 
+use std::collections::VecDeque;
 use std::io;
 
 use gdbstub::conn::{Connection, ConnectionExt};
 
 /// The size of the stub's buffer.
 const MAX_PACKET: usize = 4096;
+
+/// The number of bytes of memory in one answer: it must fit into the client's buffer as well.
+const MAX_READ: u64 = 2000;
 
 /// The result of a byte that the client has sent.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,12 +66,16 @@ impl Packets {
         if std::mem::take(&mut self.is_too_long) || packet.len() > MAX_PACKET {
             return Sent::TooLong;
         }
+        Sent::Complete(limited(&packet).unwrap_or(packet))
+    }
+
+    /// Keeps the settings in a packet that the stub has understood.
+    pub(super) fn understood(&mut self, packet: Vec<u8>) {
         if packet.starts_with(b"$qSupported") {
-            self.supported = Some(packet.clone());
+            self.supported = Some(packet);
         } else if packet == b"$QStartNoAckMode#b0" {
-            self.quiet = Some(packet.clone());
+            self.quiet = Some(packet);
         }
-        Sent::Complete(packet)
     }
 
     /// The packets that a new stub gets first: the client's settings, and a request to continue if
@@ -85,9 +96,23 @@ impl Packets {
     }
 }
 
+/// The request for fewer bytes, if the packet requests too many.
+fn limited(packet: &[u8]) -> Option<Vec<u8>> {
+    let (body, sum) = packet.strip_prefix(b"$m")?.split_last_chunk::<3>()?;
+    let (address, length) = std::str::from_utf8(body).ok()?.split_once(',')?;
+    let is_too_long = u64::from_str_radix(length, 16).ok()? > MAX_READ;
+    // One with another sum is refused.
+    let checksum = |text: &str| format!("#{:02x}", text.bytes().fold(0, u8::wrapping_add));
+    let is_valid = checksum(&format!("m{address},{length}")).as_bytes().eq_ignore_ascii_case(sum);
+    let text = format!("m{address},{MAX_READ:x}");
+    (is_too_long && is_valid).then(|| format!("${text}{}", checksum(&text)).into_bytes())
+}
+
 /// A connection.
 pub(super) struct Wire<'c, C> {
     pub connection: &'c mut C,
+    /// What was read before.
+    pub early: &'c mut VecDeque<u8>,
     /// Whether writes are discarded.
     pub is_mute: bool,
 }
@@ -114,11 +139,17 @@ impl<C: Connection> Connection for Wire<'_, C> {
 
 impl<C: ConnectionExt> ConnectionExt for Wire<'_, C> {
     fn read(&mut self) -> Result<u8, C::Error> {
-        self.connection.read()
+        match self.early.pop_front() {
+            Some(byte) => Ok(byte),
+            None => self.connection.read(),
+        }
     }
 
     fn peek(&mut self) -> Result<Option<u8>, C::Error> {
-        self.connection.peek()
+        match self.early.front() {
+            Some(byte) => Ok(Some(*byte)),
+            None => self.connection.peek(),
+        }
     }
 }
 
@@ -132,7 +163,14 @@ mod tests {
         fn check(sent: &[u8], expected: &[Sent], settings: &[u8]) {
             let mut packets = Packets::default();
             let found = sent.iter().map(|byte| packets.add(*byte)).filter(|sent| *sent != Sent::Nothing);
-            assert_eq!(found.collect::<Vec<_>>(), expected);
+            let found: Vec<Sent> = found.collect();
+            assert_eq!(found, expected);
+            assert_eq!(packets.settings(false), b"", "none was understood");
+            for sent in found {
+                if let Sent::Complete(packet) = sent {
+                    packets.understood(packet);
+                }
+            }
             assert_eq!(packets.settings(false), settings);
         }
         let complete = |packet: &[u8]| Sent::Complete(packet.to_vec());
@@ -141,6 +179,12 @@ mod tests {
         let [quiet, supported] = [&b"$QStartNoAckMode#b0"[..], b"$qSupported:swbreak+#e4"];
         let both = [supported, quiet].concat();
         check(&[quiet, supported].concat(), &[complete(quiet), complete(supported)], &both);
+        // Reads of more memory than an answer can have.
+        check(b"$m0,7d0#94", &[complete(b"$m0,7d0#94")], b"");
+        check(b"$m10,7d1#c6", &[complete(b"$m10,7d0#c5")], b"");
+        check(b"$m0,ffffffffffffffff#29", &[complete(b"$m0,7d0#94")], b"");
+        check(b"$m0,ffff#00", &[complete(b"$m0,ffff#00")], b"");
+        check(b"$m0,1ffffffffffffffff#00", &[complete(b"$m0,1ffffffffffffffff#00")], b"");
         let long = [b"$", &[b'a'; 3 * MAX_PACKET][..], b"#00", b"+"].concat();
         check(&long, &[Sent::TooLong, complete(b"+")], b"");
     }

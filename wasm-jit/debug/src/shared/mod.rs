@@ -130,6 +130,8 @@ pub(crate) struct State {
     pub trail: Option<Trail>,
     /// Whether the debugger has ended.
     pub is_over: bool,
+    /// How often the program was released: a thread that was about to stop does not stop then.
+    releases: u64,
 }
 
 /// The program is going back, in several passes.
@@ -193,17 +195,22 @@ impl Shared {
             .try_for_each(|location| self.state().places.prepare(&self.code, self.hit(), location.function))
     }
 
-    /// The pass to which the run belongs; an error ends the call of a thread that is killed.
-    fn pass(&self) -> Result<Option<Arc<Pass>>, wasm_jit::Error> {
+    /// The pass to which the run belongs, and how often the program was released; an error ends the
+    /// call of a thread that is killed.
+    fn pass(&self) -> Result<(Option<Arc<Pass>>, u64), wasm_jit::Error> {
         let state = self.state();
-        if state.is_killed { Err(wasm_jit::Error::host(Killed)) } else { Ok(state.pass.clone()) }
+        match state.is_killed {
+            true => Err(wasm_jit::Error::host(Killed)),
+            false => Ok((state.pass.clone(), state.releases)),
+        }
     }
 
     /// A thread has reached a location with a probe.
     fn come(self: &Arc<Self>, frame: &mut Frame<'_>) -> Result<(), wasm_jit::Error> {
         let location = frame.location();
-        if let Some(pass) = self.pass()? {
-            return self.come_in_pass(&pass, frame, location);
+        let (pass, releases) = self.pass()?;
+        if let Some(pass) = pass {
+            return self.come_in_pass(&pass, releases, frame, location);
         }
         if self.reasons(frame, location, false).is_empty() {
             return Ok(());
@@ -212,7 +219,7 @@ impl Shared {
         let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
         match self.reasons(frame, location, true) {
             reasons if reasons.is_empty() => Ok(()),
-            reasons => self.stop(frame, location, reasons),
+            reasons => self.stop(frame, location, reasons, releases),
         }
     }
 
@@ -299,8 +306,9 @@ impl Shared {
 
     /// A thread is about to execute an instruction while all instructions are seen.
     fn see(self: &Arc<Self>, frame: &mut Frame<'_>) -> Result<(), wasm_jit::Error> {
-        if let Some(pass) = self.pass()? {
-            return self.see_in_pass(&pass, frame);
+        let (pass, releases) = self.pass()?;
+        if let Some(pass) = pass {
+            return self.see_in_pass(&pass, releases, frame);
         }
         let mut reasons = self.changes(frame);
         if reasons.is_empty() && self.state().pause.is_none() {
@@ -325,7 +333,7 @@ impl Shared {
             return Ok(());
         }
         let location = frame.location();
-        self.stop(frame, location, reasons)
+        self.stop(frame, location, reasons, releases)
     }
 
     /// Makes traps, errors, and exceptions that the program does not catch, stop threads.
@@ -349,12 +357,12 @@ impl Shared {
             _ => return,
         };
         let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
-        let pass = {
+        let (pass, releases) = {
             let state = self.state();
             if state.traps.is_none() || state.is_killed {
                 return;
             }
-            state.pass.clone()
+            (state.pass.clone(), state.releases)
         };
         let location = frame.location();
         let reasons = match pass.as_deref().map(|pass| &pass.purpose) {
@@ -367,7 +375,7 @@ impl Shared {
             // The others continue to the end of the run.
             Some(_) => return,
         };
-        if self.stop(frame, location, reasons).is_err() {
+        if self.stop(frame, location, reasons, releases).is_err() {
             // The program ends as it would have ended.
             self.state().is_killed_at_end = true;
         }
@@ -378,18 +386,22 @@ impl Shared {
         error.downcast_ref::<Killed>().is_some() || self.is_exit.get().is_some_and(|is_exit| is_exit(error))
     }
 
-    /// Stops the thread until it is resumed.
+    /// Stops the thread until it is resumed, unless the program was released since `releases`.
     fn stop(
         &self,
         frame: &mut Frame<'_>,
         location: Location,
         reasons: Vec<Reason>,
+        releases: u64,
     ) -> Result<(), wasm_jit::Error> {
         let (sender, commands) = channel();
         let locations = frame.locations();
         let is_ending = reasons.iter().any(Reason::is_ending);
         let (number, thread, unwatched) = {
             let state = &mut *self.state();
+            if state.releases != releases {
+                return Ok(());
+            }
             // Before watching is ended by what has stopped the thread.
             let unwatched = state.unseen();
             state.end_plans();
@@ -476,7 +488,7 @@ impl State {
 
     pub(crate) fn delete(&mut self, number: u32) {
         let Some(breakpoint) = self.breakpoints.remove(&number) else { return };
-        if breakpoint.is_enabled {
+        if breakpoint.is_enabled && !self.are_breakpoints_off {
             breakpoint.locations.iter().for_each(|location| self.places.unwant(*location));
         }
         self.watches.remove(&number);
@@ -580,6 +592,8 @@ impl State {
         self.present = None;
         for watch in self.watches.values() {
             watch.frame.iter().for_each(WatchedFrame::forget);
+            // The last value is one of another run.
+            watch.forget();
         }
     }
 
@@ -587,6 +601,26 @@ impl State {
     pub(crate) fn kill(&mut self) {
         self.is_killed = true;
         self.threshold.set(u64::MAX);
+    }
+
+    /// Deletes all breakpoints and watchpoints, ends the current step, pause and pass, and lets the
+    /// stopped thread continue. Returns the watch of traps, to be dropped when the state is not
+    /// locked.
+    pub(crate) fn release(&mut self, code: &Code, hit: &GenericFn) -> Option<TrapWatch> {
+        self.releases += 1;
+        self.end_plans();
+        if self.back.is_none() && self.pass.is_some() {
+            // A breakpoint whose probe cannot be activated is deleted next.
+            let _ = self.end_pass(code, hit);
+        }
+        let numbers: Vec<u32> = self.breakpoints.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.delete(number));
+        self.places.settle();
+        // A thread continues when nothing can send it commands.
+        if self.stopped.take().is_some() {
+            self.present = None;
+        }
+        self.traps.take()
     }
 
     /// Ends the debugger, and removes all of its probes from the code.

@@ -14,6 +14,7 @@ impl Shared {
     pub(super) fn come_in_pass(
         self: &Arc<Self>,
         pass: &Pass,
+        releases: u64,
         frame: &mut Frame<'_>,
         location: Location,
     ) -> Result<(), wasm_jit::Error> {
@@ -30,7 +31,7 @@ impl Shared {
             self.enter_watched(pass, frame, location)?;
         }
         if is_end {
-            return self.complete(pass, frame, location);
+            return self.complete(pass, releases, frame, location);
         }
         if !pass.progress().has_begun {
             let is_there = match &pass.from {
@@ -60,6 +61,7 @@ impl Shared {
     pub(super) fn see_in_pass(
         self: &Arc<Self>,
         pass: &Pass,
+        releases: u64,
         frame: &mut Frame<'_>,
     ) -> Result<(), wasm_jit::Error> {
         let location = frame.location();
@@ -68,11 +70,11 @@ impl Shared {
         }
         let position = Position::of(frame, location)?;
         if pass.until == Some(position) {
-            return self.complete(pass, frame, location);
+            return self.complete(pass, releases, frame, location);
         }
         match &pass.purpose {
             Purpose::Trail => pass.progress().steps.push(position),
-            Purpose::StopAtStart(_) => return self.complete(pass, frame, location),
+            Purpose::StopAtStart(_) => return self.complete(pass, releases, frame, location),
             Purpose::Search { .. } => {
                 self.check_watches(pass, frame);
                 pass.progress().last = Some(position);
@@ -176,6 +178,7 @@ impl Shared {
     fn complete(
         self: &Arc<Self>,
         pass: &Pass,
+        releases: u64,
         frame: &mut Frame<'_>,
         location: Location,
     ) -> Result<(), wasm_jit::Error> {
@@ -187,7 +190,7 @@ impl Shared {
             Purpose::Stop(reasons) | Purpose::StopAtStart(reasons) => {
                 let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
                 let reasons = self.arrive(frame, location, reasons.clone()).map_err(wasm_jit::Error::host)?;
-                self.stop(frame, location, reasons)
+                self.stop(frame, location, reasons, releases)
             }
             _ => Err(wasm_jit::Error::host(Killed)),
         }

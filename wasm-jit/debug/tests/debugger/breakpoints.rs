@@ -158,10 +158,10 @@ fn places_are_functions_offsets_and_nothing_else() {
     fails(
         code,
         "*0xffffffffffffffffff",
-        "`*0xffffffffffffffffff`: expected FUNCTION, FUNCTION:+OFFSET, *OFFSET or FILE:LINE",
+        "`*0xffffffffffffffffff`: expected FUNCTION, #INDEX, FUNCTION:+OFFSET, *OFFSET or FILE:LINE",
     );
     fails(code, "add:+0", &format!("there is no instruction at {:#x} of the module", offset - 1));
-    fails(code, "a.c:3", "there is no code of the source line `a.c:3`");
+    fails(code, "a.c:3", "there is no source line in a module without debugging information `a.c:3`");
     fails(code, "", "there is no function with code ``");
     assert!(code.places("*18446744073709551615").is_err());
     assert!(code.places("add:+18446744073709551615").is_err());

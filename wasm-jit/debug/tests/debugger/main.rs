@@ -6,6 +6,7 @@ mod programs;
 
 mod breakpoints;
 mod pauses;
+mod release;
 mod reverse;
 mod steps;
 mod values;

@@ -88,7 +88,10 @@ fn start(debugger: &Arc<Debugger>, fuel: u64) {
 
 impl Debugged {
     /// A program that can go back. `pass` is called when it is started again.
-    fn repeating(text: &str, pass: impl Fn(&Debugger, Repetition) + Send + Sync + 'static) -> Self {
+    pub(super) fn repeating(
+        text: &str,
+        pass: impl Fn(&Debugger, Repetition) + Send + Sync + 'static,
+    ) -> Self {
         let engine = Engine::new(Config::new().consume_fuel(true)).unwrap();
         let debugger = Arc::new(Debugger::new(&Module::new(&engine, text).unwrap()));
         let again = Arc::downgrade(&debugger);
@@ -102,11 +105,16 @@ impl Debugged {
         Self { debugger, thread: None }
     }
 
+    /// Runs it to its end for the first time.
+    pub(super) fn run_once(&self) {
+        start(&self.debugger, FUEL);
+        assert!(matches!(self.debugger.wait(), Event::Ended(_)));
+    }
+
     /// The same program, at the end of its run.
     fn at_end(text: &str) -> Self {
         let debugged = Self::repeating(text, |_, _| {});
-        start(&debugged.debugger, FUEL);
-        assert!(matches!(debugged.debugger.wait(), Event::Ended(_)));
+        debugged.run_once();
         debugged
     }
 

@@ -60,6 +60,7 @@ impl Session {
 
     pub(super) fn delete(&mut self, arguments: &str) -> Done {
         let chosen = self.chosen(arguments)?;
+        chosen.iter().for_each(|number| _ = self.problems.remove(number));
         chosen.into_iter().try_for_each(|number| self.debugger.delete(number)).map_err(message)?;
         say("")
     }
@@ -81,6 +82,7 @@ impl Session {
             text => Some(Expression::parse(text).map_err(message)?),
         };
         self.debugger.set_condition(number, condition).map_err(message)?;
+        self.problems.remove(&number);
         say("")
     }
 

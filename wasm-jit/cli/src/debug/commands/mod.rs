@@ -1,16 +1,25 @@
 //! The commands of the debugger: their table, the session, and the commands that run the program.
 
 mod breakpoints;
+mod complete;
 mod places;
 mod values;
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use wasm_jit_debug::{Debugger, Error, Event, Resume, Reverse, Stop, Stopped};
+
+pub(super) use complete::word_start;
 
 use super::memory::Format;
 use super::program::Launcher;
 use super::show::{self, Sources};
+
+/// Maximum time until it is noticed that the user of a session is gone.
+const POLL: Duration = Duration::from_millis(50);
 
 /// A command: its name, other names, and its help.
 #[derive(Debug)]
@@ -33,7 +42,11 @@ pub(super) enum Answer {
     Quit,
 }
 
-const PLACES: &str = "PLACE is FUNCTION, FUNCTION:+OFFSET, *OFFSET (as backtraces print it) or FILE:LINE";
+const PLACES: &str = "PLACE is FUNCTION (all copies of it that were inlined, too), #INDEX of a function, \
+                      FUNCTION:+OFFSET, *OFFSET (as backtraces print it) or FILE:LINE";
+
+/// The arguments of `info`.
+const INFO: &[&str] = &["breakpoints", "locals", "stack", "globals", "functions", "frame", "threads"];
 
 macro_rules! command {
     ($name:literal, [$($also:literal),*], $usage:literal, $help:expr, $run:expr, $repeats:literal) => {
@@ -42,7 +55,7 @@ macro_rules! command {
 }
 
 /// All commands. An abbreviation stands for the first command that begins with it.
-pub(super) const COMMANDS: &[Command] = &[
+const COMMANDS: &[Command] = &[
     command!("run", ["r"], "", "starts the program", Session::run, false),
     command!("start", [], "", "starts the program, and stops in its first function", Session::start, false),
     command!("break", ["b"], "PLACE [if EXPRESSION]", PLACES, |s, a| s.add_breakpoint(a, false), false),
@@ -240,6 +253,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command!("disassemble", ["disas"], "[FUNCTION]", "shows instructions", Session::disassemble, false),
     command!("kill", ["k"], "", "ends the program", Session::kill, false),
     command!("help", ["h"], "[COMMAND]", "this", Session::help, false),
+    command!("complete", [], "LINE", "lists what TAB completes a line to", Session::complete, false),
     command!("quit", ["q", "exit"], "", "ends the program and the debugger", |_, _| Ok(Answer::Quit), false),
 ];
 
@@ -248,7 +262,8 @@ Values: 1, 0xff, 1.5, 'a'; $local0, $stack0 (an operand, counted from the top), 
   $pc, $depth, $function; variables of the source; $name of a local or global in the name section;
   memory by type and address: i32[1024], also i64 f32 f64 u8 s8 u16 s16 u32; memory 1: i32[1:1024]
 Operators as in C: - ! ~ * / % + << >> < <= > >= == != & ^ | && ||, a ? b : c, sizeof(type),
-  sizeof(expression), and for variables of the source v.member, p->member, *p, a[1], &v
+  sizeof(expression), and for variables of the source v.member, p->member, *p, a[1], &v, p + 1, p - q,
+  (type) x, (type *) x; static variables have also longer names: ns::name, function::name
 ";
 
 /// A session: the program and the selected frame.
@@ -265,6 +280,10 @@ pub(super) struct Session {
     /// The positions at which the next `list` and the next `x` continue.
     listed: Option<(String, u32)>,
     shown: Option<(Format, u32, u64)>,
+    /// The problems of conditions that were reported, by the number of the breakpoint.
+    problems: HashMap<u32, String>,
+    /// Set when the user of the session is gone, if that may happen.
+    is_gone: Option<Arc<AtomicBool>>,
 }
 
 fn say(text: impl Into<String>) -> Done {
@@ -288,9 +307,11 @@ impl Session {
         Self::of(debugger, Some(launcher))
     }
 
-    /// Begins a session with a running program, which it stops.
-    pub(super) fn attach(debugger: Arc<Debugger>) -> (Self, Done) {
+    /// Begins a session with a running program, which it stops. Its commands no longer wait once
+    /// `is_gone` is set.
+    pub(super) fn attach(debugger: Arc<Debugger>, is_gone: Arc<AtomicBool>) -> (Self, Done) {
         let mut session = Self::of(debugger, None);
+        session.is_gone = Some(is_gone);
         session.is_running = true;
         // Another session may have left breakpoints.
         session.detach();
@@ -302,13 +323,7 @@ impl Session {
 
     /// Ends a session with a program that continues: deletes its breakpoints.
     pub(super) fn detach(&self) {
-        for breakpoint in self.debugger.breakpoints() {
-            let _ = self.debugger.delete(breakpoint.number);
-        }
-        self.debugger.catch_traps(false);
-        if self.debugger.is_stopped() {
-            let _ = self.debugger.resume(Resume::Continue);
-        }
+        self.debugger.release();
     }
 
     /// Whether the program has not ended.
@@ -327,6 +342,8 @@ impl Session {
             level: 0,
             listed: None,
             shown: None,
+            problems: HashMap::new(),
+            is_gone: None,
         }
     }
 
@@ -340,12 +357,12 @@ impl Session {
         (command.run)(self, arguments.trim())
     }
 
-    /// Names to complete.
-    pub(super) fn function_names(&self) -> Vec<String> {
-        let module = self.debugger.code().module();
-        let symbols = module.symbols();
-        let own = module.functions().filter(|function| function.body().is_some());
-        own.map(|function| symbols.function(function.index())).filter(|name| !name.contains(' ')).collect()
+    /// As [`Session::execute`] for `complete`, whose line may end with a space.
+    pub(super) fn execute_or_complete(&mut self, line: &str) -> Done {
+        match line.strip_prefix("complete ") {
+            Some(line) => self.complete(line),
+            None => self.execute(line),
+        }
     }
 
     /// Runs a closure on the thread that is stopped, with the number of the selected frame.
@@ -385,7 +402,7 @@ impl Session {
         self.stop = None;
         self.level = 0;
         self.listed = None;
-        match self.debugger.wait() {
+        match self.event()? {
             Event::Stopped(stop) => {
                 let text = self.stopped(&stop);
                 self.stop = Some(stop);
@@ -399,9 +416,22 @@ impl Session {
         }
     }
 
+    /// Waits for an event, as long as the user does.
+    fn event(&self) -> Result<Event, String> {
+        let Some(is_gone) = &self.is_gone else { return Ok(self.debugger.wait()) };
+        loop {
+            match self.debugger.wait_for(POLL) {
+                Some(event) => return Ok(event),
+                None if is_gone.load(Ordering::Acquire) => return Err("the user is gone".to_owned()),
+                None => {}
+            }
+        }
+    }
+
     fn stopped(&mut self, stop: &Stop) -> String {
         let code = self.debugger.code();
-        let reasons = show::unwatched(code, stop.unwatched.as_ref()) + &show::reasons(stop);
+        let unwatched = show::unwatched(code, stop.unwatched.as_ref());
+        let reasons = unwatched + &show::reasons(stop, &mut self.problems);
         let next = show::next(code, stop.location, &mut self.sources);
         format!("{reasons}{}\n{next}", show::place(code, stop.location))
     }
@@ -526,7 +556,7 @@ impl Session {
         } else if is("threads") {
             say(self.threads())
         } else {
-            Err("info breakpoints|locals|stack|globals|functions|frame|threads".to_owned())
+            Err(format!("info {}", INFO.join("|")))
         }
     }
 
