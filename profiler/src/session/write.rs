@@ -1,7 +1,6 @@
 //! Writes the report of a session: everything measured so far, in the format and at the destination
 //! of the options.
 
-use std::ffi::CStr;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,13 +43,11 @@ impl Session {
     /// The memory that profiling uses, in bytes, except for what is only needed to write a report,
     /// and for the copies of rewritten text.
     fn memory(&self) -> usize {
-        let indices = self.indices.capacity() * size_of::<((&CStr, usize), u32)>()
-            + self.by_address.capacity() * size_of::<(usize, u32)>()
-            + self.bodies.memory();
-        indices
+        self.known.memory()
             + self.schedule.memory()
             + self.stacks.memory()
             + function::memory_of_links()
+            + function::details::memory()
             + fastinst::provider::memory_bytes()
     }
 
@@ -68,8 +65,8 @@ impl Session {
         let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
         self.stacks.finish();
         let times = self.stacks.times(self.waiting(thread_time));
-        self.bodies.sort();
-        let function_at = |address| self.bodies.function_at(address);
+        let bodies = self.bodies();
+        let function_at = |address| bodies.function_at(address);
         let missed = MissedCalls::of_unloaded(self.calls_of_unloaded());
         let (mut functions, arcs) =
             summary::of(&self.schedule, &function_at, &units, times.as_ref(), &missed);
@@ -220,6 +217,7 @@ const RESCUE: &str = "/tmp/fastinst.%e.%p.txt";
 
 pub(crate) fn notes() -> Vec<String> {
     let mut notes = provider::notes();
+    notes.extend(function::details::note().map(str::to_owned));
     if !clock::tsc_is_invariant() {
         notes.push(
             "the TSC of this machine is not invariant: latencies may be off while its frequency changes"
