@@ -14,7 +14,6 @@ use crate::policy::Pace;
 use crate::quantiles::Quantiles;
 use crate::report::{Estimate, FunctionReport, Latency, OffCpu};
 use crate::strata::{Strata, Times};
-use crate::symbol::demangle;
 use crate::thread::Sample;
 
 /// The weight of a sample that was taken while the function was on: the sample represents only
@@ -410,7 +409,7 @@ impl Measured {
         let total = total.or(Some(Estimate::within(0.0, 0.0, units.thread_time)));
         let total = total.map(|total| widened(total, open.error / units.ticks_per_ns));
         Some(FunctionReport {
-            name: demangle(&self.name().to_string_lossy()),
+            name: self.name().to_string_lossy().into_owned(),
             object: self.object().to_string_lossy().into_owned(),
             address: self.address as u64,
             location: None,

@@ -333,7 +333,7 @@ fn a_report_is_printed_again() {
     assert!(report(&["--tree"]).contains("  5.0%    100ms"), "{}", report(&["--tree"]));
     // Normalised JSON does not change.
     let normal = report(&["--json"]);
-    assert!(normal.starts_with("{\n  \"version\": 2,\n"));
+    assert!(normal.starts_with("{\n  \"version\": 3,\n"));
     fs::write(fixture.path("r.json"), &normal).unwrap();
     assert_eq!(report(&["--json"]), normal);
     assert_eq!(report(&[]), TABLE);
@@ -429,7 +429,7 @@ fn other_files_than_reports_are_refused() {
     check(&REPORT.as_bytes()[..REPORT.len() / 2], "r.json is truncated");
     check(
         REPORT.replacen('2', "1", 1).as_bytes(),
-        "r.json is a report of version 1, this fastinst reads version 2",
+        "r.json is a report of version 1, this fastinst reads versions 2 to 3",
     );
     check_refused(
         fastinst().arg("report").arg(fixture.path("none.json")),

@@ -15,7 +15,7 @@ use crate::locations::disambiguate;
 use crate::measured::Units;
 use crate::options::Output;
 use crate::output::{Target, write_report};
-use crate::report::{Cost, Report, View, text};
+use crate::report::{Cost, Format, Report, View, text};
 use crate::settings::Settings;
 use crate::stacks::waiting::Preempted;
 use crate::stderr::stderr;
@@ -136,13 +136,16 @@ impl Session {
         if occasion == Occasion::Snapshot {
             report.notes.push("written while the program was running".to_owned());
         }
+        if let Output::Stderr | Output::File { format: Format::Text, .. } = &self.output {
+            self.make_readable(&mut report);
+        }
         let written = match &self.output {
             Output::Stderr => {
                 if stderr().write(&text::render(&report, &on_stderr(&self.settings))) {
                     return;
                 }
                 // The stream was closed or is now another file.
-                self.write_file(&report, RESCUE, crate::report::Format::Text)
+                self.write_file(&report, RESCUE, Format::Text)
             }
             Output::File { template, format } => {
                 self.write_file(&report, template, *format).or_else(|error| {
@@ -161,9 +164,16 @@ impl Session {
             // No file can be created: only the stream is left.
             Err(error) => {
                 stderr().write(&format!("fastinst: {error}\n"));
+                self.make_readable(&mut report);
                 stderr().write(&text::render(&report, &on_stderr(&self.settings)));
             }
         }
+    }
+
+    /// Demangles names, for a report that is not to be read by `fastinst report`, which does this.
+    fn make_readable(&mut self, report: &mut Report) {
+        report.demangle();
+        disambiguate(&mut report.functions, &mut self.locations);
     }
 
     /// Writes why there is no report, in one line, in the process that the user started, unless its
@@ -183,12 +193,7 @@ impl Session {
         stderr().write(&why);
     }
 
-    fn write_file(
-        &self,
-        report: &Report,
-        template: &str,
-        format: crate::report::Format,
-    ) -> Result<PathBuf, Error> {
+    fn write_file(&self, report: &Report, template: &str, format: Format) -> Result<PathBuf, Error> {
         let target = Target { template, format, merge: self.merge };
         write_report(report, target, &self.identity, self.written.as_deref())
     }
