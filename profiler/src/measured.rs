@@ -153,7 +153,7 @@ enum Observations {
 #[derive(Debug)]
 pub(crate) enum ObservedRef<'a> {
     Kept(&'a Observed),
-    Made(Observed),
+    Made(Box<Observed>),
 }
 
 impl Deref for ObservedRef<'_> {
@@ -309,7 +309,7 @@ impl Measured {
     /// The observations.
     pub(crate) fn observed(&self) -> ObservedRef<'_> {
         match &self.observations {
-            Observations::Few(few) => ObservedRef::Made(few.observed()),
+            Observations::Few(few) => ObservedRef::Made(Box::new(few.observed())),
             Observations::Many(observed) => ObservedRef::Kept(observed),
         }
     }
@@ -378,7 +378,8 @@ impl Measured {
     }
 
     /// The row of the report, including calls counted since the strata were last filled; `None` if
-    /// the function was not called. `observed` are its observations, and `strata` the finished ones.
+    /// the function was not called. `observed` are its observations, and `strata` the finished
+    /// ones.
     pub(crate) fn report(
         &self,
         observed: &Observed,

@@ -578,8 +578,8 @@ impl Schedule {
         strata
     }
 
-    /// As [`Schedule::strata_now`], but calls that have not returned can still be added, and without
-    /// calls that were missed.
+    /// As [`Schedule::strata_now`], but calls that have not returned can still be added, and
+    /// without calls that were missed.
     fn strata_until_now(&self, index: u32, observed: &Observed) -> Strata {
         let measured = &self.functions[index as usize];
         let mut strata = observed.strata.clone();

@@ -142,8 +142,8 @@ fn merged(files: &[PathBuf]) -> Result<report::Report, Error> {
     if runs > 1 {
         eprintln!("fastinst: warning: these are reports of {runs} different runs; their figures are added");
     }
-    // The processes have told apart functions with the same symbol, but not those whose symbols have
-    // the same demangled form, such as the constructors of a class.
+    // The processes have told apart functions with the same symbol, but not those whose symbols
+    // have the same demangled form, such as the constructors of a class.
     let written = files.iter().filter_map(|file| fs::metadata(file).and_then(|found| found.modified()).ok());
     if let Some(first) = written.min() {
         disambiguate(&mut report.functions, &mut Locations::at(first));

@@ -485,6 +485,21 @@ mod tests {
     }
 
     #[test]
+    fn symbols_are_demangled_when_a_report_is_read() {
+        let mut report = example();
+        report.functions[0].name = "_ZN4Tree6insertEi".to_owned();
+        let written = to_string(&report);
+        let read = |text: &str| parse(text.as_bytes(), Path::new("r.json")).unwrap();
+        let shown = read(&written);
+        assert_eq!(shown.functions.iter().filter(|function| function.name == "Tree::insert(int)").count(), 2);
+        assert_eq!(to_string(&read(&to_string(&shown))), to_string(&shown));
+        let kept = parse_symbols(written.as_bytes(), Path::new("r.json")).unwrap();
+        assert_eq!(to_string(&kept), written);
+        let old = written.replace("\"version\": 3", "\"version\": 2");
+        assert_eq!(to_string(&read(&old)), to_string(&shown));
+    }
+
+    #[test]
     fn fields_that_say_nothing_may_be_missing_and_new_ones_are_ignored() {
         let text = r#"{"version": 2, "command": ["a"], "pid": 1, "processes": 1, "duration_ns": 2, "thread_time_ns": 3,
             "probes": 0, "toggles": 0, "samples": 0, "host": "x",

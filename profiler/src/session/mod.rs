@@ -190,7 +190,7 @@ impl Session {
     /// Replaces a complete tick if none is due and there are no new settings: opens windows that
     /// have waited, and reads stack samples before their memory is full.
     fn part_of_tick(&mut self) -> Option<Duration> {
-        if self.change.is_some() || governor::is_woken() {
+        if self.change.is_some() || governor::is_woken() || thread::have_many_begun() {
             return None;
         }
         let until_tick = self.retries.until_tick()?;
