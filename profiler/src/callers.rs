@@ -111,11 +111,6 @@ impl Bodies {
         let body = self.bodies.get(after.checked_sub(1)?)?;
         (return_address - body.start <= body.length as usize).then_some(body.function)
     }
-
-    /// Bytes of memory.
-    pub(crate) fn memory(&self) -> usize {
-        self.bodies.capacity() * size_of::<Body>()
-    }
 }
 
 /// Finds the calling function by the return address.

@@ -200,13 +200,13 @@ pub enum Error {
     },
 
     /// The report has a version that this program cannot read.
-    #[error("{} is a report of version {found}, this fastinst reads version {supported}; use the fastinst that recorded it", path.display())]
+    #[error("{} is a report of version {found}, this fastinst reads versions 2 to {supported}; use the fastinst that recorded it", path.display())]
     ReportVersion {
         /// The path of the file.
         path: PathBuf,
         /// The version of the report.
         found: String,
-        /// The supported version.
+        /// The newest supported version.
         supported: u32,
     },
 

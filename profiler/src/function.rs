@@ -29,6 +29,7 @@
 //! if there is no observation at that time, the thread that executed the probe deactivates it.
 
 mod cut_off;
+pub(crate) mod details;
 mod exits;
 mod lost;
 
@@ -38,8 +39,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use fastinst::ProbeId;
 use fastinst_sigsafe::Segments;
 
+use self::details::{Detailed, Details};
 use self::exits::STRAY_EXITS;
-use self::lost::Lost;
 use crate::governor;
 use crate::policy::Allowance;
 use crate::probe_type::ProbeType;
@@ -93,7 +94,7 @@ pub(crate) struct Executed {
 }
 
 /// There may be a million functions.
-const _: () = assert!(size_of::<Function>() == 256);
+const _: () = assert!(size_of::<Function>() == 128);
 
 /// Links, indexed by probe id.
 static LINKS: Segments<ProbeLink> = Segments::new();
@@ -114,71 +115,52 @@ pub(crate) struct Function {
     closes: AtomicU64,
     entries: AtomicU64,
     limit: AtomicU64,
-    /// The time at which the limit was reached.
-    ended: AtomicU64,
-    /// For a window whose times are not determined yet: the time at which it was begun, or 0; the
-    /// own time after which it opens, and its length.
+    /// For a window whose times are not determined yet: the time at which it was begun, or 0.
     pending_since: AtomicU64,
-    delay: AtomicU64,
-    length: AtomicU64,
-    /// The time that the program's only thread had spent in probes by then.
-    spent_by_then: AtomicU64,
-    /// The time that a thread had lost when the window opened, or shortly before; and the time that
-    /// it spent in probes from then until the window closed.
-    before: Lost,
-    overhead: AtomicU64,
-    /// The weight of the observation's calls, as the bits of an f32.
-    weight: AtomicU32,
-    /// The observation whose limit was reached.
-    exceeded_in: AtomicU32,
+    /// The number of calls that were counted in all counting windows.
+    calls: AtomicU64,
+    /// Calls of this exit period that were entered before this time would have been cut off if
+    /// their window had not been patient; 0 for none.
+    late_before: AtomicU64,
+    /// What most functions do not need.
+    details: Detailed,
     entry_switch: EntrySwitch,
     exit_switch: ExitSwitch,
+    /// The number of entries from the middle between the last refill of the allowance and the limit
+    /// to the limit.
+    second_half: AtomicU32,
+    /// The weight of the observation's calls, as the bits of an f32.
+    weight: AtomicU32,
     /// The number of open calls that were entered in this exit period.
     open: AtomicU32,
     /// The number of exits of other calls that are still tolerated.
     strays_left: AtomicI32,
-    /// Calls of this exit period that were entered before this time would have been cut off if
-    /// their window had not been patient; 0 for none.
-    late_before: AtomicU64,
+    /// Entries that did not count while the function was on, because their threads were in a probe.
+    interrupting: AtomicU32,
+    next_listed: AtomicU32,
+    /// For each kind of probes, see [`Function::probes`].
+    probes: [ProbeLists; 2],
+    /// The number of executed probes of both kinds.
+    executed: AtomicU32,
     /// Whether the function is on, as opposed to being in a window.
     is_on: AtomicBool,
     is_listed: AtomicBool,
-    next_listed: AtomicU32,
-    /// The time at which the allowance was refilled, and the time of long calls that have returned
-    /// since.
-    refilled: AtomicU64,
-    inside: AtomicU64,
-    /// The entry in the middle between the last refill and the limit, its time, and the time that
-    /// its thread had lost by then.
-    middle: AtomicU64,
-    middle_at: AtomicU64,
-    middle_lost: Lost,
-    /// The program's own time between the middle and the limit.
-    own_since_middle: AtomicU64,
-    /// The number of calls that were counted in all counting windows.
-    calls: AtomicU64,
-    /// Entries that did not count while the function was on, because their threads were in a probe.
-    interrupting: AtomicU32,
     /// Whether the window ends at its limit rather than at a certain time.
     is_limited: AtomicBool,
     /// See [`Window::is_patient`].
     is_patient: AtomicBool,
-    entry_probes: ProbeLists,
-    exit_probes: ProbeLists,
     /// Whether the probes that have not been executed are off as well.
     are_all_off: AtomicBool,
-    /// The id that stands for the entry probes, followed by the id for the exit probes, if an
-    /// [engine](crate::embedded) toggles them; otherwise 0.
-    ids: AtomicU32,
+    /// Whether an [engine](crate::embedded) toggles the probes: see [`ProbeLists::all`].
+    has_ids: AtomicBool,
 }
 
 /// The probes of one kind: the index of the first one plus one, or 0.
 #[derive(Default)]
 struct ProbeLists {
+    /// If an engine toggles the probes: the id that stands for all of them, or 0.
     all: AtomicU32,
     executed: AtomicU32,
-    /// The number of executed probes.
-    count: AtomicU32,
 }
 
 /// The maximum extension of a window, relative to its length, for threads that spend most of their
@@ -324,16 +306,18 @@ impl Function {
 
     fn probes(&self, kind: ProbeType) -> &ProbeLists {
         match kind {
-            ProbeType::Entry => &self.entry_probes,
-            ProbeType::Exit => &self.exit_probes,
+            ProbeType::Entry => &self.probes[0],
+            ProbeType::Exit => &self.probes[1],
         }
     }
 
     /// Calls `act` for each of these probes of a kind.
     fn for_each_probe(&self, kind: ProbeType, set: ProbeSet, mut act: impl FnMut(ProbeId)) {
-        let ids = self.ids.load(Acquire);
-        if ids != 0 {
-            return act(ProbeId(ids + u32::from(kind == ProbeType::Exit)));
+        if self.has_ids.load(Acquire) {
+            return match self.probes(kind).all.load(Relaxed) {
+                0 => {}
+                id => act(ProbeId(id)),
+            };
         }
         let lists = self.probes(kind);
         let first = match set {
@@ -349,13 +333,15 @@ impl Function {
 
     /// The number of probes that an observation toggles.
     pub(crate) fn executed_probes(&self) -> u32 {
-        [&self.entry_probes, &self.exit_probes].iter().map(|lists| lists.count.load(Relaxed)).sum()
+        self.executed.load(Relaxed)
     }
 
     /// Gives the function an id for its entry probes, followed by one for its exit probes; or
     /// removes its probes.
     pub(crate) fn set_ids(&self, entry: Option<ProbeId>) {
-        self.ids.store(entry.map_or(0, |id| id.0), Release);
+        self.probes[0].all.store(entry.map_or(0, |id| id.0), Relaxed);
+        self.probes[1].all.store(entry.map_or(0, |id| id.0 + 1), Relaxed);
+        self.has_ids.store(true, Release);
     }
 
     /// Whether a probe that is found now is to be activated.
@@ -474,9 +460,10 @@ impl Function {
         }
         let number = self.entries.fetch_add(1, Relaxed) + 1;
         let limit = self.limit.load(Relaxed);
-        if number == self.middle.load(Relaxed) {
-            self.middle_at.store(now, Relaxed);
-            self.middle_lost.note(thread);
+        if number == limit.wrapping_sub(self.second_half.load(Relaxed).into()) {
+            let details = self.details.get_or_make();
+            details.middle_at.store(now, Relaxed);
+            details.middle_lost.note(thread);
         }
         if number >= limit {
             let is_limited = self.is_limited.load(Relaxed);
@@ -490,11 +477,11 @@ impl Function {
                 self.reached_limit(index, now, entries, thread);
             }
         }
-        if number == 1 && self.before.is_empty() {
-            self.begins_for(thread);
-        }
         let is_in_window = !self.is_on.load(Relaxed);
         if is_in_window {
+            if number == 1 && self.details.get_or_make().before.is_empty() {
+                self.begins_for(thread);
+            }
             thread.enters_window(WindowNumber { function: index, observation: entries.observation });
         }
         self.open.fetch_add(1, SeqCst);
@@ -524,7 +511,7 @@ impl Function {
     /// unless that of another thread is excluded. Called after each early entry, and for the first
     /// that counts if there was none.
     pub(crate) fn begins_for(&self, thread: &impl OwnTime) {
-        self.before.note_if_first(thread);
+        self.details.get_or_make().before.note_if_first(thread);
     }
 
     /// At the first entry after the service thread has begun a window: determines the window's
@@ -548,9 +535,10 @@ impl Function {
     /// Determines the times of a window that was begun at `since`, in a probe that began at
     /// `began`. Returns whether it is open.
     fn place_after(&self, since: u64, began: u64, thread: &impl OwnTime) -> bool {
-        let (delay, length) = (self.delay.load(Relaxed), self.length.load(Relaxed));
+        let details = self.details.get_or_make();
+        let (delay, length) = (details.delay.load(Relaxed), details.length.load(Relaxed));
         let spent = if thread.is_alone() {
-            thread.spent().saturating_sub(self.spent_by_then.load(Relaxed))
+            thread.spent().saturating_sub(details.spent_by_then.load(Relaxed))
         } else {
             0
         };
@@ -587,7 +575,8 @@ impl Function {
         if entries.are_over() {
             return false;
         }
-        let lost = self.before.since(thread);
+        let details = self.details.get_or_make();
+        let lost = details.before.since(thread);
         let (overhead, preempted) = lost.unwrap_or_else(|| {
             // For other threads, it is known from their first entry on, without preemption: that is
             // mostly time in which they make no entries.
@@ -598,7 +587,7 @@ impl Function {
             return true;
         }
         if lost.is_some() {
-            self.overhead.store(overhead, Relaxed);
+            details.overhead.store(overhead, Relaxed);
         }
         // Another thread may have spent more.
         let opens = self.opens.load(Relaxed);
@@ -632,12 +621,17 @@ impl Function {
             return;
         }
         let is_on = self.is_on.load(Relaxed);
+        let details = self.details.get_or_make();
         if is_on {
-            let elapsed = governor::nanoseconds(now.saturating_sub(self.refilled.load(Relaxed)));
-            let inside = governor::nanoseconds(self.inside.swap(0, Relaxed));
+            let refilled = match details.refilled.load(Relaxed) {
+                0 => self.opens.load(Relaxed),
+                refilled => refilled,
+            };
+            let elapsed = governor::nanoseconds(now.saturating_sub(refilled));
+            let inside = governor::nanoseconds(details.inside.swap(0, Relaxed));
             if let Allowance::More(calls) = Allowance::refilled(elapsed, inside, &governor::intensity()) {
-                self.refilled.store(now, Relaxed);
-                self.middle.store(self.entries.load(SeqCst) + u64::from(calls) / 2, Relaxed);
+                details.refilled.store(now, Relaxed);
+                self.second_half.store(calls - calls / 2, Relaxed);
                 self.strays_left.store(STRAY_EXITS, Relaxed);
                 // Other threads may have entered in the meantime: one of them must reach the new
                 // limit.
@@ -650,18 +644,18 @@ impl Function {
                 }
             }
         }
-        let (spent, preempted) = self.middle_lost.since(thread).unwrap_or_default();
-        let passed = now.saturating_sub(self.middle_at.load(Relaxed)).saturating_sub(preempted);
+        let (spent, preempted) = details.middle_lost.since(thread).unwrap_or_default();
+        let passed = now.saturating_sub(details.middle_at.load(Relaxed)).saturating_sub(preempted);
         // The time of probes is known only roughly. If calls take little other time, the estimate
         // has a lower bound.
         let own = passed.saturating_sub(spent).max(passed / STRETCH);
         // This is the last entry that counts.
         let is_ended = self.entry_switch.end(observation, || {
-            self.own_since_middle.store(own, Relaxed);
-            self.ended.store(now, SeqCst);
+            details.own_since_middle.store(own, Relaxed);
+            details.ended.store(now, SeqCst);
             self.opens.store(u64::MAX, SeqCst);
             self.switch_off(ProbeType::Entry, ProbeSet::Executed);
-            self.exceeded_in.store(observation, SeqCst);
+            details.exceeded_in.store(observation, SeqCst);
         });
         // A window that was cut short is examined when its stratum is over.
         if is_ended && is_on {
@@ -690,7 +684,7 @@ impl Function {
     /// Records that a long call, which took `ticks`, has returned.
     #[cold]
     pub(crate) fn earn(&self, ticks: u64) {
-        self.inside.fetch_add(ticks, Relaxed);
+        self.details.get_or_make().inside.fetch_add(ticks, Relaxed);
     }
 
     fn put_on_list(&self, index: u32) {
@@ -720,8 +714,6 @@ impl Function {
         if self.begin(Observation::On, limit, switch_on).is_none() {
             return false;
         }
-        self.refilled.store(now, Relaxed);
-        self.inside.store(0, Relaxed);
         self.weight.store(weight.to_bits(), Relaxed);
         // Release: pairs with the Acquire in `enter`.
         self.opens.store(now, Release);
@@ -739,9 +731,10 @@ impl Function {
         let kind = Observation::Window { is_patient: window.is_patient };
         let number = self.begin(kind, window.limit, switch_on)?;
         self.weight.store(window.weight.to_bits(), Relaxed);
-        self.delay.store(window.delay, Relaxed);
-        self.length.store(window.length.unwrap_or(FOR_EVER), Relaxed);
-        self.spent_by_then.store(window.spent, Relaxed);
+        let details = self.details.get_or_make();
+        details.delay.store(window.delay, Relaxed);
+        details.length.store(window.length.unwrap_or(FOR_EVER), Relaxed);
+        details.spent_by_then.store(window.spent, Relaxed);
         self.is_limited.store(window.length.is_none(), Relaxed);
         // Release: pairs with the Acquire in `enter` and `place`.
         self.pending_since.store(now.max(1), Release);
@@ -758,14 +751,19 @@ impl Function {
         self.pending_since.store(0, SeqCst);
         let before = self.entry_switch.hold()?;
         let number = before.observation.wrapping_add(1).max(1);
-        self.before.forget();
-        self.overhead.store(0, Relaxed);
+        if let Some(details) = self.details.get() {
+            details.before.forget();
+            details.overhead.store(0, Relaxed);
+            details.refilled.store(0, Relaxed);
+            details.inside.store(0, Relaxed);
+        }
         self.entries.store(0, Relaxed);
         self.limit.store(limit, Relaxed);
         self.tolerate_strays(kind);
         self.is_on.store(kind == Observation::On, Relaxed);
         self.is_limited.store(false, Relaxed);
-        self.middle.store(limit / 2, Relaxed);
+        let second_half = u32::try_from(limit - limit / 2).unwrap_or(u32::MAX);
+        self.second_half.store(second_half, Relaxed);
         self.closes.store(u64::MAX, Relaxed);
         self.entry_switch.begin(number);
         let set = if self.are_all_off.load(Relaxed) { ProbeSet::All } else { ProbeSet::Executed };
@@ -810,16 +808,19 @@ impl Function {
     pub(crate) fn counted(&self) -> Counted {
         let (entries, limit) = (self.entries.load(Acquire), self.limit.load(Relaxed));
         let observation = self.observation();
-        let is_exceeded = observation > 0 && self.exceeded_in.load(Acquire) == observation;
-        let exceeded = is_exceeded.then(|| {
-            let at = self.ended.load(Relaxed);
-            let calls = limit.saturating_sub(self.middle.load(Relaxed));
-            let ticks = self.own_since_middle.load(Relaxed).max(1);
-            Exceeded { at, rate: calls as f64 / ticks as f64 }
+        let details = self.details.get();
+        let is_exceeded =
+            |details: &&Details| observation > 0 && details.exceeded_in.load(Acquire) == observation;
+        let exceeded = details.filter(is_exceeded).map(|details| {
+            let at = details.ended.load(Relaxed);
+            let calls = self.second_half.load(Relaxed);
+            let ticks = details.own_since_middle.load(Relaxed).max(1);
+            Exceeded { at, rate: f64::from(calls) / ticks as f64 }
         });
         // After the limit, entries count until the probes are off.
         let entries = if exceeded.is_some() { entries.min(limit) } else { entries };
-        Counted { entries, exceeded, overhead: self.overhead.load(Relaxed) }
+        let overhead = details.map_or(0, |details| details.overhead.load(Relaxed));
+        Counted { entries, exceeded, overhead }
     }
 
     /// Resets the state to that of a function that is not observed and whose probes are considered
@@ -853,7 +854,7 @@ impl Executed {
             // Another thread, or the one that this signal handler has interrupted, does it.
             return;
         }
-        lists.count.fetch_add(1, Relaxed);
+        self.function.executed.fetch_add(1, Relaxed);
         // Release: pairs with the Acquire of a thread that goes through the list.
         while let Err(now) = lists.executed.compare_exchange_weak(head, id.0 + 1, Release, Relaxed) {
             head = now;

@@ -38,8 +38,9 @@
 //!   wait for the program to run. `governor`: keeps observation within the budget.
 //! * `stacks`: times of functions that are called often, from stack samples.
 //! * `fire`: the probe functions: no locks, no allocation; a system call only in a thread's first
-//!   probe, after a preemption (`preemption`), and to wake the service thread. `thread`: per-thread
-//!   memory. `function`: the state of a function that all threads share.
+//!   probe, after a preemption (`preemption`), to wake the service thread, and for memory of
+//!   several functions (`function::details`). `thread`: per-thread memory. `function`: the state of
+//!   a function that all threads share.
 //! * `pairing`: pairs exits with entries.
 //! * `strata`: from observations to calls and times; `quantiles`: percentiles; `interval`:
 //!   quantiles for intervals. `measured`: all results of one function; `callers`, `cycles` and

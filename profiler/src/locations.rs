@@ -6,8 +6,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use addr2line::Context;
 use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
@@ -28,17 +30,20 @@ struct Lines {
 #[derive(Default)]
 pub struct Locations {
     objects: HashMap<PathBuf, Option<Lines>>,
+    /// Objects that were changed later than this are not read.
+    newest: Option<SystemTime>,
 }
 
 /// Sets the location of functions that have the same name.
 pub fn disambiguate(functions: &mut [FunctionReport], locations: &mut Locations) {
-    let mut by_name: HashMap<String, Vec<usize>> = HashMap::new();
-    for (index, function) in functions.iter().enumerate() {
-        by_name.entry(function.name.clone()).or_default().push(index);
+    let mut uses: HashMap<&str, u32> = HashMap::with_capacity(functions.len());
+    for function in &*functions {
+        *uses.entry(&function.name).or_default() += 1;
     }
-    for index in by_name.into_values().filter(|indices| indices.len() > 1).flatten() {
-        let function = &mut functions[index];
-        if function.location.is_none() {
+    let is_ambiguous = |function: &FunctionReport| uses[function.name.as_str()] > 1;
+    let ambiguous: Vec<bool> = functions.iter().map(is_ambiguous).collect();
+    for (function, is_ambiguous) in functions.iter_mut().zip(ambiguous) {
+        if is_ambiguous && function.location.is_none() {
             let location = locations.of(Path::new(&function.object), function.address);
             function.location = location.map(|location| location.to_string());
         }
@@ -61,12 +66,20 @@ impl fmt::Display for Location {
 }
 
 impl Locations {
+    /// For objects as they were at a time: those that were changed since have no locations.
+    #[must_use]
+    pub fn at(time: SystemTime) -> Self {
+        Self { newest: Some(time), ..Self::default() }
+    }
+
     /// The source location of the code at an address, which is relative to the lowest address of
     /// the object, like [`crate::report::FunctionReport::address`]. The first call for an object
     /// reads its debugging information, which may take seconds for a large one.
     pub fn of(&mut self, object: &Path, address: u64) -> Option<Location> {
         if !self.objects.contains_key(object) {
-            self.objects.insert(object.to_owned(), read(object));
+            let modified = || fs::metadata(object).and_then(|found| found.modified()).ok();
+            let is_unchanged = self.newest.is_none_or(|newest| modified().is_some_and(|time| time <= newest));
+            self.objects.insert(object.to_owned(), is_unchanged.then(|| read(object)).flatten());
         }
         let lines = self.objects.get(object)?.as_ref()?;
         let location = lines.context.find_location(lines.lowest.checked_add(address)?).ok()??;
@@ -88,8 +101,8 @@ fn read(path: &Path) -> Option<Lines> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::process::Command;
+    use std::time::Duration;
 
     use object::{Object, ObjectSymbol};
 
@@ -141,6 +154,15 @@ mod tests {
             );
             assert_eq!(locations.of(&library, u64::MAX), None);
         }
+    }
+
+    #[test]
+    fn files_that_were_changed_have_no_locations() {
+        let folder = tempfile::tempdir().unwrap();
+        let (library, [one, _]) = compiled(folder.path(), &["-g", "-shared", "-fPIC"]);
+        let changed = fs::metadata(&library).unwrap().modified().unwrap();
+        assert!(Locations::at(changed).of(&library, one).is_some());
+        assert_eq!(Locations::at(changed - Duration::from_secs(1)).of(&library, one), None);
     }
 
     #[test]

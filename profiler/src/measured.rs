@@ -1,8 +1,12 @@
 //! The measurements of one function, and the corresponding row of the report.
 
-use std::ffi::CStr;
-use std::sync::LazyLock;
+mod few;
 
+use std::ffi::{CStr, c_char};
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+use self::few::Few;
 use crate::callers::Callers;
 use crate::counting::Count;
 use crate::function::PATIENT;
@@ -10,7 +14,6 @@ use crate::policy::Pace;
 use crate::quantiles::Quantiles;
 use crate::report::{Estimate, FunctionReport, Latency, OffCpu};
 use crate::strata::{Strata, Times};
-use crate::symbol::demangle;
 use crate::thread::Sample;
 
 /// The weight of a sample that was taken while the function was on: the sample represents only
@@ -93,24 +96,82 @@ pub(crate) enum Selection {
     Excluded,
 }
 
+/// A string that lives as long as the process, in one word.
+#[derive(Clone, Copy, Debug)]
+struct Text(NonNull<c_char>);
+
+// SAFETY: it is only read.
+unsafe impl Send for Text {}
+
+impl Text {
+    fn new(text: &'static CStr) -> Self {
+        Self(NonNull::from(text).cast())
+    }
+
+    fn get(self) -> &'static CStr {
+        // SAFETY: the pointer of a string that is never freed or changed.
+        unsafe { CStr::from_ptr(self.0.as_ptr()) }
+    }
+}
+
+/// There may be a million functions.
+const _: () = assert!(size_of::<Measured>() <= 88);
+
 /// The measurements of one function.
 pub(crate) struct Measured {
-    pub(crate) name: &'static CStr,
-    pub(crate) object: &'static CStr,
+    name: Text,
+    object: Text,
     /// The function's address in its object.
     pub(crate) address: usize,
     /// The number of the function's probes.
     pub(crate) probes: u32,
     pub(crate) selection: Selection,
-    pub(crate) stage: Stage,
-    /// `None` as long as there are no observations: most functions of a large program are not
-    /// called.
-    observed: Option<Box<Observed>>,
+    stage: ShortStage,
+    observations: Observations,
+}
+
+/// A [`Stage`] in less memory: most functions of a large program stay on, or have no probes.
+#[derive(Clone, Copy, Debug)]
+enum ShortStage {
+    Off,
+    On {
+        since: f64,
+    },
+    /// [`Observed::stage`]
+    InObserved,
+}
+
+/// The observations of a function. Most functions of a large program are not called, or called only
+/// a few times.
+#[derive(Debug)]
+enum Observations {
+    Few(Few),
+    Many(Box<Observed>),
+}
+
+/// The observations of a function, for reading.
+#[derive(Debug)]
+pub(crate) enum ObservedRef<'a> {
+    Kept(&'a Observed),
+    Made(Box<Observed>),
+}
+
+impl Deref for ObservedRef<'_> {
+    type Target = Observed;
+
+    fn deref(&self) -> &Observed {
+        match self {
+            ObservedRef::Kept(observed) => observed,
+            ObservedRef::Made(observed) => observed,
+        }
+    }
 }
 
 /// The observations of a function.
 #[derive(Debug)]
 pub(crate) struct Observed {
+    /// The stage of a function that is not just on or off.
+    stage: Stage,
     pub(crate) pace: Pace,
     /// The value of observing the function when its last window was planned; `None` if no call had
     /// been timed.
@@ -134,6 +195,7 @@ pub(crate) struct Observed {
 impl Default for Observed {
     fn default() -> Self {
         Self {
+            stage: Stage::Off,
             pace: Pace::new(0.0, None),
             value: None,
             strata: Strata::default(),
@@ -195,14 +257,23 @@ impl Missed {
 impl Measured {
     pub(crate) fn new(name: &'static CStr, object: &'static CStr, address: usize) -> Self {
         Self {
-            name,
-            object,
+            name: Text::new(name),
+            object: Text::new(object),
             address,
             probes: 0,
             selection: Selection::default(),
-            stage: Stage::Off,
-            observed: None,
+            stage: ShortStage::Off,
+            observations: Observations::Few(Few::default()),
         }
+    }
+
+    pub(crate) fn name(&self) -> &'static CStr {
+        self.name.get()
+    }
+
+    /// The path of the function's object.
+    pub(crate) fn object(&self) -> &'static CStr {
+        self.object.get()
     }
 
     /// Resets everything that was measured.
@@ -211,35 +282,112 @@ impl Measured {
             Selection::Always | Selection::Partly => Selection::Always,
             Selection::Excluded => Selection::Excluded,
         };
-        let new = Self::new(self.name, self.object, self.address);
+        let new = Self::new(self.name(), self.object(), self.address);
         *self = Self { probes: self.probes, selection, ..new };
     }
 
+    /// The current state of the observation.
+    pub(crate) fn stage(&self) -> Stage {
+        match (self.stage, &self.observations) {
+            (ShortStage::On { since }, _) => Stage::On { since },
+            (ShortStage::InObserved, Observations::Many(observed)) => observed.stage,
+            (ShortStage::Off | ShortStage::InObserved, _) => Stage::Off,
+        }
+    }
+
+    pub(crate) fn set_stage(&mut self, stage: Stage) {
+        self.stage = match stage {
+            Stage::Off => ShortStage::Off,
+            Stage::On { since } => ShortStage::On { since },
+            Stage::Waiting(_) | Stage::Planned(_) | Stage::Open(_) | Stage::Counted(_) => {
+                self.observed_mut().stage = stage;
+                ShortStage::InObserved
+            }
+        };
+    }
+
     /// The observations.
-    pub(crate) fn observed(&self) -> &Observed {
-        static NOTHING: LazyLock<Observed> = LazyLock::new(Observed::default);
-        self.observed.as_deref().unwrap_or(&NOTHING)
+    pub(crate) fn observed(&self) -> ObservedRef<'_> {
+        match &self.observations {
+            Observations::Few(few) => ObservedRef::Made(Box::new(few.observed())),
+            Observations::Many(observed) => ObservedRef::Kept(observed),
+        }
     }
 
     /// Whether there are any observations.
     pub(crate) fn is_observed(&self) -> bool {
-        self.observed.is_some()
+        match &self.observations {
+            Observations::Few(few) => !few.is_empty(),
+            Observations::Many(_) => true,
+        }
     }
 
-    /// As [`Measured::observed`], for adding observations.
+    /// As [`Measured::observed`], for adding any kind of observations.
     pub(crate) fn observed_mut(&mut self) -> &mut Observed {
-        self.observed.get_or_insert_default()
+        if let Observations::Few(few) = &self.observations {
+            self.observations = Observations::Many(Box::new(few.observed()));
+        }
+        match &mut self.observations {
+            Observations::Many(observed) => observed,
+            Observations::Few(_) => unreachable!("they were replaced"),
+        }
+    }
+
+    /// Adds a call that has returned: see [`Observed::sample`].
+    pub(crate) fn sample(&mut self, sample: &Sample, empty: f64, kept: usize) {
+        if let Observations::Few(few) = &mut self.observations
+            && few.sample(sample)
+        {
+            return;
+        }
+        self.observed_mut().sample(sample, empty, kept);
+    }
+
+    /// Adds calls that were counted before the function's probes were ready, of which some may have
+    /// been missed.
+    pub(crate) fn counted_early(&mut self, calls: u64, is_interrupted: bool) {
+        if let Observations::Few(few) = &mut self.observations
+            && few.counted_early(calls)
+        {
+            if is_interrupted {
+                few.interrupted();
+            }
+            return;
+        }
+        let strata = &mut self.observed_mut().strata;
+        strata.counted_early(calls);
+        if is_interrupted {
+            strata.interrupted();
+        }
+    }
+
+    /// The number of timed calls.
+    pub(crate) fn samples(&self) -> u64 {
+        match &self.observations {
+            Observations::Few(few) => few.samples(),
+            Observations::Many(observed) => observed.samples,
+        }
     }
 
     /// Heap memory, in bytes.
     pub(crate) fn memory(&self) -> usize {
-        self.observed.as_ref().map_or(0, |observed| size_of::<Observed>() + observed.memory())
+        match &self.observations {
+            Observations::Few(few) => few.memory(),
+            Observations::Many(observed) => size_of::<Observed>() + observed.memory(),
+        }
     }
 
     /// The row of the report, including calls counted since the strata were last filled; `None` if
-    /// the function was not called. `strata` are finished.
-    pub(crate) fn report(&self, strata: &Strata, open: &OpenCalls, units: &Units) -> Option<FunctionReport> {
-        let (calls, observed) = (strata.calls(), self.observed());
+    /// the function was not called. `observed` are its observations, and `strata` the finished
+    /// ones.
+    pub(crate) fn report(
+        &self,
+        observed: &Observed,
+        strata: &Strata,
+        open: &OpenCalls,
+        units: &Units,
+    ) -> Option<FunctionReport> {
+        let calls = strata.calls();
         if calls.value <= 0.0 && observed.samples == 0 {
             return None;
         }
@@ -262,8 +410,8 @@ impl Measured {
         let total = total.or(Some(Estimate::within(0.0, 0.0, units.thread_time)));
         let total = total.map(|total| widened(total, open.error / units.ticks_per_ns));
         Some(FunctionReport {
-            name: demangle(&self.name.to_string_lossy()),
-            object: self.object.to_string_lossy().into_owned(),
+            name: self.name().to_string_lossy().into_owned(),
+            object: self.object().to_string_lossy().into_owned(),
             address: self.address as u64,
             location: None,
             samples: observed.samples,
@@ -370,11 +518,6 @@ impl Observed {
     /// them.
     fn error_of_probes(&self) -> f64 {
         if self.timed > 0.0 { (self.error / self.timed).min(1.0) } else { 0.0 }
-    }
-
-    /// The number of timed calls.
-    pub(crate) fn samples(&self) -> u64 {
-        self.samples
     }
 
     /// The memory of the parts with variable size, in bytes.

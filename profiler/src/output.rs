@@ -143,7 +143,7 @@ fn add_to(path: &Path, report: &Report, identity: &Identity) -> io::Result<bool>
     let merged = match state_of(path, &identity.run)? {
         State::Free | State::LeftOver => report.clone(),
         State::Taken => return Ok(false),
-        State::OfThisRun => match json::read(path) {
+        State::OfThisRun => match json::read_symbols(path) {
             Ok(mut merged) => {
                 merged.merge(report.clone());
                 merged
@@ -206,7 +206,7 @@ fn write_special(path: &Path, text: &str) -> io::Result<()> {
 
 /// Whether a file contains only the report of this process.
 fn is_own(path: &Path, identity: &Identity) -> bool {
-    json::read(path).is_ok_and(|report| report.processes == 1 && report.pid == identity.pid)
+    json::read_symbols(path).is_ok_and(|report| report.processes == 1 && report.pid == identity.pid)
 }
 
 /// The state of a file name.

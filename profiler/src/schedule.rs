@@ -83,6 +83,8 @@ pub(crate) struct Schedule {
     pub(crate) functions: Vec<Measured>,
     /// Nanoseconds since the start, and index of the function.
     due: BinaryHeap<Reverse<(u64, u32)>>,
+    /// The number of calls before functions had probes, of which any may belong to any function.
+    pub(crate) unassigned_calls: u64,
     /// The number of functions with more samples than the minimum that is always kept.
     often_timed: usize,
     random: SmallRng,
@@ -116,6 +118,7 @@ impl Schedule {
         Self {
             functions: vec![Measured::new(c"", c"", 0)],
             due: BinaryHeap::new(),
+            unassigned_calls: 0,
             often_timed: 0,
             random: SmallRng::seed_from_u64(start),
             start,
@@ -162,11 +165,10 @@ impl Schedule {
         thread::drain(|sample| {
             *timed += 1;
             if let Some(measured) = functions.get_mut(sample.function as usize) {
-                let observed = measured.observed_mut();
-                let is_often_timed = |observed: &Observed| observed.samples() >= least as u64;
-                let before = is_often_timed(observed);
-                observed.sample(&sample, empty, (KEPT / (*often_timed).max(1)).clamp(least, most));
-                *often_timed += usize::from(is_often_timed(observed) && !before);
+                let is_often_timed = |measured: &Measured| measured.samples() >= least as u64;
+                let before = is_often_timed(measured);
+                measured.sample(&sample, empty, (KEPT / (*often_timed).max(1)).clamp(least, most));
+                *often_timed += usize::from(is_often_timed(measured) && !before);
             }
         });
     }
@@ -187,11 +189,11 @@ impl Schedule {
         let now = self.now();
         let measured = &mut self.functions[index as usize];
         if !is_on {
-            measured.stage = Stage::Waiting(unobserved.unwrap_or(Unobserved { since: now, rate: 0.0 }));
+            measured.set_stage(Stage::Waiting(unobserved.unwrap_or(Unobserved { since: now, rate: 0.0 })));
             self.waiting.push(index);
             return;
         }
-        measured.stage = Stage::On { since: now };
+        measured.set_stage(Stage::On { since: now });
         if let Some(unobserved) = unobserved {
             measured.observed_mut().strata.gap(now - unobserved.since, unobserved.rate);
         }
@@ -200,7 +202,7 @@ impl Schedule {
     /// Switches on the functions with which a thread was busy.
     fn turn_waiting_on(&mut self) {
         for index in std::mem::take(&mut self.waiting) {
-            if let Stage::Waiting(unobserved) = self.functions[index as usize].stage {
+            if let Stage::Waiting(unobserved) = self.functions[index as usize].stage() {
                 self.turn_on(index, Some(unobserved));
             }
         }
@@ -263,7 +265,7 @@ impl Schedule {
         let functions = &mut self.functions;
         self.sampled.sort_unstable();
         self.sampled.dedup();
-        self.sampled.retain(|index| functions[*index as usize].stage.is_sampled());
+        self.sampled.retain(|index| functions[*index as usize].stage().is_sampled());
         let (mut sum, mut count) = (0.0, 0.0);
         for index in &self.sampled {
             if let Some(value) = functions[*index as usize].observed().value {
@@ -293,7 +295,7 @@ impl Schedule {
         let counted = function.counted();
         // A window that was cut short is examined when its stratum is over.
         if let (Stage::On { since }, Some(exceeded)) =
-            (self.functions[index as usize].stage, counted.exceeded)
+            (self.functions[index as usize].stage(), counted.exceeded)
         {
             let now = self.now();
             let (gap, rate) = self.gap(&exceeded, now);
@@ -337,10 +339,10 @@ impl Schedule {
             Next::Window(planned) => {
                 let counted_from = Self::is_counted(observed).then(counting::own_time);
                 let planned = Planned { counted_from, queued, ..planned };
-                if !measured.stage.is_sampled() {
+                if !measured.stage().is_sampled() {
                     self.sampled.push(index);
                 }
-                measured.stage = Stage::Planned(planned);
+                measured.set_stage(Stage::Planned(planned));
                 if planned.opens <= self.now() {
                     self.open(index, &planned);
                 } else {
@@ -397,7 +399,7 @@ impl Schedule {
             self.demand.windows += 1;
             let measured = &mut self.functions[index as usize];
             measured.observed_mut().strata.opened(number, open.weight(), open.end - open.start);
-            measured.stage = Stage::Open(open);
+            measured.set_stage(Stage::Open(open));
             self.due.push(Reverse((open.end as u64, index)));
         }
         self.postponed = if self.opening.is_empty() { 0 } else { self.postponed + 1 };
@@ -458,7 +460,7 @@ impl Schedule {
         let strata = &mut measured.observed_mut().strata;
         strata.opened_apart(number, length / count.own, length);
         strata.closed(count.calls, 0.0, Systematic::of_both(count.uncertain));
-        measured.stage = Stage::Counted(CountedStratum { start: planned.start, count, own_time });
+        measured.set_stage(Stage::Counted(CountedStratum { start: planned.start, count, own_time }));
         self.due.push(Reverse((planned.end.max(self.now()) as u64, index)));
     }
 
@@ -470,12 +472,12 @@ impl Schedule {
 
     fn is_due(&mut self, index: u32) {
         let Some(function) = FUNCTIONS.get(index as usize) else { return };
-        match self.functions[index as usize].stage {
+        match self.functions[index as usize].stage() {
             Stage::Planned(planned) => self.open(index, &planned),
             Stage::Open(open) if Self::is_unfinished(function, &open) => {
                 // The calls that the program would make in the rest of the window are not known.
                 let open = Open { end: self.now() + open.length.max(NOT_RUN), ..open };
-                self.functions[index as usize].stage = Stage::Open(open);
+                self.functions[index as usize].set_stage(Stage::Open(open));
                 self.due.push(Reverse((open.end as u64, index)));
             }
             Stage::Open(_) | Stage::Counted(_) if function.is_busy() => {
@@ -567,19 +569,23 @@ impl Schedule {
         }
     }
 
-    /// What is known now of a function's calls, as if the program ended here.
-    pub(crate) fn strata_now(&self, index: u32) -> Strata {
-        self.strata_until_now(index).finished()
+    /// What is known now of a function's calls, as if the program ended here. `observed` are its
+    /// observations.
+    pub(crate) fn strata_now(&self, index: u32, observed: &Observed) -> Strata {
+        let mut strata = self.strata_until_now(index, observed).finished();
+        strata.missed(self.unassigned_calls);
+        FUNCTIONS.get(index as usize).into_iter().for_each(|function| strata.missed(function.lost_entries()));
+        strata
     }
 
-    /// As [`Schedule::strata_now`], but calls that have not returned can still be added.
-    fn strata_until_now(&self, index: u32) -> Strata {
+    /// As [`Schedule::strata_now`], but calls that have not returned can still be added, and
+    /// without calls that were missed.
+    fn strata_until_now(&self, index: u32, observed: &Observed) -> Strata {
         let measured = &self.functions[index as usize];
-        let mut strata = measured.observed().strata.clone();
+        let mut strata = observed.strata.clone();
         let Some(function) = FUNCTIONS.get(index as usize) else { return strata };
-        strata.missed(function.lost_entries());
         let now = self.now();
-        match measured.stage {
+        match measured.stage() {
             Stage::Off => {}
             Stage::Waiting(Unobserved { since, rate }) => strata.gap(now - since, rate),
             Stage::On { since } => {
@@ -591,14 +597,12 @@ impl Schedule {
                 }
             }
             Stage::Counted(counted) => Self::end_counted(&mut strata, &counted, now),
-            Stage::Planned(planned) => {
-                strata.unobserved(now - planned.start, measured.observed().pace.rate())
-            }
+            Stage::Planned(planned) => strata.unobserved(now - planned.start, observed.pace.rate()),
             Stage::Open(open) => {
                 let passed = function.passed(tsc::now());
                 if Self::has_not_run(function, &open) || passed == 0.0 {
                     strata.forget_last();
-                    strata.unobserved(now - open.start, measured.observed().pace.rate());
+                    strata.unobserved(now - open.start, observed.pace.rate());
                     return strata;
                 }
                 let open = open.measured(Queued::read(now));
@@ -624,13 +628,13 @@ impl Schedule {
     /// Returns the last known rate of its calls, per nanosecond.
     fn suspend(&mut self, index: u32) -> f64 {
         let Some(function) = FUNCTIONS.get(index as usize) else { return 0.0 };
-        let stage = self.functions[index as usize].stage;
+        let stage = self.functions[index as usize].stage();
         // Entries while a function is on are counted to the last. In a window, only the part that
         // has passed counts, which would be all of it once the observation has ended.
         if let Stage::On { .. } = stage {
             function.stop();
         }
-        let strata = self.strata_until_now(index);
+        let strata = self.strata_until_now(index, &self.functions[index as usize].observed());
         function.stop();
         let rate = match stage {
             Stage::On { since } => function.counted().entries as f64 / (self.now() - since).max(1.0),
@@ -642,14 +646,14 @@ impl Schedule {
         if strata.calls().value > 0.0 || measured.is_observed() {
             measured.observed_mut().strata = strata;
         }
-        measured.stage = Stage::Off;
+        measured.set_stage(Stage::Off);
         rate
     }
 
     /// Removes the events of observations that were suspended.
     pub(crate) fn forget_what_is_not_due(&mut self) {
         let functions = &self.functions;
-        let is_sampled = |index: u32| functions[index as usize].stage.is_sampled();
+        let is_sampled = |index: u32| functions[index as usize].stage().is_sampled();
         self.due.retain(|Reverse((_, index))| is_sampled(*index));
         self.opening.retain(|(index, _)| is_sampled(*index));
     }
@@ -686,7 +690,7 @@ impl Schedule {
     /// were sampled if every call is counted, of the others if not.
     pub(crate) fn begin_again(&mut self, counts: Counts) {
         for index in 1..self.functions.len() as u32 {
-            let stage = self.functions[index as usize].stage;
+            let stage = self.functions[index as usize].stage();
             let is_counted_otherwise = match counts {
                 Counts::Exact => stage.is_sampled(),
                 Counts::Sampled => matches!(stage, Stage::On { .. }),
@@ -712,6 +716,7 @@ impl Schedule {
         self.opening.clear();
         self.waiting.clear();
         self.is_over = false;
+        self.unassigned_calls = 0;
         self.start = tsc::now();
         self.own = OwnPart::default();
         // The parent's time does not count.

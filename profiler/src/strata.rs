@@ -243,6 +243,13 @@ impl Sums {
     };
 }
 
+impl Sampled {
+    /// Whether there are no strata, and no memory for them.
+    fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
 impl Deref for Sampled {
     type Target = Sums;
 
@@ -353,6 +360,9 @@ impl Strata {
     }
 
     fn fold_all(&mut self) {
+        if self.sampled.is_empty() {
+            return;
+        }
         while let Some(window) = self.sampled.pending.pop_front() {
             self.fold(&window);
         }
@@ -467,6 +477,9 @@ impl Strata {
 
     /// The last stratum has no neighbour after it.
     fn end_series(&mut self) {
+        if self.sampled.is_empty() {
+            return;
+        }
         if let Some(Last { square, difference: Some((difference, factor)), .. }) = self.sampled.last.take() {
             self.sampled.differences.add(difference, factor + OF_ONLY_NEIGHBOUR * square);
         }

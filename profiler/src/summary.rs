@@ -109,8 +109,9 @@ pub(crate) fn of(
     let mut arcs = Arcs::default();
     let mut rows = Vec::new();
     for (index, measured) in (0..).zip(&schedule.functions).skip(1) {
-        let mut strata = schedule.strata_now(index);
-        strata.missed(unloaded.in_object(measured.object));
+        let observed = measured.observed();
+        let mut strata = schedule.strata_now(index, &observed);
+        strata.missed(unloaded.in_object(measured.object()));
         let mut calls = open.calls.get(&index).copied().unwrap_or_default();
         let Missed { calls: missed, least, most } = calls.missed;
         if missed > 0.0 && strata.are_unusual(least / missed) {
@@ -118,8 +119,8 @@ pub(crate) fn of(
         } else {
             calls.missed = Missed::default();
         }
-        let Some(report) = measured.report(&strata, &calls, units) else { continue };
-        arcs.add(index, &measured.observed().callers, function_at);
+        let Some(report) = measured.report(&observed, &strata, &calls, units) else { continue };
+        arcs.add(index, &observed.callers, function_at);
         open.callers.get(&index).into_iter().for_each(|callers| arcs.add(index, callers, function_at));
         let windows = if strata.is_exact() { f64::INFINITY } else { strata.windows() };
         let is_complete = measured.selection == Selection::Always;
@@ -408,7 +409,9 @@ mod tests {
         strata.counted(calls.len() as u64, 1.0);
         calls.iter().for_each(|ticks| strata.timed(*ticks));
         let measured = Measured::new(c"function", c"object", index as usize);
-        let report = measured.report(&strata, &OpenCalls::default(), units).expect("it was called");
+        let report = measured
+            .report(&measured.observed(), &strata, &OpenCalls::default(), units)
+            .expect("it was called");
         Row { index, all: report.total_ns, report, windows: f64::INFINITY, is_complete: true }
     }
 

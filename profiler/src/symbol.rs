@@ -53,6 +53,9 @@ pub fn short(name: &str) -> String {
 /// A name without the scopes that begin with two underscores: inline namespaces of the standard
 /// libraries.
 fn without_reserved_scopes(name: &str) -> String {
+    if !name.contains("::__") {
+        return name.to_owned();
+    }
     let ends = scopes(name);
     let starts = [0].into_iter().chain(ends.iter().copied());
     let mut text = String::with_capacity(name.len());
@@ -88,7 +91,8 @@ struct Signature<'a> {
 
 impl<'a> Signature<'a> {
     fn of(name: &'a str) -> Signature<'a> {
-        let (whole, clone) = name.find(" [clone ").map_or((name, ""), |at| name.split_at(at));
+        let clone = if name.ends_with(']') { name.find(" [clone ") } else { None };
+        let (whole, clone) = clone.map_or((name, ""), |at| name.split_at(at));
         // The parameters are the last outermost parentheses that are not a scope, such as
         // `(anonymous namespace)::`.
         let (mut opened, mut parameters) = (0, None);
@@ -121,7 +125,10 @@ fn scan(name: &str, mut visit: impl FnMut(usize, usize, u8)) {
     let bytes = name.as_bytes();
     let (mut at, mut depth) = (0, 0_usize);
     while at < bytes.len() {
-        if is_word(name, at, "operator")
+        // Few names are operators, and most bytes are looked at several times.
+        if at >= 8
+            && bytes[at - 1] == b'r'
+            && is_word(name, at, "operator")
             && let Some(operator) = OPERATORS.iter().find(|operator| name[at..].starts_with(**operator))
         {
             // `operator< <int>` has a space before its template arguments.

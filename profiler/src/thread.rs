@@ -22,7 +22,7 @@ use crate::function::{FUNCTIONS, OwnTime, WindowNumber};
 use crate::pairing::{Entry, EntryStack};
 use crate::preemption::{self, Preemption};
 use crate::stack::Stack;
-use crate::{fire, governor, own_process};
+use crate::{fire, governor, own_process, waking};
 
 /// A probe that takes longer than this, in ticks, was preempted: about 0.1 ms.
 const MAX_PROBE_TIME: u64 = 250_000;
@@ -85,6 +85,14 @@ unsafe impl Block for Thread {
 
 /// The list of all blocks.
 static BLOCKS: Blocks<Thread> = Blocks::new();
+
+/// The number of threads that have begun since the last reclamation, and the number at which the
+/// next one is due.
+static BEGUN: AtomicUsize = AtomicUsize::new(0);
+static MANY: AtomicUsize = AtomicUsize::new(FEW);
+
+/// Reclamation is due if as many threads have begun as were left by the last one, plus this number.
+const FEW: usize = 64;
 
 std::arch::global_asm!(
     ".pushsection .tbss,\"awT\",@nobits",
@@ -153,6 +161,9 @@ impl Thread {
             return None;
         }
         let block = BLOCKS.acquire(kernel_id())?;
+        if BEGUN.fetch_add(1, Ordering::Relaxed) + 1 == MANY.load(Ordering::Relaxed) {
+            waking::notify();
+        }
         let now = tsc::now();
         block.attached.store(now, Ordering::Relaxed);
         block.seen.store(now, Ordering::Relaxed);
@@ -623,6 +634,11 @@ pub(crate) fn lost() -> u64 {
     blocks().map(|block| block.lost.load(Ordering::Relaxed)).sum()
 }
 
+/// Whether so many threads have begun that the memory of those that have ended is to be reclaimed.
+pub(crate) fn have_many_begun() -> bool {
+    BEGUN.load(Ordering::Relaxed) >= MANY.load(Ordering::Relaxed)
+}
+
 /// Frees the blocks of threads that have ended, after they were drained. For the service thread.
 /// When a thread has ended is not known: it counts until its last probe, or until it was last found
 /// alive here.
@@ -641,6 +657,8 @@ pub(crate) fn reclaim() {
             release(block, block.ended());
         }
     }
+    MANY.store(live().count() + FEW, Ordering::Relaxed);
+    BEGUN.store(0, Ordering::Relaxed);
 }
 
 impl Thread {

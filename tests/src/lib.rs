@@ -302,7 +302,7 @@ fn threads_of(pid: u32) -> String {
     text
 }
 
-/// One report file in the JSON format, version 2.
+/// One report file in the JSON format, version 3, with demangled names.
 #[derive(Debug)]
 pub struct Report {
     /// The name of the file, without its directory.
@@ -319,15 +319,19 @@ impl Report {
     #[must_use]
     pub fn read(path: &Path) -> Report {
         let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let json = serde_json::from_str(&text)
+        let mut json: Value = serde_json::from_str(&text)
             .unwrap_or_else(|error| panic!("{}: {error}:\n{text}", path.display()));
+        for function in json["functions"].as_array_mut().into_iter().flatten() {
+            let name = function["name"].as_str().map(profiler::symbol::demangle);
+            function["name"] = name.into();
+        }
         let report =
             Report { file_name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(), json };
         report.check();
         report
     }
 
-    /// Asserts properties of every report: the fields of version 2, valid types, ordered intervals
+    /// Asserts properties of every report: the fields of version 3, valid types, ordered intervals
     /// and quantiles.
     ///
     /// # Panics
@@ -338,7 +342,7 @@ impl Report {
                 .as_f64()
                 .unwrap_or_else(|| panic!("{}: {key} is not a number in {value}", self.file_name))
         };
-        assert_eq!(self.json["version"], 2, "{}", self.file_name);
+        assert_eq!(self.json["version"], 3, "{}", self.file_name);
         assert!(!self.json["command"].is_null(), "{}: no command", self.file_name);
         for key in ["pid", "processes", "duration_ns", "thread_time_ns", "probes", "toggles", "samples"] {
             assert!(number(&self.json, key) >= 0.0, "{}: {key} is negative", self.file_name);

@@ -166,8 +166,8 @@ impl Report {
 
     /// Parses the JSON of a report.
     pub fn of(value: &Value) -> Result<Self, String> {
-        if value["version"] != 2 {
-            return Err(format!("a report of version {}, not 2", value["version"]));
+        if value["version"] != 3 {
+            return Err(format!("a report of version {}, not 3", value["version"]));
         }
         let functions = list(value, "functions")?.iter();
         let rows = functions.map(|function| Ok((address_of(&function["address"])?, Row::read(function)?)));

@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn report_of_version_2_against_true_numbers() {
         let report = Report::of(&json!({
-            "version": 2, "thread_time_ns": 1e9, "duration_ns": 1e9, "probes": 8,
+            "version": 3, "thread_time_ns": 1e9, "duration_ns": 1e9, "probes": 8,
             "cost": {"budget": 0.01, "cpu_ns": 1.02e9, "probes_ns": 1e7, "service_ns": 5e6, "toggles_ns": 1e6, "startup_ns": 4e6,
                      "error": 0.1, "memory_bytes": 100_000},
             "functions": [

@@ -3,6 +3,7 @@
 //!
 //! * [`blocks`]: memory of threads, which is mapped when needed and reused.
 //! * [`futex`]: waiting for a change of a word, and waking the waiters.
+//! * [`pool`]: objects that are allocated by such code.
 //! * [`Segments`]: an append-only table. Reading is async-signal-safe, appending is not.
 //! * [`signal`]: forwarding a signal to the action that was installed before.
 //!
@@ -23,6 +24,7 @@
 
 pub mod blocks;
 pub mod futex;
+pub mod pool;
 mod segments;
 pub mod signal;
 

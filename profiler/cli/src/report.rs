@@ -1,12 +1,14 @@
 //! `fastinst report`: prints recorded reports, single or merged.
 
 use std::collections::HashSet;
+use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use clap::Args;
 use profiler::error::Error;
 use profiler::filter::Patterns;
+use profiler::locations::{Locations, disambiguate};
 use profiler::report::arcs::{self, Direction};
 use profiler::report::{self, SortKey, View, csv, json, json_of_view, text, tree};
 
@@ -139,6 +141,12 @@ fn merged(files: &[PathBuf]) -> Result<report::Report, Error> {
     let runs = parts.iter().map(|(run, _)| run).collect::<HashSet<_>>().len();
     if runs > 1 {
         eprintln!("fastinst: warning: these are reports of {runs} different runs; their figures are added");
+    }
+    // The processes have told apart functions with the same symbol, but not those whose symbols
+    // have the same demangled form, such as the constructors of a class.
+    let written = files.iter().filter_map(|file| fs::metadata(file).and_then(|found| found.modified()).ok());
+    if let Some(first) = written.min() {
+        disambiguate(&mut report.functions, &mut Locations::at(first));
     }
     Ok(report)
 }

@@ -333,7 +333,7 @@ fn a_report_is_printed_again() {
     assert!(report(&["--tree"]).contains("  5.0%    100ms"), "{}", report(&["--tree"]));
     // Normalised JSON does not change.
     let normal = report(&["--json"]);
-    assert!(normal.starts_with("{\n  \"version\": 2,\n"));
+    assert!(normal.starts_with("{\n  \"version\": 3,\n"));
     fs::write(fixture.path("r.json"), &normal).unwrap();
     assert_eq!(report(&["--json"]), normal);
     assert_eq!(report(&[]), TABLE);
@@ -415,6 +415,41 @@ fn every_run_has_a_name() {
     assert_eq!(run(&[]), None, "nothing is written that could be left over");
 }
 
+/// Two constructors of a class have the same demangled name.
+#[test]
+fn symbols_are_demangled_and_told_apart_by_their_lines() {
+    let fixture = Fixture::new();
+    let source = "int one(void) { return 1; }\nint two(void) { return 2; }\n";
+    let library = compile(fixture.directory.path(), "two.so", &["-g", "-shared", "-fPIC"], source);
+    let symbols = Command::new("nm").arg(&library).output().unwrap();
+    let address = |name: &str| {
+        let line = stdout(&symbols).lines().find(|line| line.ends_with(&format!(" T {name}"))).unwrap();
+        format!("{:#x}", u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap())
+    };
+    let report = REPORT
+        .replace("/opt/app", library.to_str().unwrap())
+        .replace("0x401000", &address("one"))
+        .replace("0x401100", &address("two"))
+        .replace("\"step\"", "\"_ZN4TreeC1Ei\"")
+        .replace("\"main\"", "\"_ZN4TreeC2Ei\"");
+    fs::write(fixture.path("r.json"), report).unwrap();
+    let shown = |options: &[&str]| {
+        let output = fastinst().arg("report").arg(fixture.path("r.json")).args(options).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output).to_owned()
+    };
+    let table = shown(&[]);
+    assert!(
+        ["c:1)", "c:2)"].iter().all(|line| table.contains(line)) && table.contains("Tree::Tree ("),
+        "{table}"
+    );
+    assert!(shown(&["--json"]).contains("\"name\": \"Tree::Tree(int)\""));
+    // The lines of a library that was built again are not known.
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(10);
+    fs::File::open(&library).unwrap().set_modified(later).unwrap();
+    assert!(shown(&[]).contains(&format!("Tree::Tree (two.so+{})", address("one"))), "{}", shown(&[]));
+}
+
 #[test]
 fn other_files_than_reports_are_refused() {
     let fixture = Fixture::new();
@@ -429,7 +464,7 @@ fn other_files_than_reports_are_refused() {
     check(&REPORT.as_bytes()[..REPORT.len() / 2], "r.json is truncated");
     check(
         REPORT.replacen('2', "1", 1).as_bytes(),
-        "r.json is a report of version 1, this fastinst reads version 2",
+        "r.json is a report of version 1, this fastinst reads versions 2 to 3",
     );
     check_refused(
         fastinst().arg("report").arg(fixture.path("none.json")),

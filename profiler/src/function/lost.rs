@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use super::OwnTime;
 
 /// The time that a thread had lost at a certain moment: time that is not the program's own.
-#[derive(Default)]
 pub(super) struct Lost {
     /// [`OwnTime::number`], or 0 for none.
     thread: AtomicUsize,
@@ -15,6 +14,9 @@ pub(super) struct Lost {
 }
 
 impl Lost {
+    pub(super) const NONE: Self =
+        Self { thread: AtomicUsize::new(0), spent: AtomicU64::new(0), preempted: AtomicU64::new(0) };
+
     /// Records the time. Only for one thread at a time.
     pub(super) fn note(&self, thread: &impl OwnTime) {
         self.note_times(thread);

@@ -1,4 +1,4 @@
-//! The JSON form of a report, version 2.
+//! The JSON form of a report, version 3.
 //!
 //! The output is canonical: one line for each function and arc, functions in rank order, arcs
 //! sorted, addresses in hexadecimal, counts and totals as integers, latencies with one decimal, the
@@ -6,6 +6,10 @@
 //! Arcs contain names for readers such as jq; only object and address are parsed. The version is
 //! checked before anything else, so that a report of another version is reported as such. Unknown
 //! fields are ignored.
+//!
+//! A profiled process writes the symbols of functions as their names, since demangling takes longer
+//! than everything else that is done for a row, and a name is repeated in each arc. They are
+//! demangled when a report is read. In version 2, names were demangled in all reports.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -126,21 +130,34 @@ impl Formatter for Lines {
     }
 }
 
-/// Reads a report from a file.
+/// Reads a report from a file, with demangled names.
 ///
 /// # Errors
 /// [`Error::ReadReport`] if the file cannot be read, otherwise as [`parse`].
 pub fn read(path: &Path) -> Result<Report, Error> {
-    let bytes = fs::read(path).map_err(|source| Error::ReadReport { path: path.to_owned(), source })?;
-    parse(&bytes, path)
+    let mut report = read_symbols(path)?;
+    report.demangle();
+    Ok(report)
 }
 
-/// Reads a report from the bytes of a file; `path` is for error messages.
+/// As [`read`], with names as in the file.
+pub(crate) fn read_symbols(path: &Path) -> Result<Report, Error> {
+    let bytes = fs::read(path).map_err(|source| Error::ReadReport { path: path.to_owned(), source })?;
+    parse_symbols(&bytes, path)
+}
+
+/// Reads a report from the bytes of a file, with demangled names; `path` is for error messages.
 ///
 /// # Errors
 /// [`Error::TruncatedReport`] if the input ends too early, [`Error::ReportVersion`] if the version
-/// is not [`Report::VERSION`], [`Error::NotAReport`] for everything else.
+/// is neither [`Report::VERSION`] nor 2, [`Error::NotAReport`] for everything else.
 pub fn parse(bytes: &[u8], path: &Path) -> Result<Report, Error> {
+    let mut report = parse_symbols(bytes, path)?;
+    report.demangle();
+    Ok(report)
+}
+
+fn parse_symbols(bytes: &[u8], path: &Path) -> Result<Report, Error> {
     let other = |found: String| Error::NotAReport { path: path.to_owned(), found };
     if bytes.is_empty() {
         return Err(other("an empty file".to_owned()));
@@ -151,14 +168,18 @@ pub fn parse(bytes: &[u8], path: &Path) -> Result<Report, Error> {
     })?;
     match value.get("version") {
         None => return Err(other("JSON without a version".to_owned())),
-        Some(found) if *found != Report::VERSION => {
+        Some(found) if *found != Report::VERSION && *found != OLDEST => {
             let (path, found) = (path.to_owned(), found.to_string());
             return Err(Error::ReportVersion { path, found, supported: Report::VERSION });
         }
         Some(_) => {}
     }
-    serde_json::from_value(value).map_err(|error| other(error.to_string()))
+    let report: Report = serde_json::from_value(value).map_err(|error| other(error.to_string()))?;
+    Ok(Report { version: Report::VERSION, ..report })
 }
+
+/// The oldest version that can be read.
+const OLDEST: u32 = Report::VERSION - 1;
 
 /// A report in its written form: sorted, and with names in the arcs.
 #[derive(Serialize)]
@@ -387,7 +408,7 @@ mod tests {
     use super::*;
 
     const EXAMPLE: &str = r#"{
-  "version": 2,
+  "version": 3,
   "run": "1700000000000000001.4242",
   "settings": "budget=1%:counts=sampled",
   "command": [
@@ -429,7 +450,7 @@ mod tests {
 "#;
 
     #[test]
-    fn the_written_form_is_version_2() {
+    fn the_written_form_is_version_3() {
         let mut report = example();
         report
             .functions
@@ -461,6 +482,21 @@ mod tests {
         assert_eq!(of("main").latency_ns.unwrap().p50, Estimate::within(10.0, 9.9, 10.1));
         assert_eq!(read.arcs.len(), 3);
         report.arcs.iter().for_each(|arc| assert!(read.arcs.iter().any(|read| read.caller == arc.caller)));
+    }
+
+    #[test]
+    fn symbols_are_demangled_when_a_report_is_read() {
+        let mut report = example();
+        report.functions[0].name = "_ZN4Tree6insertEi".to_owned();
+        let written = to_string(&report);
+        let read = |text: &str| parse(text.as_bytes(), Path::new("r.json")).unwrap();
+        let shown = read(&written);
+        assert_eq!(shown.functions.iter().filter(|function| function.name == "Tree::insert(int)").count(), 2);
+        assert_eq!(to_string(&read(&to_string(&shown))), to_string(&shown));
+        let kept = parse_symbols(written.as_bytes(), Path::new("r.json")).unwrap();
+        assert_eq!(to_string(&kept), written);
+        let old = written.replace("\"version\": 3", "\"version\": 2");
+        assert_eq!(to_string(&read(&old)), to_string(&shown));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The contents of a report. The field names are those of the JSON format, version 2.
+//! The contents of a report. The field names are those of the JSON format, version 3.
 //!
 //! Estimated figures are [`Estimate`]s, with their 95 % confidence intervals. The others were
 //! counted or measured.
@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Estimate;
 use super::json;
+use crate::symbol::demangle;
 
 /// The measurements of one process, from its start to the report, or of several processes, merged.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -91,7 +92,8 @@ pub struct Cost {
 /// The measurements of one function.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FunctionReport {
-    /// The demangled name.
+    /// The demangled name. In a report that the profiled process writes it is still the symbol:
+    /// [`Report::demangle`].
     pub name: String,
     /// The path of the executable or shared library.
     pub object: String,
@@ -211,7 +213,15 @@ pub enum Caller {
 
 impl Report {
     /// The version of the format that this crate writes and reads.
-    pub const VERSION: u32 = 2;
+    pub const VERSION: u32 = 3;
+
+    /// Replaces the symbols of functions by demangled names, which takes about ten microseconds for
+    /// each C++ function. Names that are demangled already do not change.
+    pub fn demangle(&mut self) {
+        for function in &mut self.functions {
+            function.name = demangle(&function.name);
+        }
+    }
 }
 
 impl Cost {

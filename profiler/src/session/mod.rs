@@ -6,6 +6,7 @@
 //! (`reconfigure.rs`).
 
 mod finish;
+mod known;
 mod probes;
 mod reconfigure;
 pub(crate) mod unloaded;
@@ -24,10 +25,10 @@ pub use finish::{Leaving, finish};
 pub use reconfigure::{reconfigure, settings};
 pub use write::{is_printing, print, say, speak_for_the_run};
 
+use known::KnownFunctions;
 use reconfigure::Change;
 use write::Occasion;
 
-use crate::callers::Bodies;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::function::{FUNCTIONS, Function};
@@ -66,20 +67,11 @@ struct Session {
     stacks: Stacks,
     /// Source files, for filters and for functions with the same name.
     locations: Locations,
-    objects: probes::Objects,
-    /// Index of a function by the number of its object and its offset there: a library that is
-    /// loaded again finds its functions here.
-    indices: HashMap<(u32, usize), u32>,
-    /// By function address: the index for calls that were made before the function's probes were
-    /// ready.
-    by_address: HashMap<usize, u32>,
+    known: KnownFunctions,
     early_calls: HashMap<usize, probes::Early>,
-    /// The number of early calls whose functions are not known: they may belong to any function.
-    unassigned_calls: u64,
     /// The number of early calls that may belong to any function of a library that was unloaded, or
     /// of one that was loaded in its place.
     calls_of_unloaded: u64,
-    bodies: Bodies,
     reclaiming: Reclaiming,
     retries: Retries,
     toggles_before: u64,
@@ -182,13 +174,9 @@ impl Session {
             schedule: Schedule::new(),
             stacks: Stacks::new(options.stacks),
             locations: Locations::default(),
-            objects: probes::Objects::default(),
-            indices: HashMap::new(),
-            by_address: HashMap::new(),
+            known: KnownFunctions::default(),
             early_calls: HashMap::new(),
-            unassigned_calls: 0,
             calls_of_unloaded: 0,
-            bodies: Bodies::default(),
             reclaiming: Reclaiming::new(),
             retries: Retries::new(),
             toggles_before: 0,
@@ -202,7 +190,7 @@ impl Session {
     /// Replaces a complete tick if none is due and there are no new settings: opens windows that
     /// have waited, and reads stack samples before their memory is full.
     fn part_of_tick(&mut self) -> Option<Duration> {
-        if self.change.is_some() || governor::is_woken() {
+        if self.change.is_some() || governor::is_woken() || thread::have_many_begun() {
             return None;
         }
         let until_tick = self.retries.until_tick()?;
@@ -329,7 +317,6 @@ pub(crate) fn restart_in_child() {
         session.snapshots.restart();
         session.has_said_notes = false;
         session.early_calls.clear();
-        session.unassigned_calls = 0;
         session.calls_of_unloaded = 0;
         provider::take_early_calls(|_, _| {});
         session.identity.pid = std::process::id();

@@ -6,11 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use fastinst::ProbeMetadata;
 use fastinst::provider::{self, EarlyCalls, KnownFunction};
+use fastinst::{ProbeId, ProbeMetadata};
 
 use super::{OVER, Session, with_session};
-use crate::function::{FUNCTIONS, Function};
+use crate::callers::Bodies;
+use crate::function::{Executed, FUNCTIONS, Function};
 use crate::measured::Measured;
 use crate::probe_type::ProbeType;
 use crate::schedule::switch_on;
@@ -31,28 +32,6 @@ impl Early {
             EarlyCalls::Interrupted => self.is_interrupted = true,
             EarlyCalls::OfUnloaded(calls) => self.of_unloaded += calls,
         }
-    }
-}
-
-/// The observed objects, by number.
-#[derive(Debug, Default)]
-pub(super) struct Objects {
-    /// The paths and numbers of the objects. An object that was loaded again may have the same path
-    /// at another address.
-    known: Vec<(&'static CStr, u32)>,
-}
-
-impl Objects {
-    /// The number of the object with this path; a new object gets the next number.
-    fn number(&mut self, path: &'static CStr) -> u32 {
-        // Nearly always the same string, which was last used.
-        if let Some((_, number)) = self.known.iter().rev().find(|(known, _)| std::ptr::eq(*known, path)) {
-            return *number;
-        }
-        let same = self.known.iter().find(|(known, _)| *known == path);
-        let number = same.map_or(self.known.len() as u32, |(_, number)| *number);
-        self.known.push((path, number));
-        number
     }
 }
 
@@ -77,9 +56,6 @@ impl Session {
         Function::adopt(index, probe.id, kind)?;
         self.schedule.functions[index as usize].probes += 1;
         self.stacks.add_site(probe.site_address, kind, index, probe.body_start..probe.body_end);
-        if kind == ProbeType::Entry && probe.function_address == probe.body_start {
-            self.bodies.insert(probe.body_start, probe.body_end, index);
-        }
         if FUNCTIONS.get(index as usize)?.wants_probes() && !OVER.load(Ordering::Relaxed) {
             switch_on(probe.id, kind);
         }
@@ -99,22 +75,33 @@ impl Session {
     /// The index of a function, which is created if it is new.
     fn function_at(&mut self, address: usize, function: KnownFunction) -> Option<u32> {
         let offset = address.wrapping_sub(function.object_base);
-        let key = (self.objects.number(function.object_path), offset);
-        if let Some(index) = self.indices.get(&key) {
-            return Some(*index);
+        let object = self.known.object(function.object_path, function.object_base);
+        if let Some(index) = self.known.find(&self.schedule.functions, object, offset) {
+            return Some(index);
         }
         let index = FUNCTIONS.push_with(|_| Function::default())? as u32;
         FUNCTIONS.get(index as usize)?.reset();
-        let mut measured = Measured::new(function.name, function.object_path, offset);
-        if self.unassigned_calls > 0 {
-            measured.observed_mut().strata.missed(self.unassigned_calls);
-        }
-        self.schedule.functions.push(measured);
-        self.indices.insert(key, index);
-        self.by_address.insert(address, index);
+        self.schedule.functions.push(Measured::new(function.name, object, offset));
+        self.known.insert(&self.schedule.functions, index);
         // Its probes are activated one by one as they are discovered.
         self.schedule.begin(index);
         Some(index)
+    }
+
+    /// The code of the observed functions, for their calls.
+    pub(super) fn bodies(&self) -> Bodies {
+        let mut bodies = Bodies::default();
+        for id in (0..fastinst::probe_count() as u32).map(ProbeId) {
+            if let Some(Executed { index, .. }) = Function::of_probe(id)
+                && let Some(probe) = fastinst::lasting_metadata(id)
+                && ProbeType::of(probe.kind) == Some(ProbeType::Entry)
+                && probe.function_address == probe.body_start
+            {
+                bodies.insert(probe.body_start, probe.body_end, index);
+            }
+        }
+        bodies.sort();
+        bodies
     }
 
     /// Whether the user selected a function with this address in its object.
@@ -133,22 +120,13 @@ impl Session {
         let early = &mut self.early_calls;
         let unassigned =
             provider::take_early_calls(|address, calls| early.entry(address).or_default().add(calls));
-        if unassigned > 0 {
-            self.unassigned_calls += unassigned;
-            self.schedule
-                .functions
-                .iter_mut()
-                .for_each(|function| function.observed_mut().strata.missed(unassigned));
-        }
+        self.schedule.unassigned_calls += unassigned;
         self.calls_of_unloaded +=
             early.values_mut().map(|calls| std::mem::take(&mut calls.of_unloaded)).sum::<u64>();
-        let (functions, by_address) = (&mut self.schedule.functions, &self.by_address);
-        early.retain(|address, calls| match by_address.get(address) {
+        let (functions, known) = (&mut self.schedule.functions, &self.known);
+        early.retain(|address, calls| match known.at(functions, *address) {
             Some(index) => {
-                functions[*index as usize].observed_mut().strata.counted_early(calls.counted);
-                if calls.is_interrupted {
-                    functions[*index as usize].observed_mut().strata.interrupted();
-                }
+                functions[index as usize].counted_early(calls.counted, calls.is_interrupted);
                 false
             }
             // Its probes have not been made yet.

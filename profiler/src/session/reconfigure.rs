@@ -157,8 +157,9 @@ impl Session {
         let known = self.schedule.functions.len();
         let mut again = Vec::new();
         for index in 1..known as u32 {
-            let Measured { name, object, address, selection, .. } = self.schedule.functions[index as usize];
-            match (selection, self.wants(name, object, address)) {
+            let measured = &self.schedule.functions[index as usize];
+            let (selection, address) = (measured.selection, measured.address);
+            match (selection, self.wants(measured.name(), measured.object(), address)) {
                 (Selection::Always | Selection::Partly, false) => self.schedule.exclude(index),
                 (Selection::Excluded, true) => again.push(index),
                 (Selection::Always | Selection::Partly, true) | (Selection::Excluded, false) => {}

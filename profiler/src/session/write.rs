@@ -1,7 +1,6 @@
 //! Writes the report of a session: everything measured so far, in the format and at the destination
 //! of the options.
 
-use std::ffi::CStr;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +15,7 @@ use crate::locations::disambiguate;
 use crate::measured::Units;
 use crate::options::Output;
 use crate::output::{Target, write_report};
-use crate::report::{Cost, Report, View, text};
+use crate::report::{Cost, Format, Report, View, text};
 use crate::settings::Settings;
 use crate::stacks::waiting::Preempted;
 use crate::stderr::stderr;
@@ -44,13 +43,11 @@ impl Session {
     /// The memory that profiling uses, in bytes, except for what is only needed to write a report,
     /// and for the copies of rewritten text.
     fn memory(&self) -> usize {
-        let indices = self.indices.capacity() * size_of::<((&CStr, usize), u32)>()
-            + self.by_address.capacity() * size_of::<(usize, u32)>()
-            + self.bodies.memory();
-        indices
+        self.known.memory()
             + self.schedule.memory()
             + self.stacks.memory()
             + function::memory_of_links()
+            + function::details::memory()
             + fastinst::provider::memory_bytes()
     }
 
@@ -68,8 +65,8 @@ impl Session {
         let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
         self.stacks.finish();
         let times = self.stacks.times(self.waiting(thread_time));
-        self.bodies.sort();
-        let function_at = |address| self.bodies.function_at(address);
+        let bodies = self.bodies();
+        let function_at = |address| bodies.function_at(address);
         let missed = MissedCalls::of_unloaded(self.calls_of_unloaded());
         let (mut functions, arcs) =
             summary::of(&self.schedule, &function_at, &units, times.as_ref(), &missed);
@@ -139,13 +136,16 @@ impl Session {
         if occasion == Occasion::Snapshot {
             report.notes.push("written while the program was running".to_owned());
         }
+        if let Output::Stderr | Output::File { format: Format::Text, .. } = &self.output {
+            self.make_readable(&mut report);
+        }
         let written = match &self.output {
             Output::Stderr => {
                 if stderr().write(&text::render(&report, &on_stderr(&self.settings))) {
                     return;
                 }
                 // The stream was closed or is now another file.
-                self.write_file(&report, RESCUE, crate::report::Format::Text)
+                self.write_file(&report, RESCUE, Format::Text)
             }
             Output::File { template, format } => {
                 self.write_file(&report, template, *format).or_else(|error| {
@@ -164,9 +164,16 @@ impl Session {
             // No file can be created: only the stream is left.
             Err(error) => {
                 stderr().write(&format!("fastinst: {error}\n"));
+                self.make_readable(&mut report);
                 stderr().write(&text::render(&report, &on_stderr(&self.settings)));
             }
         }
+    }
+
+    /// Demangles names, for a report that is not to be read by `fastinst report`, which does this.
+    fn make_readable(&mut self, report: &mut Report) {
+        report.demangle();
+        disambiguate(&mut report.functions, &mut self.locations);
     }
 
     /// Writes why there is no report, in one line, in the process that the user started, unless its
@@ -186,12 +193,7 @@ impl Session {
         stderr().write(&why);
     }
 
-    fn write_file(
-        &self,
-        report: &Report,
-        template: &str,
-        format: crate::report::Format,
-    ) -> Result<PathBuf, Error> {
+    fn write_file(&self, report: &Report, template: &str, format: Format) -> Result<PathBuf, Error> {
         let target = Target { template, format, merge: self.merge };
         write_report(report, target, &self.identity, self.written.as_deref())
     }
@@ -220,6 +222,7 @@ const RESCUE: &str = "/tmp/fastinst.%e.%p.txt";
 
 pub(crate) fn notes() -> Vec<String> {
     let mut notes = provider::notes();
+    notes.extend(function::details::note().map(str::to_owned));
     if !clock::tsc_is_invariant() {
         notes.push(
             "the TSC of this machine is not invariant: latencies may be off while its frequency changes"

@@ -159,6 +159,10 @@ impl Contexts {
         let (Some(offset), Some(length)) = (offset, body.end.checked_sub(body.start).and_then(small)) else {
             return;
         };
+        if self.sites.len() == self.sites.capacity() {
+            // Less than twice as much: there may be a million of them.
+            self.sites.reserve_exact((self.sites.len() / 4).max(64));
+        }
         self.sites.push(Site { body: body.start, length, offset, function, kind });
         self.is_sorted = false;
         self.looked_up.clear();

@@ -1,12 +1,15 @@
 //! Names and sizes of an object's functions, from its symbols.
 //!
 //! They are read once, when the first probe of the object needs them, and use twelve bytes per
-//! function in addition to the name. If two symbols have the same address, a global one takes
-//! precedence over a local one; otherwise the first one is used.
+//! function: names stay in the file, whose string table is mapped. If two symbols have the same
+//! address, a global one takes precedence over a local one; otherwise the first one is used.
 
 use std::ffi::CStr;
 use std::fs::File;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::ptr;
 
 use object::read::elf::{ElfFile64, SectionHeader as _, Sym as _};
 use object::{ReadCache, elf as constants};
@@ -27,8 +30,8 @@ struct Function {
 pub(super) struct Names {
     base: usize,
     functions: Box<[Function]>,
-    /// The names, each terminated by NUL. The metadata of probes refer to them, so they are never
-    /// freed.
+    /// The string table of the file, with the names, each terminated by NUL. The metadata of probes
+    /// refer to them, so it is never unmapped. Empty if the names are not needed.
     text: &'static [u8],
 }
 
@@ -43,82 +46,37 @@ struct Candidate {
 impl Names {
     /// Reads the names of a loaded object; none if its file has changed.
     pub(super) fn read(loaded: &LoadedObject, file: FileId) -> Self {
-        match elf::open(&loaded.path) {
-            Ok((now, cache)) if now == file => Self::of_file(&cache, loaded).unwrap_or_default(),
-            _ => Self::default(),
-        }
-    }
-
-    fn of_file(cache: &ReadCache<File>, loaded: &LoadedObject) -> Option<Self> {
-        let elf: Elf<'_> = ElfFile64::parse(cache).ok()?;
-        Some(Self::of(&elf, loaded))
-    }
-
-    /// The names of an object whose file is open. The dynamic symbols are used only if there is no
-    /// other symbol table, which would include them.
-    pub(super) fn of(elf: &Elf<'_>, loaded: &LoadedObject) -> Self {
-        let from = |table| Self::from_table(elf, loaded, table).filter(|names| !names.functions.is_empty());
-        from(constants::SHT_SYMTAB).or_else(|| from(constants::SHT_DYNSYM)).unwrap_or_default()
-    }
-
-    fn from_table(elf: &Elf<'_>, loaded: &LoadedObject, table: constants::SectionType) -> Option<Self> {
-        let (endian, data, sections) = (elf.endian(), elf.data(), elf.elf_section_table());
-        let symbols = sections.symbols(endian, data, table).ok()?;
-        let strings = sections.section(symbols.string_section()).ok()?.data(endian, data).ok()?;
-        let lowest = loaded.range.start.wrapping_sub(loaded.bias) as u64;
-        let is_undefined = |symbol: &Symbol| symbol.st_shndx(endian) == constants::SHN_UNDEF;
-        let mut found: Vec<Candidate> = symbols
-            .iter()
-            .filter(|symbol| {
-                // A function of a library has an address in an executable that is not relocated:
-                // that of its entry in the procedure linkage table.
-                let has_address = !is_undefined(symbol) || symbol.st_value(endian) != 0;
-                matches!(symbol.st_type(), constants::STT_FUNC | constants::STT_GNU_IFUNC) && has_address
-            })
-            .filter_map(|symbol| {
-                let function = Function {
-                    start: symbol.st_value(endian).checked_sub(lowest)?.try_into().ok()?,
-                    size: match is_undefined(symbol) {
-                        true => 0,
-                        false => symbol.st_size(endian).try_into().unwrap_or(u32::MAX),
-                    },
-                    name: symbol.st_name(endian),
-                };
-                Some(Candidate { function, is_local: symbol.st_bind() == constants::STB_LOCAL })
-            })
-            .collect();
-        // The sort is stable, so that the first symbol stays first.
-        found.sort_by_key(|candidate| (candidate.function.start, candidate.is_local));
-        found.dedup_by(|next, first| {
-            let is_alias = next.function.start == first.function.start;
-            if is_alias {
-                first.function.size = first.function.size.max(next.function.size);
-            }
-            is_alias
-        });
-        let name_at = |offset: u32| {
-            let rest = strings.get(offset as usize..)?;
-            CStr::from_bytes_until_nul(rest).ok().map(CStr::to_bytes_with_nul)
+        let with_strings = match elf::open(&loaded.path) {
+            Ok((now, cache)) if now == file => Self::of_file(&cache, loaded),
+            _ => None,
         };
-        let names = || found.iter().map(|candidate| name_at(candidate.function.name).unwrap_or(b"\0"));
-        let mut text = Vec::with_capacity(names().map(<[u8]>::len).sum());
-        let mut functions = Vec::with_capacity(found.len());
-        for (candidate, name) in found.iter().zip(names()) {
-            functions.push(Function { name: text.len() as u32, ..candidate.function });
-            text.extend_from_slice(name);
-        }
-        Some(Self {
-            base: loaded.range.start,
-            functions: functions.into_boxed_slice(),
-            text: Box::leak(text.into_boxed_slice()),
-        })
+        // The file is closed: there may be few descriptors.
+        let named = with_strings.and_then(|(functions, strings)| {
+            Some(Self { text: map(&loaded.path, file, &strings)?, ..Self::of_functions(functions, loaded) })
+        });
+        named.unwrap_or_default()
+    }
+
+    fn of_file(cache: &ReadCache<File>, loaded: &LoadedObject) -> Option<(Box<[Function]>, Range<u64>)> {
+        let elf: Elf<'_> = ElfFile64::parse(cache).ok()?;
+        functions(&elf, loaded)
+    }
+
+    /// The functions of an object whose file is open, without their names.
+    pub(super) fn of(elf: &Elf<'_>, loaded: &LoadedObject) -> Self {
+        functions(elf, loaded)
+            .map_or_else(Self::default, |(functions, _)| Self::of_functions(functions, loaded))
+    }
+
+    fn of_functions(functions: Box<[Function]>, loaded: &LoadedObject) -> Self {
+        Self { base: loaded.range.start, functions, text: &[] }
     }
 
     /// The name of the function that starts at this address in memory.
     pub(super) fn name(&self, address: usize) -> Option<&'static CStr> {
         let start = u32::try_from(address.checked_sub(self.base)?).ok()?;
         let at = self.functions.binary_search_by_key(&start, |function| function.start).ok()?;
-        CStr::from_bytes_until_nul(&self.text[self.functions[at].name as usize..]).ok()
+        CStr::from_bytes_until_nul(self.text.get(self.functions[at].name as usize..)?).ok()
     }
 
     /// The functions with a size that start in `range`, except those that overlap their
@@ -140,8 +98,111 @@ impl Names {
         )
     }
 
-    /// The memory of the names, in bytes.
+    /// The memory of the functions, in bytes.
     pub(super) fn memory(&self) -> usize {
-        size_of_val(&*self.functions) + self.text.len()
+        size_of_val(&*self.functions)
+    }
+}
+
+/// The functions of an object whose file is open, and the place of their names in it. The dynamic
+/// symbols are used only if there is no other symbol table, which would include them.
+fn functions(elf: &Elf<'_>, loaded: &LoadedObject) -> Option<(Box<[Function]>, Range<u64>)> {
+    let from = |table| from_table(elf, loaded, table).filter(|(functions, _)| !functions.is_empty());
+    from(constants::SHT_SYMTAB).or_else(|| from(constants::SHT_DYNSYM))
+}
+
+fn from_table(
+    elf: &Elf<'_>,
+    loaded: &LoadedObject,
+    table: constants::SectionType,
+) -> Option<(Box<[Function]>, Range<u64>)> {
+    let (endian, data, sections) = (elf.endian(), elf.data(), elf.elf_section_table());
+    let symbols = sections.symbols(endian, data, table).ok()?;
+    let strings = sections.section(symbols.string_section()).ok()?;
+    let (start, size) = strings.file_range(endian)?;
+    let lowest = loaded.range.start.wrapping_sub(loaded.bias) as u64;
+    let is_undefined = |symbol: &Symbol| symbol.st_shndx(endian) == constants::SHN_UNDEF;
+    let mut found: Vec<Candidate> = symbols
+        .iter()
+        .filter(|symbol| {
+            // A function of a library has an address in an executable that is not relocated:
+            // that of its entry in the procedure linkage table.
+            let has_address = !is_undefined(symbol) || symbol.st_value(endian) != 0;
+            matches!(symbol.st_type(), constants::STT_FUNC | constants::STT_GNU_IFUNC) && has_address
+        })
+        .filter_map(|symbol| {
+            let function = Function {
+                start: symbol.st_value(endian).checked_sub(lowest)?.try_into().ok()?,
+                size: match is_undefined(symbol) {
+                    true => 0,
+                    false => symbol.st_size(endian).try_into().unwrap_or(u32::MAX),
+                },
+                name: symbol.st_name(endian),
+            };
+            Some(Candidate { function, is_local: symbol.st_bind() == constants::STB_LOCAL })
+        })
+        .collect();
+    // The sort is stable, so that the first symbol stays first.
+    found.sort_by_key(|candidate| (candidate.function.start, candidate.is_local));
+    found.dedup_by(|next, first| {
+        let is_alias = next.function.start == first.function.start;
+        if is_alias {
+            first.function.size = first.function.size.max(next.function.size);
+        }
+        is_alias
+    });
+    let functions = found.into_iter().map(|candidate| candidate.function).collect();
+    Some((functions, start..start.checked_add(size)?))
+}
+
+/// Maps a part of a file, for as long as the process lives; `None` if the file has changed.
+fn map(path: &Path, id: FileId, part: &Range<u64>) -> Option<&'static [u8]> {
+    const PAGE: u64 = 4096;
+    let file = File::open(path).ok()?;
+    if FileId::of(&file).ok()? != id || part.end > file.metadata().ok()?.len() {
+        return None;
+    }
+    let first = part.start - part.start % PAGE;
+    let length = usize::try_from(part.end - first).ok()?;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let start = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            length,
+            libc::PROT_READ,
+            libc::MAP_PRIVATE,
+            file.as_raw_fd(),
+            first as libc::off_t,
+        )
+    };
+    if start == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: readable and never unmapped. Nobody can write to a file that is being executed;
+    // truncating a loaded library ends every process that uses it anyway.
+    let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), length) };
+    Some(&bytes[(part.start - first) as usize..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loaded;
+
+    #[unsafe(no_mangle)]
+    extern "C" fn fastinst_test_of_mapped_names() {}
+
+    #[test]
+    fn names_are_in_the_mapped_file() {
+        let address = fastinst_test_of_mapped_names as *const () as usize;
+        let objects = loaded::objects();
+        let own = objects.iter().find(|object| object.range.contains(&address)).expect("it is loaded");
+        let (file, _) = elf::open(&own.path).expect("it is readable");
+        let names = Names::read(own, file);
+        assert_eq!(names.name(address), Some(c"fastinst_test_of_mapped_names"));
+        assert_eq!(names.name(address + 1), None);
+        assert_eq!(names.memory(), 12 * names.functions.len());
+        let (other, _) = elf::open(Path::new("/proc/self/maps")).expect("it is readable");
+        assert_eq!(Names::read(own, other).name(address), None, "the file has changed");
     }
 }
