@@ -34,9 +34,7 @@ fn functions_that_are_called_a_few_times_need_little_memory() {
 fn short_lived_threads_reuse_their_memory() {
     let binary = compile("fixtures/short_threads.c", &["-O1"], Gcc);
     // On a busy machine, the service thread may have no processor for a while.
-    let sizes: Vec<f64> = (0..5)
-        .map(|_| report_of(&binary, "stacks=0", memory) / 1e6)
-        .take_while(|megabytes| *megabytes >= 5.0)
-        .collect();
-    assert!(sizes.len() < 5, "{sizes:?} MB");
+    let mut sizes = [(); 5].map(|()| report_of(&binary, "stacks=0", memory) / 1e6);
+    sizes.sort_by(f64::total_cmp);
+    assert!(sizes[2] < 8.0, "{sizes:?} MB");
 }

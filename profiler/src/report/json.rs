@@ -540,11 +540,11 @@ mod tests {
         check(b"", &format!("r.json is not a fastinst report (an empty file); {NO}"));
         check(
             br#"{"version": 1, "functions": {}}"#,
-            "r.json is a report of version 1, this fastinst reads version 2; use the fastinst that recorded it",
+            "r.json is a report of version 1, this fastinst reads versions 2 to 3; use the fastinst that recorded it",
         );
         check(
             br#"{"version": "2"}"#,
-            "r.json is a report of version \"2\", this fastinst reads version 2; use the fastinst that recorded it",
+            "r.json is a report of version \"2\", this fastinst reads versions 2 to 3; use the fastinst that recorded it",
         );
         check(b"{}", &format!("r.json is not a fastinst report (JSON without a version); {NO}"));
         check(b"[1, 2]", &format!("r.json is not a fastinst report (JSON without a version); {NO}"));
