@@ -7,9 +7,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use addr2line::Context;
 use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
@@ -32,6 +33,14 @@ pub struct Locations {
     objects: HashMap<PathBuf, Option<Lines>>,
     /// Objects that were changed later than this are not read.
     newest: Option<SystemTime>,
+}
+
+/// When a file, or the inode of its path, was last changed: a file that replaces another one may
+/// have an older time of modification.
+fn changed(path: &Path) -> Option<SystemTime> {
+    let found = fs::metadata(path).ok()?;
+    let (seconds, nanoseconds) = (found.ctime().try_into().ok()?, found.ctime_nsec().try_into().ok()?);
+    Some(found.modified().ok()?.max(SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)))
 }
 
 /// Sets the location of functions that have the same name.
@@ -77,8 +86,8 @@ impl Locations {
     /// reads its debugging information, which may take seconds for a large one.
     pub fn of(&mut self, object: &Path, address: u64) -> Option<Location> {
         if !self.objects.contains_key(object) {
-            let modified = || fs::metadata(object).and_then(|found| found.modified()).ok();
-            let is_unchanged = self.newest.is_none_or(|newest| modified().is_some_and(|time| time <= newest));
+            let is_unchanged =
+                self.newest.is_none_or(|newest| changed(object).is_some_and(|time| time <= newest));
             self.objects.insert(object.to_owned(), is_unchanged.then(|| read(object)).flatten());
         }
         let lines = self.objects.get(object)?.as_ref()?;
@@ -102,7 +111,6 @@ fn read(path: &Path) -> Option<Lines> {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
-    use std::time::Duration;
 
     use object::{Object, ObjectSymbol};
 
@@ -160,9 +168,12 @@ mod tests {
     fn files_that_were_changed_have_no_locations() {
         let folder = tempfile::tempdir().unwrap();
         let (library, [one, _]) = compiled(folder.path(), &["-g", "-shared", "-fPIC"]);
-        let changed = fs::metadata(&library).unwrap().modified().unwrap();
+        let changed = changed(&library).unwrap();
         assert!(Locations::at(changed).of(&library, one).is_some());
-        assert_eq!(Locations::at(changed - Duration::from_secs(1)).of(&library, one), None);
+        assert_eq!(Locations::at(changed - Duration::from_nanos(1)).of(&library, one), None);
+        let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        fs::File::options().append(true).open(&library).unwrap().set_modified(old).unwrap();
+        assert_eq!(Locations::at(old).of(&library, one), None, "it may have replaced another file");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 use self::few::Few;
 use crate::callers::Callers;
 use crate::counting::Count;
+use crate::fire;
 use crate::function::PATIENT;
 use crate::policy::Pace;
 use crate::quantiles::Quantiles;
@@ -309,7 +310,7 @@ impl Measured {
     /// The observations.
     pub(crate) fn observed(&self) -> ObservedRef<'_> {
         match &self.observations {
-            Observations::Few(few) => ObservedRef::Made(Box::new(few.observed())),
+            Observations::Few(few) => ObservedRef::Made(Box::new(few.observed(fire::empty()))),
             Observations::Many(observed) => ObservedRef::Kept(observed),
         }
     }
@@ -325,7 +326,7 @@ impl Measured {
     /// As [`Measured::observed`], for adding any kind of observations.
     pub(crate) fn observed_mut(&mut self) -> &mut Observed {
         if let Observations::Few(few) = &self.observations {
-            self.observations = Observations::Many(Box::new(few.observed()));
+            self.observations = Observations::Many(Box::new(few.observed(fire::empty())));
         }
         match &mut self.observations {
             Observations::Many(observed) => observed,

@@ -106,7 +106,7 @@ pub struct Row {
     pub latency: Option<Latency>,
 }
 
-/// The profiler's report, version 2.
+/// The profiler's report.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The rows of functions, by address.

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn report_of_version_2_against_true_numbers() {
+    fn report_against_true_numbers() {
         let report = Report::of(&json!({
             "version": 3, "thread_time_ns": 1e9, "duration_ns": 1e9, "probes": 8,
             "cost": {"budget": 0.01, "cpu_ns": 1.02e9, "probes_ns": 1e7, "service_ns": 5e6, "toggles_ns": 1e6, "startup_ns": 4e6,
@@ -202,7 +202,7 @@ mod tests {
                 {"name": "miscounted", "object": "a", "address": "0x70", "calls": {"value": 10, "low": 10, "high": 10}},
             ],
         }));
-        let report = report.expect("version 2");
+        let report = report.expect("a report");
         let latency = report.rows[&0x10].latency.expect("a latency");
         assert_eq!((latency.p50, latency.p90), (Some(figure(5.0, 4.0, 6.0)), None));
         assert!(latency.below_resolution);

@@ -40,6 +40,7 @@ pub(super) struct Details {
 }
 
 impl Details {
+    #[expect(clippy::declare_interior_mutable_const, reason = "each use is a new value")]
     const NEW: Self = Self {
         ended: AtomicU64::new(0),
         delay: AtomicU64::new(0),

@@ -14,6 +14,7 @@ pub(super) struct Lost {
 }
 
 impl Lost {
+    #[expect(clippy::declare_interior_mutable_const, reason = "each use is a new value")]
     pub(super) const NONE: Self =
         Self { thread: AtomicUsize::new(0), spent: AtomicU64::new(0), preempted: AtomicU64::new(0) };
 

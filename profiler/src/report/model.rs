@@ -216,9 +216,11 @@ impl Report {
     pub const VERSION: u32 = 3;
 
     /// Replaces the symbols of functions by demangled names, which takes about ten microseconds for
-    /// each C++ function. Names that are demangled already do not change.
+    /// each C++ function. Other names do not change.
     pub fn demangle(&mut self) {
-        for function in &mut self.functions {
+        // Of C++, and of Rust.
+        let is_mangled = |name: &str| ["_Z", "_R", "_GLOBAL_"].iter().any(|begin| name.starts_with(begin));
+        for function in self.functions.iter_mut().filter(|function| is_mangled(&function.name)) {
             function.name = demangle(&function.name);
         }
     }

@@ -20,7 +20,10 @@ struct Object {
 /// The functions of a session, except for the one with index 0.
 #[derive(Debug, Default)]
 pub(super) struct KnownFunctions {
+    /// By their addresses, ascending.
     objects: Vec<Object>,
+    /// The object that was used last.
+    last: usize,
     /// Indices of functions, 0 for a free slot; a power of two, of which at least a quarter is
     /// free. A function is in the first slot from that of its hash on that was free.
     slots: Vec<u32>,
@@ -38,12 +41,17 @@ impl KnownFunctions {
     /// The path by which functions of this object are found: one for all objects with equal paths.
     pub(super) fn object(&mut self, path: &'static CStr, base: usize) -> &'static CStr {
         // Nearly always the object that was used last.
-        let is_same = |known: &&Object| std::ptr::eq(known.path, path) && known.base == base;
-        if let Some(known) = self.objects.iter().rev().find(is_same) {
-            return known.first;
+        let is_same = |known: &Object| std::ptr::eq(known.path, path) && known.base == base;
+        if self.objects.get(self.last).is_some_and(is_same) {
+            return self.objects[self.last].first;
+        }
+        if let Some(at) = self.objects.iter().position(is_same) {
+            self.last = at;
+            return self.objects[at].first;
         }
         let first = self.objects.iter().find(|known| known.path == path).map_or(path, |known| known.first);
-        self.objects.push(Object { path, base, first });
+        self.last = self.objects.partition_point(|known| known.base <= base);
+        self.objects.insert(self.last, Object { path, base, first });
         first
     }
 
@@ -62,9 +70,13 @@ impl KnownFunctions {
 
     /// The function that was loaded at this address, most probably.
     pub(super) fn at(&self, functions: &[Measured], address: usize) -> Option<u32> {
-        let mut below: Vec<&Object> = self.objects.iter().filter(|object| object.base <= address).collect();
-        below.sort_by_key(|object| std::cmp::Reverse(object.base));
-        below.iter().find_map(|object| self.find(functions, object.first, address - object.base))
+        let below = &self.objects[..self.objects.partition_point(|object| object.base <= address)];
+        below.iter().rev().find_map(|object| self.find(functions, object.first, address - object.base))
+    }
+
+    /// Another number if an address may have become that of a function.
+    pub(super) fn size(&self) -> usize {
+        self.count + self.objects.len()
     }
 
     /// Adds a new function. Its object is a [path](KnownFunctions::object) of this table.

@@ -69,6 +69,8 @@ struct Session {
     locations: Locations,
     known: KnownFunctions,
     early_calls: HashMap<usize, probes::Early>,
+    /// The size of `known` when the functions of early calls were last looked up.
+    known_at_early_calls: usize,
     /// The number of early calls that may belong to any function of a library that was unloaded, or
     /// of one that was loaded in its place.
     calls_of_unloaded: u64,
@@ -176,6 +178,7 @@ impl Session {
             locations: Locations::default(),
             known: KnownFunctions::default(),
             early_calls: HashMap::new(),
+            known_at_early_calls: 0,
             calls_of_unloaded: 0,
             reclaiming: Reclaiming::new(),
             retries: Retries::new(),

@@ -118,20 +118,29 @@ impl Session {
     /// but not timed.
     pub(super) fn take_early_calls(&mut self) {
         let early = &mut self.early_calls;
-        let unassigned =
-            provider::take_early_calls(|address, calls| early.entry(address).or_default().add(calls));
+        let mut new = Vec::new();
+        let unassigned = provider::take_early_calls(|address, calls| {
+            let known = early.entry(address).or_insert_with(|| {
+                new.push(address);
+                Early::default()
+            });
+            known.add(calls);
+        });
         self.schedule.unassigned_calls += unassigned;
         self.calls_of_unloaded +=
             early.values_mut().map(|calls| std::mem::take(&mut calls.of_unloaded)).sum::<u64>();
         let (functions, known) = (&mut self.schedule.functions, &self.known);
-        early.retain(|address, calls| match known.at(functions, *address) {
-            Some(index) => {
+        // The others are those of functions whose probes had not been made yet, or never are.
+        if std::mem::replace(&mut self.known_at_early_calls, known.size()) != known.size() {
+            new = early.keys().copied().collect();
+        }
+        for address in new {
+            if let Some(index) = known.at(functions, address)
+                && let Some(calls) = early.remove(&address)
+            {
                 functions[index as usize].counted_early(calls.counted, calls.is_interrupted);
-                false
             }
-            // Its probes have not been made yet.
-            None => true,
-        });
+        }
     }
 
     /// The number of early calls whose functions are not known, because their library was unloaded

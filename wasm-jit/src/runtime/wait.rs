@@ -15,7 +15,8 @@ use crate::code::forks::{Locked, lock};
 const PERIOD: Duration = Duration::from_millis(10);
 
 /// Queues by address. They are divided into shards, each with a lock, so that threads at different
-/// addresses seldom contend.
+/// addresses seldom wait for each other. All of them prevent forks meanwhile, which is one shared
+/// counter.
 const SHARDS: usize = 64;
 
 type Queues = BTreeMap<usize, VecDeque<Arc<Waiter>>>;

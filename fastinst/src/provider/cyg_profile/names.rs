@@ -1,11 +1,14 @@
 //! Names and sizes of an object's functions, from its symbols.
 //!
 //! They are read once, when the first probe of the object needs them, and use twelve bytes per
-//! function: names stay in the file, whose string table is mapped. If two symbols have the same
-//! address, a global one takes precedence over a local one; otherwise the first one is used.
+//! function: names stay in the file, whose string table is mapped. Those of a library that may be
+//! unloaded are copied, because its file may then be truncated or overwritten. If two symbols have
+//! the same address, a global one takes precedence over a local one; otherwise the first one is
+//! used.
 
 use std::ffi::CStr;
 use std::fs::File;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -30,9 +33,11 @@ struct Function {
 pub(super) struct Names {
     base: usize,
     functions: Box<[Function]>,
-    /// The string table of the file, with the names, each terminated by NUL. The metadata of probes
-    /// refer to them, so it is never unmapped. Empty if the names are not needed.
+    /// The string table of the file, or a copy of the names, each terminated by NUL. The metadata
+    /// of probes refer to them, so it is never unmapped or freed. Empty if the names are not
+    /// needed.
     text: &'static [u8],
+    is_copied: bool,
 }
 
 type Symbol = constants::Sym64<object::Endianness>;
@@ -52,7 +57,13 @@ impl Names {
         };
         // The file is closed: there may be few descriptors.
         let named = with_strings.and_then(|(functions, strings)| {
-            Some(Self { text: map(&loaded.path, file, &strings)?, ..Self::of_functions(functions, loaded) })
+            let strings = Strings::map(&loaded.path, file, &strings)?;
+            let names = Self::of_functions(functions, loaded);
+            Some(if loaded.stays {
+                Self { text: strings.leak(), ..names }
+            } else {
+                names.with_copies(&strings)
+            })
         });
         named.unwrap_or_default()
     }
@@ -69,7 +80,19 @@ impl Names {
     }
 
     fn of_functions(functions: Box<[Function]>, loaded: &LoadedObject) -> Self {
-        Self { base: loaded.range.start, functions, text: &[] }
+        Self { base: loaded.range.start, functions, text: &[], is_copied: false }
+    }
+
+    /// With copies of the names, which stay when the object is unloaded.
+    fn with_copies(mut self, strings: &Strings) -> Self {
+        let mut text = Vec::new();
+        for function in &mut self.functions {
+            let name = strings.bytes().get(function.name as usize..);
+            let name = name.and_then(|rest| CStr::from_bytes_until_nul(rest).ok()).unwrap_or_default();
+            function.name = text.len() as u32;
+            text.extend_from_slice(name.to_bytes_with_nul());
+        }
+        Self { text: Vec::leak(text), is_copied: true, ..self }
     }
 
     /// The name of the function that starts at this address in memory.
@@ -98,9 +121,9 @@ impl Names {
         )
     }
 
-    /// The memory of the functions, in bytes.
+    /// The memory of the functions and of copied names, in bytes.
     pub(super) fn memory(&self) -> usize {
-        size_of_val(&*self.functions)
+        size_of_val(&*self.functions) + if self.is_copied { self.text.len() } else { 0 }
     }
 }
 
@@ -155,33 +178,59 @@ fn from_table(
     Some((functions, start..start.checked_add(size)?))
 }
 
-/// Maps a part of a file, for as long as the process lives; `None` if the file has changed.
-fn map(path: &Path, id: FileId, part: &Range<u64>) -> Option<&'static [u8]> {
-    const PAGE: u64 = 4096;
-    let file = File::open(path).ok()?;
-    if FileId::of(&file).ok()? != id || part.end > file.metadata().ok()?.len() {
-        return None;
+/// A mapped string table.
+struct Strings {
+    start: *mut libc::c_void,
+    length: usize,
+    /// Where the string table begins in the mapping.
+    offset: usize,
+}
+
+impl Strings {
+    /// Maps a part of a file; `None` if the file has changed.
+    fn map(path: &Path, id: FileId, part: &Range<u64>) -> Option<Self> {
+        const PAGE: u64 = 4096;
+        let file = File::open(path).ok()?;
+        if FileId::of(&file).ok()? != id || part.end > file.metadata().ok()?.len() {
+            return None;
+        }
+        let first = part.start - part.start % PAGE;
+        let length = usize::try_from(part.end - first).ok()?;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                length,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE,
+                file.as_raw_fd(),
+                first as libc::off_t,
+            )
+        };
+        (start != libc::MAP_FAILED).then(|| Self { start, length, offset: (part.start - first) as usize })
     }
-    let first = part.start - part.start % PAGE;
-    let length = usize::try_from(part.end - first).ok()?;
-    // SAFETY: a new mapping at an address that the kernel chooses.
-    let start = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            length,
-            libc::PROT_READ,
-            libc::MAP_PRIVATE,
-            file.as_raw_fd(),
-            first as libc::off_t,
-        )
-    };
-    if start == libc::MAP_FAILED {
-        return None;
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: readable while this value exists. The object is loaded: overwriting or truncating
+        // its file breaks its code, which is mapped as well, in every process.
+        let bytes = unsafe { std::slice::from_raw_parts(self.start.cast::<u8>(), self.length) };
+        &bytes[self.offset..]
     }
-    // SAFETY: readable and never unmapped. Nobody can write to a file that is being executed;
-    // truncating a loaded library ends every process that uses it anyway.
-    let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), length) };
-    Some(&bytes[(part.start - first) as usize..])
+
+    /// The strings of an object that is never unloaded, for as long as the process lives.
+    fn leak(self) -> &'static [u8] {
+        let strings = ManuallyDrop::new(self);
+        // SAFETY: as in `bytes`; not unmapped.
+        let bytes = unsafe { std::slice::from_raw_parts(strings.start.cast::<u8>(), strings.length) };
+        &bytes[strings.offset..]
+    }
+}
+
+impl Drop for Strings {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map`, and nothing refers to it any more.
+        unsafe { libc::munmap(self.start, self.length) };
+    }
 }
 
 #[cfg(test)]
@@ -191,6 +240,23 @@ mod tests {
 
     #[unsafe(no_mangle)]
     extern "C" fn fastinst_test_of_mapped_names() {}
+
+    #[test]
+    fn names_of_libraries_that_may_be_unloaded_are_not_in_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let copy = folder.path().join("library.so");
+        let address = fastinst_test_of_mapped_names as *const () as usize;
+        let objects = loaded::objects();
+        let own = objects.into_iter().find(|object| object.range.contains(&address)).expect("it is loaded");
+        std::fs::copy(&own.path, &copy).unwrap();
+        let of_copy = LoadedObject { path: copy.clone(), stays: false, ..own };
+        let (file, _) = elf::open(&copy).unwrap();
+        let names = Names::read(&of_copy, file);
+        assert_eq!(names.memory(), 12 * names.functions.len() + names.text.len());
+        // Before, reading it was fatal.
+        File::options().write(true).truncate(true).open(&copy).unwrap();
+        assert_eq!(names.name(address), Some(c"fastinst_test_of_mapped_names"));
+    }
 
     #[test]
     fn names_are_in_the_mapped_file() {

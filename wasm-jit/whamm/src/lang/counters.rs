@@ -6,7 +6,7 @@
 //!
 //! 1. When the rule is matched with a location, the counter of the key and the amount is looked up
 //!    in the map of counters, or made. This is a call at match time, as with `@static`, so that the
-//!    order of counters is that of the locations, in all targets.
+//!    order of counters is that of the locations.
 //! 2. At each event, the rule adds one to the counter. If it does nothing else, the engine counts
 //!    for it ([`crate::monitor_module`]), and no function is called.
 //! 3. Before rules of the end are executed or the report is printed, a function adds each count,
@@ -23,7 +23,7 @@
 //! an integer of a map that exists once, under a key that is a constant of the location. Nothing
 //! else may use the map between the first event and the end, except for additions under other keys.
 //! Annotations and conditions make no difference: the rule adds to the counter where it would have
-//! added to the map.
+//! added to the map. Of a rule with many such statements, the first ones are replaced.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,6 +32,10 @@ use super::emit::any;
 use super::ir::{Body, CountedMap, Kind, Place, Program, Statement, Typed};
 use super::split::{is_pure, is_static};
 use super::types::Type;
+
+/// The maximum number of counters of a rule at a location. Each is looked up at match time, even if
+/// the rule never comes to the statement.
+const MAX_COUNTERS: usize = 16;
 
 /// The address of a map.
 type Address = u32;
@@ -50,7 +54,8 @@ pub(super) fn add(program: &mut Program) {
         counted.entry(map).or_insert_with(made).counters
     };
     for probe in &mut program.probes {
-        replace(&mut probe.body.statements, &used, &mut counters_of);
+        let mut left = MAX_COUNTERS;
+        replace(&mut probe.body.statements, &used, &mut left, &mut counters_of);
     }
     program.static_size = size;
     program.counted = counted.into_values().collect();
@@ -63,10 +68,17 @@ struct Addition<'a> {
     amount: Typed,
 }
 
+/// Whether a value may have effects, so that it matters how often, and when, it is computed.
+fn has_effects(value: &Typed) -> bool {
+    matches!(value.kind, Kind::Call(..) | Kind::Library(..) | Kind::Transfer(..))
+        || value.children().into_iter().any(has_effects)
+}
+
 /// The addition that a statement makes, if it does nothing else.
 fn addition(statement: &Statement) -> Option<Addition<'_>> {
     match statement {
         Statement::AddMap { map, key, amount } => Some(Addition { map: *map, key, amount: amount.clone() }),
+        Statement::SetMap { key, value, .. } if has_effects(key) || has_effects(value) => None,
         Statement::SetMap { map, key, value } => {
             let Kind::Binary(op, left, right) = &value.kind else { return None };
             let is_old =
@@ -151,10 +163,12 @@ fn read_by(value: &Typed, used: &mut BTreeSet<Address>) {
     value.children().into_iter().for_each(|child| read_by(child, used));
 }
 
-/// Replaces additions in statements; `counters_of` returns the map of counters of a map.
+/// Replaces additions in statements, at most `left`; `counters_of` returns the map of counters of a
+/// map.
 fn replace(
     statements: &mut [Statement],
     used: &BTreeSet<Address>,
+    left: &mut usize,
     counters_of: &mut impl FnMut(Address, &Type, &Type) -> Address,
 ) {
     for statement in statements {
@@ -162,7 +176,9 @@ fn replace(
             && let Place::Absolute(map) = addition.map
             && !used.contains(&map)
             && addition.is_known()
+            && *left > 0
         {
+            *left -= 1;
             let Addition { key, amount, .. } = addition;
             let counters = Place::Absolute(counters_of(map, &key.ty, &amount.ty));
             let ty = Type::Tuple(vec![key.ty.clone(), Type::U64]);
@@ -174,10 +190,10 @@ fn replace(
         }
         match statement {
             Statement::If { yes, no, .. } => {
-                replace(yes, used, counters_of);
-                replace(no, used, counters_of);
+                replace(yes, used, left, counters_of);
+                replace(no, used, left, counters_of);
             }
-            Statement::While { body, .. } => replace(body, used, counters_of),
+            Statement::While { body, .. } => replace(body, used, left, counters_of),
             _ => {}
         }
     }

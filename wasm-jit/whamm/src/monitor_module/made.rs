@@ -327,6 +327,11 @@ impl Probes {
         lock(&self.shared.made).is_on
     }
 
+    /// What switches the probes off when a rule has failed.
+    pub(super) fn stop(&self) -> Stop {
+        Stop(Arc::downgrade(&self.shared))
+    }
+
     /// The number of places in functions that have been called so far, and the number of those
     /// where the engine counts.
     pub(super) fn count(&self) -> (usize, usize) {
@@ -393,6 +398,17 @@ impl Shared {
     }
 }
 
+/// Switches off the probes of a monitor that has failed.
+pub(super) struct Stop(Weak<Shared>);
+
+impl Stop {
+    pub(super) fn stop(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            lock(&shared.made).stop();
+        }
+    }
+}
+
 impl Shared {
     /// Switches a probe off by its number.
     fn off(&self, number: usize) {
@@ -411,9 +427,7 @@ impl Shared {
             return;
         }
         made.failure = Some(failure);
-        made.is_on = false;
-        // An error leaves some on, which observe more than the message says.
-        let _ = made.switch(false);
+        made.stop();
     }
 
     /// Switches a group.
@@ -427,6 +441,13 @@ impl Shared {
 }
 
 impl MadeProbes {
+    /// Switches all probes off.
+    fn stop(&mut self) {
+        self.is_on = false;
+        // An error leaves some on, which observe more than the message says.
+        let _ = self.switch(false);
+    }
+
     /// Returns the positions of those that belong to groups.
     fn add(&mut self, new: Vec<NewProbe>) -> Vec<(bool, usize)> {
         let mut of_groups = Vec::new();

@@ -26,7 +26,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use wasm_jit::probes::{Callback, Scope};
@@ -36,7 +36,7 @@ use super::attach::{Last, Matched, Unfit, run};
 use super::blame::Libraries;
 use super::error::MonitorError;
 use super::load::MonitorModule;
-use super::made::{Callee, Maker, Probes};
+use super::made::{Callee, Maker, Probes, Stop};
 use super::names::{Parameter, Static};
 use crate::failure::RuleFailure;
 
@@ -136,6 +136,7 @@ impl MonitorModule {
             inner: Mutex::new(inner),
             running: AtomicUsize::new(0),
             has_failed: AtomicBool::new(false),
+            stop: OnceLock::new(),
         });
         let closure = |(rule, types)| {
             let caller = caller.clone();
@@ -143,13 +144,9 @@ impl MonitorModule {
         };
         let callees = types.into_iter().enumerate().map(closure).collect();
         let maker = Maker { program: program.clone(), scope: Scope::Module, exports, callees };
-        Ok(SharedMonitor {
-            probes: Probes::new(maker, found, &switches, false),
-            caller,
-            interrupt,
-            last: Mutex::new(last),
-            unfit,
-        })
+        let probes = Probes::new(maker, found, &switches, false);
+        let _ = caller.stop.set(probes.stop());
+        Ok(SharedMonitor { probes, caller, interrupt, last: Mutex::new(last), unfit })
     }
 
     /// Whether a rule binds a frame, or the identity of an instruction that has begun in one.
@@ -161,7 +158,8 @@ impl MonitorModule {
 }
 
 impl<T: 'static> SharedMonitor<T> {
-    /// Switches the probes on; does nothing if they are. Variables keep their values, except those
+    /// Switches the probes on; does nothing if they are, or if the monitor has
+    /// [failed](Self::failure). Variables keep their values, except those
     /// of frames: existing frames get new ones.
     ///
     /// If there are instances of the module, probes are created in all functions at once, which
@@ -173,6 +171,9 @@ impl<T: 'static> SharedMonitor<T> {
     /// [`MonitorError::Probe`], [`MonitorError::Switch`], [`MonitorError::Watch`]: the probes are
     /// off.
     pub fn activate(&self) -> Result<(), MonitorError> {
+        if self.caller.has_failed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         if !self.probes.is_on() {
             self.lock().forget_frames();
         }
@@ -267,6 +268,8 @@ struct Caller<T: 'static> {
     /// The thread that holds the lock, or 0.
     running: AtomicUsize,
     has_failed: AtomicBool,
+    /// What ends the observation by the engine's counters when a rule fails.
+    stop: OnceLock<Stop>,
 }
 
 struct Inner<T: 'static> {
@@ -311,6 +314,9 @@ impl<T: 'static> Caller<T> {
         if let Err(failure) = inner.call(rule, values) {
             inner.failure.get_or_insert(failure);
             self.has_failed.store(true, Ordering::Relaxed);
+            if let Some(stop) = self.stop.get() {
+                stop.stop();
+            }
         }
     }
 }

@@ -276,6 +276,11 @@ fn rules_that_only_add_count_beside_rules_that_are_called() {
     check("m[\"k\"]++;", "x = m[\"k\"];", false, &["n 0", "m k 300", "x 299"]);
     // A predicate reads it.
     check("n++;", "n > 100 # x++;", false, &["n 300", "x 199"]);
+    // All rules only add, and one of them must be called.
+    let script = "report var n: u64; report var big: u64; wasm:opcode:br_if:before { n++; }
+        wasm:opcode:i32.mul(arg1: i32):before / arg1 > 250 / { big++; }";
+    check_program(script, PROGRAM, &["n 300", "big 49"]);
+    assert_eq!(places(script), (2, 1));
     // It reads the script's memory, possibly that of the number.
     let library = ("texts", r#"(module (memory (export "memory") 1))"#);
     let copies = |from: &str, to: &str| {
@@ -286,4 +291,26 @@ fn rules_that_only_add_count_beside_rules_that_are_called() {
     };
     assert_eq!(places_with(&copies("0", "memid(texts)"), &[library]), (2, 0));
     assert_eq!(places_with(&copies("memid(texts)", "memid(texts)"), &[library]), (2, 1));
+}
+
+/// Keys with effects are not computed twice, and are not equal.
+#[test]
+fn keys_with_effects_are_no_additions() {
+    called(
+        "report var m: map<u32, u64>; var i: u32;
+        fn next() -> u32 { i++; return i; }
+        wasm:opcode:br_if:before { m[1]++; }
+        wasm:opcode:i32.mul(arg1: i32):before / arg1 == 3 / { m[next()] = m[next()] + 1; }",
+        &["m 1 300", "m 2 4"],
+    );
+}
+
+/// A rule may have any number of known keys; only some of them have counters.
+#[test]
+fn the_number_of_counters_of_a_rule_is_limited() {
+    let additions: String = (0..2000).map(|key| format!("m[{key}]++;")).collect();
+    let script = format!("report var m: map<u32, u64>; wasm:opcode:br_if:before {{ {additions} }}");
+    let expected: Vec<String> = (16..2000).chain(0..16).map(|key| format!("m {key} 300")).collect();
+    let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+    called(&script, &expected);
 }

@@ -315,6 +315,26 @@ fn a_monitor_that_fails_does_not_end_the_program() {
     observed.shared.deactivate().unwrap();
 }
 
+/// The engine counts for one of two rules. When the other one fails, it counts no more.
+#[test]
+fn a_monitor_that_fails_counts_no_more() {
+    let program = Module::new(&Engine::default(), PROGRAM).unwrap();
+    let observed = Observed::of(
+        "report var calls: i32; report var n: i32; wasm:opcode:call:before / fname == \"run\" / { calls++; }
+        wasm:opcode:call(arg0: i32):before / fname == \"run\" / { n = n + 0 / arg0; }",
+        &program,
+    );
+    observed.shared.activate().unwrap();
+    run(&program, 3, |_| ());
+    assert!(observed.shared.failure().is_some() && observed.shared.counters() > 0);
+    let [calls, 0] = observed.integers()[..] else { panic!("{:?}", observed.integers()) };
+    assert!(calls > 0);
+    observed.shared.activate().unwrap();
+    assert!(!observed.shared.is_active());
+    run(&program, 3, |_| ());
+    assert_eq!(observed.integers(), [calls, 0]);
+}
+
 /// A monitor module that is not one of our scripts asks for frames: it does not know which thread a
 /// frame belongs to.
 #[test]

@@ -207,7 +207,7 @@ impl Emitter<'_> {
             module.section(&conditions::section(&intern, &self.predicates));
         }
         let sums: Vec<_> = self.sums.iter().filter(|(_, only_adds)| **only_adds).collect();
-        if sums.len() < self.sums.len() {
+        if !sums.is_empty() {
             module.section(&sums::section(sums.into_iter().map(|(name, _)| name.as_str())));
         }
         Ok((import_first(module.finish(), self.program.memories.len()), report))
