@@ -3,8 +3,8 @@
 use wasm_jit::Val;
 
 use super::Dwarf;
+use super::entries::MAX_LINKS;
 use super::types::{Field, Member, Shape, Type};
-use super::variables::MAX_LINKS;
 use crate::Error;
 use crate::frames::Scope;
 use crate::value::Value;

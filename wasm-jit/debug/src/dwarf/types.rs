@@ -3,7 +3,7 @@
 use gimli::UnitOffset;
 
 use super::Dwarf;
-use super::variables::{Entry, MAX_LINKS};
+use super::entries::{Entry, MAX_LINKS};
 
 /// A type: an entry of DWARF, or one that is derived from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
