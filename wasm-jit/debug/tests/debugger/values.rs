@@ -142,7 +142,6 @@ fn what_is_no_expression_is_refused() {
         "a::",
         "::",
         "a:::b",
-        "(int)",
         "(a *)",
         "(int) )",
         "1 ? 2",
