@@ -10,7 +10,7 @@
 //! stop the thread, it reports an [`Event::Stopped`] and waits for commands. [`Debugger::inspect`]
 //! sends it closures, which read and change the program there; [`Debugger::resume`] lets it return.
 //! Other threads of the program continue until they would stop as well, and then wait for their
-//! turn.
+//! turn. [`Debugger::release`] detaches from the program.
 //!
 //! # Places
 //! Before a thread can stop in a function, the function gets a probe at every instruction, all off.

@@ -23,10 +23,24 @@ impl Code {
     /// The name of a function, as in backtraces; that of the source for the main function, to which
     /// compilers give other names.
     pub fn name(&self, function: u32) -> String {
-        let name = self.module().symbols().function(function);
+        self.of_symbol(function, self.module().symbols().function(function))
+    }
+
+    fn of_symbol(&self, function: u32, name: String) -> String {
         let is_main = MAIN.contains(&name.as_str())
             && self.source_of(function).is_some_and(|source| source.path == "main");
         if is_main { "main".to_owned() } else { name }
+    }
+
+    /// The names of the functions that the module defines, without parameters, and of those of the
+    /// source that have code.
+    pub fn function_names(&self) -> Vec<String> {
+        let symbols = self.module().symbols();
+        let own = self.own_functions().map(|function| self.of_symbol(function, symbols.function(function)));
+        let own = own.map(|name| name.split('(').next().unwrap_or_default().to_owned());
+        let own = own.filter(|name| !name.contains(' '));
+        let source = self.dwarf().into_iter().flat_map(|dwarf| dwarf.index().function_names());
+        own.chain(source.map(str::to_owned)).collect()
     }
 
     /// The source of a function.

@@ -57,12 +57,6 @@ impl Code {
         !is_local && self.global_of_name(plain.unwrap_or(name)).is_some()
     }
 
-    /// The names of the functions of the source that have code, with all of their components.
-    pub fn function_names(&self) -> Vec<String> {
-        let names = self.dwarf().map(|dwarf| dwarf.index().function_names().map(str::to_owned).collect());
-        names.unwrap_or_default()
-    }
-
     /// The names of the static variables outside of functions, with all of their components.
     pub fn static_names(&self) -> Vec<String> {
         let names = self.dwarf().map(|dwarf| dwarf.index().static_names().map(str::to_owned).collect());

@@ -16,7 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread;
 use std::time::Duration;
 
@@ -138,6 +138,15 @@ struct Served {
     client: Mutex<()>,
 }
 
+/// A session with the program, which is released when it ends.
+struct Attached<'d>(&'d Debugger);
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
 impl Served {
     fn start(self: &Arc<Self>, client: impl Client) {
         let served = self.clone();
@@ -154,7 +163,7 @@ impl Served {
             }
         };
         if matches!(first, b'+' | b'$' | 3) {
-            let Ok(_turn) = self.client.try_lock() else {
+            let Some(_turn) = self.turn() else {
                 refused();
                 return Ok(());
             };
@@ -169,9 +178,9 @@ impl Served {
                 self.debugger.pause();
                 Ok(())
             }
-            "session" => match self.client.try_lock() {
-                Ok(_turn) => self.session(client),
-                Err(_) => {
+            "session" => match self.turn() {
+                Some(_turn) => self.session(client),
+                None => {
                     refused();
                     answer(&mut client, &text(Err("another debugger is attached".to_owned())))
                 }
@@ -180,9 +189,20 @@ impl Served {
         }
     }
 
+    /// The right to be served, unless another client is.
+    fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.client.try_lock() {
+            Ok(turn) => Some(turn),
+            // The thread of a client has panicked.
+            Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     fn session(&self, mut client: impl Client) -> io::Result<()> {
         let (lines, is_gone) = lines(client.again()?)?;
         let mut busy = Some(self.busy.lock());
+        let attached = Attached(&self.debugger);
         let (mut session, stopped) = Session::attach(self.debugger.clone(), is_gone);
         let served = (|| {
             answer(&mut client, &text(stopped))?;
@@ -197,7 +217,7 @@ impl Served {
             }
             Ok(())
         })();
-        session.detach();
+        drop(attached);
         drop(busy);
         // The thread that reads it ends as well.
         client.close();

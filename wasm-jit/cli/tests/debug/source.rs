@@ -156,6 +156,17 @@ fn pointers_and_arrays_have_their_types() {
 }
 
 #[test]
+fn of_large_values_the_first_elements_are_shown() {
+    let place = Place::new();
+    place.values();
+    let answers =
+        place.answers(&["break main", "run", "print wide"], &["--invoke", "go", "values.wasm", "4"]);
+    // Six rows and thirteen elements: rows count, too.
+    assert_eq!(answers[2].matches('0').count(), 6 * 30 + 13, "{answers:?}");
+    assert!(answers[2].ends_with("0, ...}, ...}"), "{answers:?}");
+}
+
+#[test]
 fn references_and_structures_by_value_are_those_of_the_source() {
     let place = Place::new();
     place.values();

@@ -9,7 +9,7 @@ struct Der : Base { int own; static int st; };
 int Der::st = 21;
 __attribute__((noinline)) int use() { int calls = x; return calls + Der::st; }
 }
-int grid[2][3] = {{1, 2, 3}, {4, 5, 6}};
+int grid[2][3] = {{1, 2, 3}, {4, 5, 6}}; short wide[20][30];
 int other();
 __attribute__((noinline)) int counter() { static int calls = 3; calls++; return calls; }
 __attribute__((always_inline)) static inline int twice(int v) { int doubled = v * 2; return doubled; }
@@ -27,7 +27,7 @@ int main(int argc, char **argv) {
   int &ref = r;
   long long s = sum(*p, ref, pairs[1]);
   s += twice(argc) + twice(r);
-  s += counter() + ns::use() + other() + hidden + calls + grid[1][2] + f.b + der.base;
+  s += counter() + ns::use() + other() + hidden + calls + grid[1][2] + wide[1][1] + f.b + der.base;
   return (int)s;
 }
 extern "C" __attribute__((export_name("go"))) int go(int n) { return main(n, 0); }

@@ -10,10 +10,7 @@ use std::collections::HashMap;
 use gimli::{AttributeValue, Operation, UnitOffset};
 
 use super::Dwarf;
-use super::variables::{Entry, MAX_LINKS};
-
-/// An entry that refers to no other one: its unit and offset.
-pub(crate) type Key = (usize, UnitOffset);
+use super::entries::{Entry, Key};
 
 /// A function of the source.
 #[derive(Debug, Default)]
@@ -180,20 +177,6 @@ struct Open {
 }
 
 impl Dwarf {
-    /// The entry to which an entry refers as its origin or declaration.
-    pub(super) fn key(&self, unit: usize, entry: &Entry) -> Key {
-        let mut key = (unit, entry.offset());
-        let mut entry = entry.clone();
-        for _ in 0..MAX_LINKS {
-            let origin = entry.attr_value(gimli::DW_AT_abstract_origin);
-            let origin = origin.or_else(|| entry.attr_value(gimli::DW_AT_specification));
-            let Some(next) = origin.and_then(|origin| self.reference(key.0, &origin)) else { break };
-            let Ok(found) = self.parsed.0[next.0].entry(next.1) else { break };
-            (key, entry) = (next, found);
-        }
-        key
-    }
-
     /// Whether there is code at an address: the linker gives functions that it removes others.
     fn has_code(&self, address: u64) -> bool {
         address != 0 && address < self.code_size

@@ -3,6 +3,7 @@
 //! In WebAssembly, DWARF's code addresses are offsets from the start of the code section's
 //! contents. Here, all offsets are in the module. Data that cannot be read is treated as absent.
 
+mod entries;
 pub(crate) mod index;
 mod lines;
 pub(crate) mod objects;
@@ -16,9 +17,9 @@ use gimli::{EndianArcSlice, LittleEndian};
 use wasm_jit::Module;
 use wasm_jit::wasmparser::{Parser, Payload};
 
+use entries::Parsed;
 use index::Index;
 use lines::Lines;
-use variables::Parsed;
 
 pub(crate) type Reader = EndianArcSlice<LittleEndian>;
 pub(crate) type Units = gimli::Dwarf<Reader>;

@@ -3,8 +3,8 @@
 use wasm_jit::Val;
 
 use super::Dwarf;
+use super::entries::MAX_LINKS;
 use super::types::{Field, Member, Shape, Type};
-use super::variables::MAX_LINKS;
 use crate::Error;
 use crate::frames::Scope;
 use crate::value::Value;
@@ -13,6 +13,17 @@ use crate::value::Value;
 const MAX_SHOWN: u64 = 200;
 /// Maximum depth of structures that are shown.
 const MAX_NESTED: usize = 4;
+/// Maximum number of members that are shown, in all structures of a value.
+const MAX_MEMBERS: u64 = 5000;
+/// Maximum number of structures without a name in which a member is looked for.
+const MAX_UNNAMED: usize = 256;
+
+/// How much of a value may still be shown.
+#[derive(Debug)]
+struct Rest {
+    elements: u64,
+    members: u64,
+}
 
 /// The place of a value.
 #[derive(Clone, Debug)]
@@ -138,10 +149,10 @@ impl Object {
 
     /// The value of the object.
     pub(crate) fn value(&self, scope: &mut Scope<'_, '_>) -> Result<Value, Error> {
-        self.shown(scope, 0)
+        self.shown(scope, 0, &mut Rest { elements: MAX_SHOWN, members: MAX_MEMBERS })
     }
 
-    fn shown(&self, scope: &mut Scope<'_, '_>, nested: usize) -> Result<Value, Error> {
+    fn shown(&self, scope: &mut Scope<'_, '_>, nested: usize, rest: &mut Rest) -> Result<Value, Error> {
         let dwarf = dwarf_of(scope)?;
         let width = |size: u64| self.field.map_or(8 * size.clamp(1, 8) as u32, |field| field.size);
         Ok(match dwarf.shape(self.ty) {
@@ -149,6 +160,9 @@ impl Object {
                 let bits = self.bytes(16, scope)?;
                 let is_signed = encoding == gimli::DW_ATE_signed;
                 Value::Text(if is_signed { bits.cast_signed().to_string() } else { bits.to_string() })
+            }
+            Shape::Base { encoding: gimli::DW_ATE_float, size } if size != 4 && size != 8 => {
+                Value::Text("<unknown type>".to_owned())
             }
             Shape::Base { encoding, size } => scalar(encoding, width(size), self.bits(size, scope)?),
             Shape::Pointer { to, size } => {
@@ -166,7 +180,7 @@ impl Object {
             Shape::Reference { .. } if nested >= MAX_NESTED => Value::Text("...".to_owned()),
             Shape::Reference { to, size, .. } => {
                 let at = At::Memory(self.bits(size, scope)?);
-                Self::of(to, at, scope)?.shown(scope, nested + 1)?
+                Self::of(to, at, scope)?.shown(scope, nested + 1, rest)?
             }
             Shape::Enum { of, size, names } => {
                 let bits = self.bits(size, scope)?;
@@ -181,11 +195,11 @@ impl Object {
             Shape::Struct => match self.slice(scope)? {
                 Some(slice) if slice.is_text => Value::Text(characters(slice.start, slice.count, scope)),
                 Some(Slice { of, start, count, .. }) => {
-                    elements_of(of, count, scope, nested, |offset, scope| {
+                    elements_of((of, count), scope, nested, rest, |offset, scope| {
                         Self::of(of, At::Memory(start.wrapping_add(offset)), scope)
                     })?
                 }
-                None => self.members_shown(scope, nested)?,
+                None => self.members_shown(scope, nested, rest)?,
             },
             Shape::Array { of, count } => {
                 if let (Shape::Base { encoding, size: 1 }, At::Memory(address)) = (dwarf.shape(of), &self.at)
@@ -193,17 +207,27 @@ impl Object {
                 {
                     return Ok(Value::Text(characters(*address, count, scope)));
                 }
-                elements_of(of, count, scope, nested, |offset, scope| self.part(of, offset, scope))?
+                elements_of((of, count), scope, nested, rest, |offset, scope| self.part(of, offset, scope))?
             }
             Shape::Other => Value::Text("<unknown type>".to_owned()),
         })
     }
 
-    fn members_shown(&self, scope: &mut Scope<'_, '_>, nested: usize) -> Result<Value, Error> {
+    fn members_shown(
+        &self,
+        scope: &mut Scope<'_, '_>,
+        nested: usize,
+        rest: &mut Rest,
+    ) -> Result<Value, Error> {
         let mut text = String::from("{");
         for (number, member) in dwarf_of(scope)?.members(self.ty).iter().enumerate() {
-            let value = self.part_of(member, scope).and_then(|part| part.shown(scope, nested + 1));
             text += if number == 0 { "" } else { ", " };
+            let Some(left) = rest.members.checked_sub(1) else {
+                text += "...";
+                break;
+            };
+            rest.members = left;
+            let value = self.part_of(member, scope).and_then(|part| part.shown(scope, nested + 1, rest));
             text += &member.name.as_ref().map_or_else(String::new, |name| format!("{name} = "));
             text += &value.map_or_else(|error| format!("<{error}>"), |value| value.to_string());
         }
@@ -244,17 +268,22 @@ impl Object {
     /// A member of a structure, or of the structure to which a pointer points.
     pub(crate) fn member(&self, scope: &mut Scope<'_, '_>, name: &str) -> Result<Self, Error> {
         let dwarf = dwarf_of(scope)?;
-        if let Shape::Pointer { .. } | Shape::Reference { .. } = dwarf.shape(self.ty) {
-            return self.element(scope, 0)?.member(scope, name);
+        let mut object = self.clone();
+        for _ in 0..MAX_LINKS {
+            match dwarf.shape(object.ty) {
+                Shape::Pointer { .. } | Shape::Reference { .. } => object = object.element(scope, 0)?,
+                _ => break,
+            }
         }
-        let members = dwarf.members(self.ty);
-        if let Some(member) = members.iter().find(|member| member.name.as_deref() == Some(name)) {
-            return self.part_of(member, scope);
-        }
-        for member in members.iter().filter(|member| member.name.is_none()).take(MAX_LINKS) {
-            match self.part(member.ty, member.offset, scope)?.member(scope, name) {
-                Err(Error::Unknown { .. }) => {}
-                found => return found,
+        let mut wanted = vec![object];
+        for _ in 0..MAX_UNNAMED {
+            let Some(object) = wanted.pop() else { break };
+            let members = dwarf.members(object.ty);
+            if let Some(member) = members.iter().find(|member| member.name.as_deref() == Some(name)) {
+                return object.part_of(member, scope);
+            }
+            for member in members.iter().rev().filter(|member| member.name.is_none()) {
+                wanted.extend(object.part(member.ty, member.offset, scope));
             }
         }
         Err(Error::Unknown { what: "member", name: name.to_owned() })
@@ -383,10 +412,10 @@ impl Object {
             Shape::Reference { .. } => return self.element(scope, 0)?.assign(scope, value),
             _ => return Err(Error::Value("only scalars can be changed".to_owned())),
         };
-        let width = self.field.map_or(8 * size as u32, |field| field.size);
+        let width = self.field.map_or(8 * size.min(8) as u32, |field| field.size);
         let bits = match (is_float, size) {
             (true, 4) => u64::from((value.float().ok_or_else(wrong)? as f32).to_bits()),
-            (true, _) => value.float().ok_or_else(wrong)?.to_bits(),
+            (true, 8) => value.float().ok_or_else(wrong)?.to_bits(),
             (false, 1..=8) => {
                 let integer = value.integer().filter(|value| crate::value::fits(*value, width));
                 integer.ok_or_else(wrong)? as u64
@@ -463,22 +492,23 @@ fn like(old: &Val, bits: u128) -> Option<Val> {
 
 /// The elements of an array or slice; `element` returns the one at an offset in bytes.
 fn elements_of(
-    of: Type,
-    count: u64,
+    (of, count): (Type, u64),
     scope: &mut Scope<'_, '_>,
     nested: usize,
+    rest: &mut Rest,
     element: impl Fn(u64, &mut Scope<'_, '_>) -> Result<Object, Error>,
 ) -> Result<Value, Error> {
-    let dwarf = dwarf_of(scope)?;
-    let size = dwarf.size_of(of);
+    let size = dwarf_of(scope)?.size_of(of);
     let mut text = String::from("{");
-    for index in 0..count.min(MAX_SHOWN) {
-        let element = element(size.saturating_mul(index), scope)?;
+    for index in 0..count {
         text += if index == 0 { "" } else { ", " };
-        text += &element.shown(scope, nested + 1)?.to_string();
-    }
-    if count > MAX_SHOWN {
-        text += ", ...";
+        let Some(left) = rest.elements.checked_sub(1) else {
+            text += "...";
+            break;
+        };
+        rest.elements = left;
+        let element = element(size.saturating_mul(index), scope)?;
+        text += &element.shown(scope, nested + 1, rest)?.to_string();
     }
     Ok(Value::Text(text + "}"))
 }

@@ -3,7 +3,7 @@
 use gimli::UnitOffset;
 
 use super::Dwarf;
-use super::variables::{Entry, MAX_LINKS};
+use super::entries::{Entry, MAX_LINKS};
 
 /// A type: an entry of DWARF, or one that is derived from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,7 +244,7 @@ impl Dwarf {
     fn position(&self, ty: Type, member: &Entry) -> (u64, Option<Field>) {
         let value = |name| member.attr_value(name).and_then(|value| value.udata_value());
         let offset = value(gimli::DW_AT_data_member_location).unwrap_or(0);
-        let Some(size) = value(gimli::DW_AT_bit_size).filter(|size| *size <= 64) else {
+        let Some(size) = value(gimli::DW_AT_bit_size).filter(|size| (1..=64).contains(size)) else {
             return (offset, None);
         };
         let from_start = value(gimli::DW_AT_data_bit_offset);

@@ -1,20 +1,16 @@
 //! Variables of the source: their scopes and locations.
 
-use gimli::{AttributeValue, EvaluationResult, Operation, Reader as _, UnitOffset};
+use gimli::{AttributeValue, EvaluationResult, Operation, Reader as _};
 
+use super::entries::{Entry, Unit};
 use super::index::{Around, Static};
 use super::objects::{At, Object, optimized_out};
 use super::types::Type;
-use super::{Dwarf, Reader, Units};
+use super::{Dwarf, Reader};
 use crate::Error;
 use crate::frames::Scope;
 use wasm_jit::Val;
 
-type Unit = gimli::Unit<Reader>;
-pub(super) type Entry = gimli::DebuggingInformationEntry<Reader>;
-
-/// Maximum number of references to other entries that are followed for one entry.
-pub(super) const MAX_LINKS: usize = 64;
 /// Maximum number of operations of a location.
 const MAX_OPERATIONS: u32 = 10_000;
 /// Maximum size of a value in several pieces, in bytes.
@@ -31,21 +27,6 @@ pub(crate) struct Variable {
     unit: usize,
     /// Whether it is a parameter of the function, not of one that is inlined there.
     is_parameter: bool,
-}
-
-/// The parsed units of a module.
-#[derive(Debug, Default)]
-pub(crate) struct Parsed(pub Vec<Unit>);
-
-impl Parsed {
-    pub(crate) fn of(units: &Units) -> Self {
-        let mut parsed = Vec::new();
-        let mut headers = units.units();
-        while let Ok(Some(header)) = headers.next() {
-            parsed.extend(units.unit(header));
-        }
-        Self(parsed)
-    }
 }
 
 fn unreadable(error: gimli::Error) -> Error {
@@ -223,51 +204,6 @@ impl Dwarf {
             unit,
             is_parameter: false,
         })
-    }
-
-    pub(super) fn attribute(
-        &self,
-        unit: usize,
-        entry: &Entry,
-        name: gimli::DwAt,
-    ) -> Option<(usize, AttributeValue<Reader>)> {
-        let mut entry = entry.clone();
-        let mut unit = unit;
-        for _ in 0..MAX_LINKS {
-            if let Some(value) = entry.attr_value(name) {
-                return Some((unit, value));
-            }
-            let origin = entry
-                .attr_value(gimli::DW_AT_abstract_origin)
-                .or_else(|| entry.attr_value(gimli::DW_AT_specification))?;
-            let to = self.reference(unit, &origin)?;
-            entry = self.parsed.0[to.0].entry(to.1).ok()?;
-            unit = to.0;
-        }
-        None
-    }
-
-    pub(super) fn reference(
-        &self,
-        unit: usize,
-        value: &AttributeValue<Reader>,
-    ) -> Option<(usize, UnitOffset)> {
-        match value {
-            AttributeValue::UnitRef(offset) => Some((unit, *offset)),
-            AttributeValue::DebugInfoRef(offset) => {
-                let units = self.parsed.0.iter().enumerate();
-                let offset =
-                    |(number, unit): (usize, &Unit)| Some((number, offset.to_unit_offset(&unit.header)?));
-                units.filter_map(offset).next()
-            }
-            _ => None,
-        }
-    }
-
-    pub(super) fn name(&self, unit: usize, entry: &Entry) -> Option<String> {
-        let (unit, value) = self.attribute(unit, entry, gimli::DW_AT_name)?;
-        let name = self.units.attr_string(&self.parsed.0[unit], value).ok()?;
-        Some(name.to_string_lossy().ok()?.into_owned())
     }
 }
 

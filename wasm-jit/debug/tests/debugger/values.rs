@@ -85,6 +85,12 @@ fn expressions_have_the_values_of_c() {
     check("sizeof(a)[0]", "<only variables of the source have types>");
     check("sizeof (a)->x", "<only variables of the source have types>");
     check("sizeof(i32 *) + sizeof(u8 **)", "8");
+    check("sizeof (i32 *) - 1 + (a)", "9");
+    check("(a) - 1", "5");
+    check("(i32 *) 4", "<there is no type of the source `i32`>");
+    check("(unsigned char) 300", "<there is no type of the source `unsigned char`>");
+    check("none::a", "<there is no variable, local or global `none::a`>");
+    check("$local0 == 6 ? ::a : 1", "<there is no variable, local or global `::a`>");
     check("sizeof(none)", "<there is no variable, local or global `none`>");
     check("sizeof(struct none)", "<there is no type `struct none`>");
     check("sizeof(long long int *)", "<there is no type `long long int`>");
@@ -133,6 +139,11 @@ fn what_is_no_expression_is_refused() {
         "1.2.3",
         "a.",
         "a->",
+        "a::",
+        "::",
+        "a:::b",
+        "(a *)",
+        "(int) )",
         "1 ? 2",
         "1 ? : 2",
         "1 : 2",

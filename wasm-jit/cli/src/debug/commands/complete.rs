@@ -53,7 +53,10 @@ fn operand_start(text: &str) -> usize {
             _ if is_word(c) || c == '.' => {}
             _ => break,
         }
-        start = at;
+        // What is open would end before it begins.
+        if open.is_empty() {
+            start = at;
+        }
     }
     start
 }
@@ -102,9 +105,16 @@ impl Session {
             Arguments::Place if text.contains(" if ") => self.expression(text),
             Arguments::Place => {
                 let files = self.debugger.code().source_files().into_iter();
-                with(self.function_names().into_iter().chain(files.map(|file| file + ":")).collect())
+                with(
+                    self.debugger
+                        .code()
+                        .function_names()
+                        .into_iter()
+                        .chain(files.map(|file| file + ":"))
+                        .collect(),
+                )
             }
-            Arguments::Function => with(self.function_names()),
+            Arguments::Function => with(self.debugger.code().function_names()),
             Arguments::Expression => self.expression(text),
             Arguments::Breakpoints if before.trim().is_empty() => {
                 with(self.debugger.breakpoints().iter().map(|of| of.number.to_string()).collect())
@@ -137,15 +147,6 @@ impl Session {
         let names = names.unwrap_or_default();
         let found = names.iter().filter_map(|name| parts(name, word));
         found.map(|name| format!("{before}{name}")).collect()
-    }
-
-    /// The names of functions, without parameters.
-    fn function_names(&self) -> Vec<String> {
-        let code = self.debugger.code();
-        let own = code.module().functions().filter(|function| function.body().is_some());
-        let names = own.map(|function| code.name(function.index()));
-        let names = names.map(|name| name.split('(').next().unwrap_or_default().to_owned());
-        names.filter(|name| !name.contains(' ')).chain(code.function_names()).collect()
     }
 }
 

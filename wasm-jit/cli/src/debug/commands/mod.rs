@@ -314,16 +314,11 @@ impl Session {
         session.is_gone = Some(is_gone);
         session.is_running = true;
         // Another session may have left breakpoints.
-        session.detach();
+        session.debugger.release();
         session.debugger.catch_traps(true);
         session.debugger.pause();
         let stopped = session.wait();
         (session, stopped)
-    }
-
-    /// Ends a session with a program that continues: deletes its breakpoints.
-    pub(super) fn detach(&self) {
-        self.debugger.release();
     }
 
     /// Whether the program has not ended.

@@ -1,0 +1,91 @@
+//! Entries of DWARF: their attributes and names, and the entries to which they refer.
+
+use gimli::{AttributeValue, Reader as _, UnitOffset};
+
+use super::{Dwarf, Reader, Units};
+
+pub(super) type Unit = gimli::Unit<Reader>;
+pub(super) type Entry = gimli::DebuggingInformationEntry<Reader>;
+
+/// An entry that refers to no other one: its unit and offset.
+pub(crate) type Key = (usize, UnitOffset);
+
+/// Maximum number of references to other entries that are followed for one entry.
+pub(super) const MAX_LINKS: usize = 64;
+
+/// The parsed units of a module.
+#[derive(Debug, Default)]
+pub(crate) struct Parsed(pub Vec<Unit>);
+
+impl Parsed {
+    pub(crate) fn of(units: &Units) -> Self {
+        let mut parsed = Vec::new();
+        let mut headers = units.units();
+        while let Ok(Some(header)) = headers.next() {
+            parsed.extend(units.unit(header));
+        }
+        Self(parsed)
+    }
+}
+
+impl Dwarf {
+    /// An attribute of an entry, or of the entry that it refers to, with the unit of that entry.
+    pub(super) fn attribute(
+        &self,
+        unit: usize,
+        entry: &Entry,
+        name: gimli::DwAt,
+    ) -> Option<(usize, AttributeValue<Reader>)> {
+        let mut entry = entry.clone();
+        let mut unit = unit;
+        for _ in 0..MAX_LINKS {
+            if let Some(value) = entry.attr_value(name) {
+                return Some((unit, value));
+            }
+            let origin = entry
+                .attr_value(gimli::DW_AT_abstract_origin)
+                .or_else(|| entry.attr_value(gimli::DW_AT_specification))?;
+            let to = self.reference(unit, &origin)?;
+            entry = self.parsed.0[to.0].entry(to.1).ok()?;
+            unit = to.0;
+        }
+        None
+    }
+
+    pub(super) fn reference(
+        &self,
+        unit: usize,
+        value: &AttributeValue<Reader>,
+    ) -> Option<(usize, UnitOffset)> {
+        match value {
+            AttributeValue::UnitRef(offset) => Some((unit, *offset)),
+            AttributeValue::DebugInfoRef(offset) => {
+                let units = self.parsed.0.iter().enumerate();
+                let offset =
+                    |(number, unit): (usize, &Unit)| Some((number, offset.to_unit_offset(&unit.header)?));
+                units.filter_map(offset).next()
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn name(&self, unit: usize, entry: &Entry) -> Option<String> {
+        let (unit, value) = self.attribute(unit, entry, gimli::DW_AT_name)?;
+        let name = self.units.attr_string(&self.parsed.0[unit], value).ok()?;
+        Some(name.to_string_lossy().ok()?.into_owned())
+    }
+
+    /// The entry to which an entry refers as its origin or declaration.
+    pub(super) fn key(&self, unit: usize, entry: &Entry) -> Key {
+        let mut key = (unit, entry.offset());
+        let mut entry = entry.clone();
+        for _ in 0..MAX_LINKS {
+            let origin = entry.attr_value(gimli::DW_AT_abstract_origin);
+            let origin = origin.or_else(|| entry.attr_value(gimli::DW_AT_specification));
+            let Some(next) = origin.and_then(|origin| self.reference(key.0, &origin)) else { break };
+            let Ok(found) = self.parsed.0[next.0].entry(next.1) else { break };
+            (key, entry) = (next, found);
+        }
+        key
+    }
+}
