@@ -1,9 +1,9 @@
 //! Looks up keys in maps, whose layout and functions are those of `runtime.wat`.
 //!
-//! The first entry with which a key is compared is usually the right one.
-//! When a map is read by a key of one word, this comparison is a part of the rule's function, which
-//! calls the runtime only if it fails: the engine executes such a function in place of calling it,
-//! up to the point where it makes a call.
+//! The first entry with which a key is compared is usually the right one. When a map is read by a
+//! key of one word, this comparison is a part of the rule's function, which calls the runtime only
+//! if it fails. If the function is short enough and the registers suffice, the engine executes it
+//! in place of calling it, up to the point where it makes a call.
 
 use wasm_encoder::{BlockType, Instruction as I, ValType};
 
