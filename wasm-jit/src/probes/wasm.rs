@@ -20,7 +20,7 @@ use crate::vmctx::VmFuncRef;
 /// probe calls the function directly, as compiled code calls functions of other instances; a [host
 /// function](Func::wrap) is called through its trampoline.
 ///
-/// The stub executes short functions itself, without a call: those of at most 64 instructions that
+/// The stub executes short functions itself, without a call: those of at most 128 instructions that
 /// compute with integers, access globals and memory 0, and choose by `if`. Where such a function
 /// would trap, or do something else in an arm of an `if`, it is called nevertheless. A function
 /// that changes memory or a global before it computes the address of an access, or has a loop or a

@@ -197,6 +197,9 @@ impl Body<'_> {
                         self.text += "(call $other)";
                     }
                     self.statements(depth + 1);
+                    if self.random.random_range(0..6) == 0 {
+                        self.text += "(call $other)";
+                    }
                     if self.random.random() {
                         self.text += ") (else ";
                         self.statements(depth + 1);

@@ -15,8 +15,8 @@
 //! - `global.get` and `global.set` of integers;
 //! - `if` and `else` without parameters and with at most one result.
 //!
-//! An arm of an `if` may contain other operators. At the first of them, the stub calls the function
-//! instead, from its start.
+//! An arm of an `if` may contain other operators. Instead of such an arm, the stub calls the
+//! function, from its start.
 //!
 //! # Traps
 //! Inlined code does not trap. Before an access it compares the address with the length of the
@@ -43,7 +43,7 @@ use crate::asm::{Alu, Cond, Size, Width};
 use crate::module::{CompiledSites, ModuleInfo};
 
 /// Maximum number of operators of an inlined function.
-const MAX_OPERATORS: usize = 64;
+const MAX_OPERATORS: usize = 128;
 /// Maximum length of the body of an inlined function, in bytes.
 const MAX_LENGTH: u64 = 512;
 /// Maximum number of parameters and locals of an inlined function.
@@ -189,8 +189,8 @@ impl Inlined {
         }
         let operators = body.get_operators_reader().ok()?;
         let mut parser = Parser { module, global: &global, operators, count: 0, set_in_arms: 0 };
-        let (body, ended) = parser.list(0)?;
-        (ended == Ended::End).then_some(Self {
+        let body = parser.function()?;
+        Some(Self {
             func_ref: instance.func_ref,
             must_call: instance.must_call,
             memory: instance.memory,
@@ -219,12 +219,20 @@ struct Parser<'a, G> {
 }
 
 impl<G: Fn(u32) -> usize> Parser<'_, G> {
-    /// The operators up to the end of the function or of an arm.
+    /// The operators of the function, if there are not too many.
+    fn function(&mut self) -> Option<Box<[Op]>> {
+        let (body, ended) = self.list(0)?;
+        (ended == Ended::End && self.count <= MAX_OPERATORS).then_some(body)
+    }
+
+    /// The operators up to the end of the function or of an arm. An arm with a [`Op::Call`] has no
+    /// others: the function starts again.
     fn list(&mut self, depth: u32) -> Option<(Box<[Op]>, Ended)> {
         let mut all = Vec::new();
+        let before = (self.count, self.set_in_arms);
         loop {
             self.count += 1;
-            let operator = self.operators.read().ok().filter(|_| self.count <= MAX_OPERATORS)?;
+            let operator = self.operators.read().ok()?;
             match operator {
                 Operator::Nop => {}
                 Operator::End => return Some((all.into(), Ended::End)),
@@ -250,8 +258,8 @@ impl<G: Fn(u32) -> usize> Parser<'_, G> {
                         all.push(op);
                     }
                     None if depth > 0 => {
-                        all.push(Op::Call);
-                        return Some((all.into(), self.skip(&operator)?));
+                        (self.count, self.set_in_arms) = before;
+                        return Some(([Op::Call].into(), self.skip(&operator)?));
                     }
                     None => return None,
                 },
@@ -398,5 +406,46 @@ impl<G: Fn(u32) -> usize> Parser<'_, G> {
             O::I64GeU => compare(Cond::AboveEqual, W64),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wasmparser::{Parser as Reader, Payload};
+
+    use super::*;
+
+    /// The operators of the only function of a module, and the locals that are set in arms.
+    fn parsed(text: &str) -> Option<(Box<[Op]>, u64)> {
+        let binary = wat::parse_str(text).unwrap();
+        let body = Reader::new(0).parse_all(&binary).find_map(|payload| match payload.unwrap() {
+            Payload::CodeSectionEntry(body) => Some(body),
+            _ => None,
+        });
+        let operators = body.unwrap().get_operators_reader().unwrap();
+        let module = &ModuleInfo::default();
+        let mut parser = Parser { module, global: &|_| 0, operators, count: 0, set_in_arms: 0 };
+        let ops = parser.function()?;
+        Some((ops, parser.set_in_arms))
+    }
+
+    /// What comes before the call is executed by the function, and needs neither room nor
+    /// registers.
+    #[test]
+    fn arms_with_calls_have_no_other_operators() {
+        let sets = "(local.set 2 (i32.const 1))".repeat(MAX_OPERATORS);
+        let text = format!(
+            "(module (func (param i32) (local i32 i32)
+                (if (local.get 0) (then (local.set 1 (i32.const 7))) (else {sets} (call 0) (nop)))))"
+        );
+        let arm = |then: &[Op], otherwise: &[Op]| Op::If {
+            has_result: false,
+            then: then.into(),
+            otherwise: otherwise.into(),
+        };
+        let expected = [Op::Get(0), arm(&[Op::Const(7), Op::Set(1)], &[Op::Call])];
+        let (ops, set_in_arms) = parsed(&text).unwrap();
+        assert_eq!((&*ops, set_in_arms), (&expected[..], 0b10));
+        assert!(parsed(&text.replace("(call 0)", "")).is_none());
     }
 }

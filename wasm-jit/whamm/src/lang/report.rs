@@ -120,8 +120,8 @@ pub struct SiteReport {
 pub enum ReportedValue {
     /// The value of a variable that is not a map.
     Value(Value),
-    /// The keys of a map with their values, in the order in which they were added; those with
-    /// [counters](super::counters) come last.
+    /// The keys of a map with their values, in the order in which they were added. Keys that are
+    /// known when a rule is matched may come last, in the order of the places.
     Map(Vec<(Value, Value)>),
 }
 

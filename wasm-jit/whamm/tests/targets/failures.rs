@@ -29,9 +29,13 @@ fn run(store: &mut Store<()>, program: &Module) -> i32 {
 
 fn number(report: &ScriptReport, name: &str) -> i128 {
     let variable = report.variables.iter().find(|variable| variable.name == name).unwrap();
-    match variable.value {
-        ReportedValue::Value(Value::Int(number)) => number,
-        ref other => panic!("{other:?}"),
+    match &variable.value {
+        ReportedValue::Value(Value::Int(number)) => *number,
+        ReportedValue::Map(entries) => match entries[..] {
+            [(_, Value::Int(number))] => number,
+            ref other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
     }
 }
 
@@ -75,6 +79,12 @@ fn a_rule_that_fails_ends_the_monitor() {
     };
     check(&script("n = 1 / (n - n);"), 3, rule, "an integer was divided by zero");
     check(&script("n = -2147483648 / (n - 1);"), 3, rule, "the quotient of two integers is out of range");
+    // A key with a counter, which is not added to the map after the failure.
+    let counted = "report var seen: map<str, u64>; var n: i32; wasm:end { seen[\"i32.add\"] = 100; }
+        wasm:opcode:i32.add:before { seen[opname]++;
+            n++; if (n == 3) { n = 1 / (n - n); } }";
+    let second = "wasm:opcode:i32.add:before (line 2)";
+    check(counted, 3, second, "an integer was divided by zero");
     let narrow = "var small: i8 = -128; small = small / (-1 as i8);";
     check(&script(narrow), 3, rule, "the quotient of two integers is out of range");
     check(&script("n = 1 % (n - n);"), 3, rule, "an integer was divided by zero");

@@ -11,7 +11,7 @@ use super::super::split::may_trap;
 use super::super::types::{Buckets, Type};
 use super::Strings;
 use super::effort::Effort;
-use super::runtime::{FAILING, KEY, Runtime};
+use super::runtime::{FAILING, Runtime};
 
 /// Facts about the module that are the same for all functions.
 #[derive(Clone, Copy)]
@@ -372,7 +372,7 @@ impl<'a> Code<'a> {
     }
 
     /// The type of a local variable, or parameter.
-    fn type_of(&self, local: u32) -> ValType {
+    pub(super) fn type_of(&self, local: u32) -> ValType {
         let local = local as usize;
         match self.parameters.get(local) {
             Some(ty) => *ty,
@@ -459,54 +459,6 @@ impl<'a> Code<'a> {
         });
     }
 
-    /// Pushes what the map functions expect: the map, words of the key, and the size of an entry.
-    fn map_arguments(&mut self, map: Place, key: &Typed, value: &Type) {
-        let kept = self.keep(key);
-        for (index, local) in kept.iter().enumerate() {
-            self.int(0);
-            self.emit(Instruction::LocalGet(*local));
-            match self.type_of(*local) {
-                ValType::F32 => {
-                    self.emit(Instruction::I32ReinterpretF32);
-                    self.emit(Instruction::I64ExtendI32U);
-                }
-                ValType::F64 => self.emit(Instruction::I64ReinterpretF64),
-                ValType::I64 => {}
-                _ => self.emit(Instruction::I64ExtendI32U),
-            }
-            self.emit(Instruction::I64Store(memarg(KEY + 8 * index as u32)));
-        }
-        self.entry_arguments(map, kept.len() as u32, value);
-    }
-
-    /// The same, after the words of the key have been stored.
-    fn entry_arguments(&mut self, map: Place, words: u32, value: &Type) {
-        let offset = self.base(map);
-        self.int(offset);
-        self.emit(Instruction::I32Add);
-        self.int(words);
-        self.int(8 * words + value.size());
-    }
-
-    /// The address of a key's value, in a new local; the key is added if it is missing.
-    pub(super) fn slot(&mut self, map: Place, key: &Typed, value: &Type) -> u32 {
-        self.map_arguments(map, key, value);
-        self.slot_address()
-    }
-
-    /// The same for a key whose words have been stored.
-    pub(super) fn slot_of_key(&mut self, map: Place, words: u32, value: &Type) -> u32 {
-        self.entry_arguments(map, words, value);
-        self.slot_address()
-    }
-
-    fn slot_address(&mut self) -> u32 {
-        self.call("slot");
-        let address = self.local(ValType::I32);
-        self.emit(Instruction::LocalSet(address));
-        address
-    }
-
     /// Pushes the components of a value.
     pub(super) fn expr(&mut self, expr: &Typed) {
         match &expr.kind {
@@ -533,10 +485,7 @@ impl<'a> Code<'a> {
                 }
             }
             Kind::MapGet(map, key) => {
-                self.map_arguments(*map, key, &expr.ty);
-                self.call("find");
-                let address = self.local(ValType::I32);
-                self.emit(Instruction::LocalSet(address));
+                let address = self.find(*map, key, &expr.ty);
                 for (index, ty) in (0..).zip(expr.ty.components()) {
                     self.emit(Instruction::LocalGet(address));
                     self.open(Instruction::If(BlockType::Result(ty)));

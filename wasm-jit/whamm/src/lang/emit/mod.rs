@@ -41,6 +41,7 @@ mod code;
 mod counters;
 mod effort;
 mod known;
+mod maps;
 mod memories;
 mod module;
 mod operators;

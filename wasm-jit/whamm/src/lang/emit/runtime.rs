@@ -13,6 +13,10 @@ use super::super::ir::{FAILURES, Import};
 /// The address of the key of a map access.
 pub(super) const KEY: u32 = 64;
 
+/// The factor by which `runtime.wat` multiplies a key of one word: the highest bits of the product
+/// are the slot of the index in which the search begins.
+pub(super) const HASH: i64 = 0x9e37_79b9_7f4a_7c15_u64.cast_signed();
+
 /// The address after the runtime's data.
 pub(super) const END: u32 = 9216;
 
@@ -225,4 +229,16 @@ fn read(binary: &[u8]) -> wasmparser::Result<Runtime> {
         }
     }
     Ok(runtime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise, each search would go beyond the first entry.
+    #[test]
+    fn rules_and_the_runtime_begin_to_search_at_the_same_entry() {
+        let factor = format!("{HASH:#x}");
+        assert_eq!(include_str!("runtime.wat").matches(&factor).count(), 3);
+    }
 }

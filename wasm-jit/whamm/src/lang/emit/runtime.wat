@@ -191,8 +191,9 @@
     i32.store offset=4
     local.get $block)
 
-  ;; Hash of a key.
-  (func $hash (param $key i32) (param $words i32) (result i32)
+  ;; The slot of an index in which a search for a key begins: the highest bits of its hash, so that
+  ;; consecutive numbers and their multiples are in different slots.
+  (func $hash (param $key i32) (param $words i32) (param $mask i32) (result i32)
     (local $hash i64)
     loop $next
       local.get $hash
@@ -218,6 +219,13 @@
       br_if $next
     end
     local.get $hash
+    i64.const 32
+    i64.shr_u
+    local.get $mask
+    i64.extend_i32_u
+    i64.const 1
+    i64.add
+    i64.mul
     i64.const 32
     i64.shr_u
     i32.wrap_i64)
@@ -306,6 +314,13 @@
       local.get $hash
       i64.const 32
       i64.shr_u
+      local.get $mask
+      i64.extend_i32_u
+      i64.const 1
+      i64.add
+      i64.mul
+      i64.const 32
+      i64.shr_u
       i32.wrap_i64
       local.set $slot
       loop $next
@@ -364,6 +379,7 @@
     end
     i32.const 64
     local.get $words
+    local.get $mask
     call $hash
     local.set $slot
     loop $next
@@ -428,6 +444,7 @@
     i32.load
     i32.add
     local.get $words
+    local.get $mask
     call $hash
     local.set $slot
     loop $next
