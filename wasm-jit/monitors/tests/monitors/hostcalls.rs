@@ -31,6 +31,9 @@ fn run(text: &str, request: &str) -> (Report, Vec<String>) {
     let instance = linker.instantiate(&mut store, &module).unwrap();
     let _ = instance.get_typed_func::<(), ()>(&mut store, "_start").unwrap().call(&mut store, ());
     let report = session.report("hostcalls").unwrap();
+    for (name, _) in report.values() {
+        assert!(report.get_table(name).is_none(), "{name} is a key of the JSON format twice");
+    }
     let read = |file: &str| fs::read_to_string(directory.path().join(file));
     let lines = read("hostcalls.log").or(read("hostcalls.jsonl")).unwrap_or_default();
     // Without times.
@@ -89,7 +92,7 @@ fn calls_of_wasi_are_counted_with_their_errors() {
     check(&report, &FILES_CALLS);
     assert_eq!((report.get("calls"), report.get("errors")), (Some(6), Some(2)));
     let errors: Vec<_> =
-        texts(&report, "errors", "error").into_iter().zip(texts(&report, "errors", "function")).collect();
+        texts(&report, "by_error", "error").into_iter().zip(texts(&report, "by_error", "function")).collect();
     assert_eq!(
         errors,
         [("NOENT".to_owned(), "path_open".to_owned()), ("BADF".to_owned(), "fd_close".to_owned())]

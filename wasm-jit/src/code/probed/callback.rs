@@ -73,6 +73,36 @@ impl Callback {
     /// Makes a closure for indirect calls (`call_indirect`, `call_ref`, and their tail calls),
     /// which also gets the function that is about to be called. A probe at another instruction is
     /// refused.
+    ///
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    /// use wasm_jit::probes::{Callback, Kind, Location, Place, ProbeSpec};
+    /// use wasm_jit::{Engine, Instance, Module, Store};
+    ///
+    /// let module = Module::new(&Engine::default(), "(module
+    ///     (table funcref (elem $f $g)) (func $f) (func $g (param i64))
+    ///     (func (export \"run\") (param i32) (call_indirect (local.get 0))))")?;
+    /// let seen: Arc<Mutex<Vec<(u64, bool)>>> = Arc::default();
+    /// let of_probe = seen.clone();
+    /// let function = Callback::with_callee(move |_, called| {
+    ///     of_probe.lock().unwrap().push((called.index(), called.is_called()));
+    /// });
+    /// let spec = |offset| ProbeSpec {
+    ///     location: Location { function: 2, place: Place::Instruction { offset } },
+    ///     kind: Kind::Callback { function: function.clone(), values: [].into() },
+    /// };
+    /// assert!(module.probe(spec(1)).is_err(), "local.get calls nothing");
+    /// let probe = module.probe(spec(3))?;
+    /// probe.activate()?;
+    /// for index in 0..2 {
+    ///     let mut store = Store::new(module.engine(), ());
+    ///     let instance = Instance::new(&mut store, &module, &[])?;
+    ///     let run = instance.get_typed_func::<i32, ()>(&mut store, "run")?;
+    ///     assert_eq!(run.call(&mut store, index).is_err(), index == 1);
+    /// }
+    /// assert_eq!(*seen.lock().unwrap(), [(0, true), (1, false)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn with_callee(function: impl Fn(&[u64], &Called<'_>) + Send + Sync + 'static) -> Self {
         let function = Arc::new(move |values: &[u64], called: Option<&Called<'_>>| {
             function(values, called.expect("the routine that calls the closure knows the callee"));

@@ -594,7 +594,7 @@ impl Monitor for Hostcalls {
         if !errors.is_empty() {
             let mut errors: Vec<_> = errors.into_iter().collect();
             errors.sort_by_key(|((function, code), calls)| (Reverse(*calls), *function, *code));
-            let mut table = Table::new("errors", ["calls", "code", "error", "function"]);
+            let mut table = Table::new("by_error", ["calls", "code", "error", "function"]);
             for ((function, code), calls) in errors {
                 let name = shared.functions[function as usize].name.clone();
                 table.row([calls.into(), code.into(), wasi::error(code).into(), Cell::Text(name)]);
