@@ -40,21 +40,22 @@ pub(super) struct Details {
 }
 
 impl Details {
-    #[expect(clippy::declare_interior_mutable_const, reason = "each use is a new value")]
-    const NEW: Self = Self {
-        ended: AtomicU64::new(0),
-        delay: AtomicU64::new(0),
-        length: AtomicU64::new(0),
-        spent_by_then: AtomicU64::new(0),
-        before: Lost::NONE,
-        overhead: AtomicU64::new(0),
-        exceeded_in: AtomicU32::new(0),
-        refilled: AtomicU64::new(0),
-        inside: AtomicU64::new(0),
-        middle_at: AtomicU64::new(0),
-        middle_lost: Lost::NONE,
-        own_since_middle: AtomicU64::new(0),
-    };
+    const fn new() -> Self {
+        Self {
+            ended: AtomicU64::new(0),
+            delay: AtomicU64::new(0),
+            length: AtomicU64::new(0),
+            spent_by_then: AtomicU64::new(0),
+            before: Lost::new(),
+            overhead: AtomicU64::new(0),
+            exceeded_in: AtomicU32::new(0),
+            refilled: AtomicU64::new(0),
+            inside: AtomicU64::new(0),
+            middle_at: AtomicU64::new(0),
+            middle_lost: Lost::new(),
+            own_since_middle: AtomicU64::new(0),
+        }
+    }
 }
 
 // SAFETY: atomic numbers, aligned to a cache line.
@@ -63,7 +64,7 @@ unsafe impl Zeroed for Details {}
 static DETAILS: Pool<Details> = Pool::new();
 
 /// Used by all functions for which there is no memory: their figures are mixed up then.
-static SHARED: Details = Details::NEW;
+static SHARED: Details = Details::new();
 
 static IS_SHARED: AtomicBool = AtomicBool::new(false);
 

@@ -14,9 +14,9 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    #[expect(clippy::declare_interior_mutable_const, reason = "each use is a new value")]
-    pub(super) const NONE: Self =
-        Self { thread: AtomicUsize::new(0), spent: AtomicU64::new(0), preempted: AtomicU64::new(0) };
+    pub(super) const fn new() -> Self {
+        Self { thread: AtomicUsize::new(0), spent: AtomicU64::new(0), preempted: AtomicU64::new(0) }
+    }
 
     /// Records the time. Only for one thread at a time.
     pub(super) fn note(&self, thread: &impl OwnTime) {
