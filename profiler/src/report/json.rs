@@ -450,6 +450,18 @@ mod tests {
 "#;
 
     #[test]
+    fn names_that_are_no_symbols_are_not_demangled() {
+        let mut report = example();
+        for (name, readable) in
+            [("assembly/index/f@varargs", "assembly/index/f@varargs"), ("_Z1fv@V1", "f()")]
+        {
+            report.functions[0].name = name.to_owned();
+            report.demangle();
+            assert_eq!(report.functions[0].name, readable);
+        }
+    }
+
+    #[test]
     fn the_written_form_is_version_3() {
         let mut report = example();
         report

@@ -129,6 +129,9 @@ mod tests {
             assert_eq!(known.find(&functions, object, 16 * number), Some(number as u32));
             assert_eq!(known.find(&functions, other, 16 * number), None);
         }
+        // At the address of another object's function, if that object were loaded as well.
+        functions.push(Measured::new(c"f", a, 0x10_0010));
+        known.insert(&functions, 5001);
         assert_eq!(known.at(&functions, 0x10_0020), Some(2));
         assert_eq!(known.at(&functions, 0x20_0010), Some(1));
         assert_eq!(known.at(&functions, 0x30_0020), Some(2));
