@@ -175,13 +175,13 @@ fn serve(
             lock(&connected).insert(number, Connected { stream, has_asked: false });
             let connected = &connected;
             let of_client = move || {
+                let _leaves = Leaves { connected, number };
                 let has_asked = || {
                     let mut connected = lock(connected);
                     connected.get_mut(&number).map(|client| client.has_asked = true)
                 };
                 // A client that does not read its answer loses it.
                 let _ = serve_one(session, others, &client, has_asked);
-                lock(connected).remove(&number);
             };
             let thread = thread::Builder::new().name("client".to_owned()).spawn_scoped(scope, of_client);
             if let Err(error) = thread
@@ -202,6 +202,18 @@ struct Connected {
     stream: UnixStream,
     /// Whether it has sent its request.
     has_asked: bool,
+}
+
+/// Removes a client, also if answering it has panicked: its connection is then closed.
+struct Leaves<'a> {
+    connected: &'a Mutex<BTreeMap<usize, Connected>>,
+    number: usize,
+}
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        lock(self.connected).remove(&self.number);
+    }
 }
 
 /// Makes sure that there is room for another client, if necessary by closing the oldest connection
@@ -236,7 +248,13 @@ fn serve_one(
     has_asked: impl FnOnce() -> Option<()>,
 ) -> io::Result<()> {
     client.set_write_timeout(Some(PATIENCE))?;
-    let line = read_line(client)?;
+    let line = match read_line(client) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            refuse(client, &error.to_string());
+            return Ok(());
+        }
+        line => line?,
+    };
     if has_asked().is_none() {
         // Its connection was closed.
         return Ok(());
@@ -251,7 +269,11 @@ fn serve_one(
     client.write_all(answer.as_bytes())
 }
 
-/// Reads a request up to the end of its line, or what there is of it when the client ends.
+fn invalid(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason)
+}
+
+/// Reads a request up to the end of its line. A part of a request is refused.
 fn read_line(mut client: &UnixStream) -> io::Result<String> {
     let begun = Instant::now();
     let (mut line, mut part) = (Vec::new(), [0; 4096]);
@@ -259,14 +281,16 @@ fn read_line(mut client: &UnixStream) -> io::Result<String> {
         let left = PATIENCE.checked_sub(begun.elapsed()).filter(|left| !left.is_zero());
         client.set_read_timeout(Some(left.ok_or(io::ErrorKind::TimedOut)?))?;
         match client.read(&mut part) {
-            Ok(0) => break,
+            Ok(0) => return Err(invalid("the request does not end with a line break")),
             Ok(length) => line.extend_from_slice(&part[..length]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
-    let end = line.iter().position(|byte| *byte == b'\n').unwrap_or(line.len());
-    line.truncate(end.min(MAX_REQUEST));
+    let Some(end) = line.iter().position(|byte| *byte == b'\n').filter(|end| *end <= MAX_REQUEST) else {
+        return Err(invalid("the request is too long"));
+    };
+    line.truncate(end);
     String::from_utf8(line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 

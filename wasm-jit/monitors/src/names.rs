@@ -26,7 +26,7 @@ impl Names {
         let mut numbered: Vec<(u32, String)> = Vec::new();
         for (index, name) in functions {
             let name = as_shown(&name);
-            if without_number(&name).is_some() {
+            if without_numbers(&name).len() < name.len() {
                 numbered.push((index, name.clone()));
             }
             if let Some(first) = first_of.get(&name) {
@@ -37,12 +37,9 @@ impl Names {
             }
         }
         // A function may be called `f#2`, and the function 2 `f`, as another one.
-        for (index, name) in numbered {
-            let mut bases = std::iter::successors(Some(&*name), |name| without_number(name));
-            if bases.any(|base| shared.contains(base)) {
-                with_index.insert(index);
-            }
-        }
+        let shared: HashSet<&str> = shared.iter().map(|name| without_numbers(name)).collect();
+        let may_be_shared = |name: &str| shared.contains(without_numbers(name));
+        with_index.extend(numbered.iter().filter(|(_, name)| may_be_shared(name)).map(|(index, _)| *index));
         Self { with_index }
     }
 
@@ -66,10 +63,15 @@ fn as_shown(name: &str) -> String {
     printable(name).replace(';', ":")
 }
 
-/// The part of a name before `#NUMBER`.
-fn without_number(name: &str) -> Option<&str> {
-    let (base, number) = name.rsplit_once('#')?;
-    (!number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(base)
+/// The part of a name before all of the `#NUMBER` at its end.
+fn without_numbers(mut name: &str) -> &str {
+    loop {
+        let before = name.trim_end_matches(|last: char| last.is_ascii_digit());
+        match before.strip_suffix('#').filter(|_| before.len() < name.len()) {
+            Some(base) => name = base,
+            None => return name,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -240,6 +240,8 @@ struct State {
     frees: u64,
     failed: u64,
     unknown: u64,
+    /// Blocks that were allocated again, and whose end was not observed.
+    reused: u64,
 }
 
 struct Block {
@@ -472,11 +474,8 @@ impl State {
         if address == 0 {
             return;
         }
-        if self.live.contains_key(&(instance, address)) {
-            // The block was freed while the monitor was off.
-            self.free(instance, address);
-            self.unknown += 1;
-        }
+        // The block was freed while the monitor was off, or by a garbage collector.
+        self.reused += u64::from(self.remove(instance, address));
         let path = match self.numbers.get(&path) {
             Some(number) => *number,
             None => {
@@ -508,13 +507,18 @@ impl State {
 
     fn free(&mut self, instance: u64, address: u64) {
         self.frees += 1;
-        let Some(Block { size, path }) = self.live.remove(&(instance, address)) else {
+        if !self.remove(instance, address) {
             self.unknown += 1;
-            return;
-        };
+        }
+    }
+
+    /// Removes a block, if there is one.
+    fn remove(&mut self, instance: u64, address: u64) -> bool {
+        let Some(Block { size, path }) = self.live.remove(&(instance, address)) else { return false };
         self.bytes -= size;
         self.paths[path].live -= size;
         self.paths[path].blocks -= 1;
+        true
     }
 }
 
@@ -542,6 +546,9 @@ impl Monitor for Alloc {
         report.value("frees", state.frees);
         if state.failed > 0 {
             report.value("failed allocations", state.failed);
+        }
+        if state.reused > 0 {
+            report.value("blocks allocated again", state.reused);
         }
         if state.unknown > 0 {
             report.value("frees of unknown blocks", state.unknown);

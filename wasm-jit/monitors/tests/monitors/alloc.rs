@@ -228,6 +228,23 @@ fn live_memory_of_random_programs() {
     assert!(account.live.len() > 10);
 }
 
+/// A garbage collector frees without a call.
+#[test]
+fn blocks_that_are_allocated_again_were_not_freed_by_calls() {
+    let text = "(module
+        (func $malloc (param i32) (result i32) (i32.const 64))
+        (func (export \"run\") (param i32) (drop (call $malloc (local.get 0)))))";
+    let observed = Observed::by(text, "alloc");
+    for size in [10, 20, 30] {
+        observed.call("run", size).unwrap();
+    }
+    let report = observed.report("alloc");
+    let get = |name| report.get(name).unwrap();
+    assert_eq!((get("live bytes"), get("live blocks"), get("allocated bytes")), (30, 1, 60));
+    assert_eq!((get("frees"), get("blocks allocated again")), (0, 2));
+    assert_eq!(report.get("frees of unknown blocks"), None);
+}
+
 /// `posix_memalign` returns an error, and stores the address. It calls `malloc` itself, as
 /// operators of C++ do: these calls count once.
 #[test]

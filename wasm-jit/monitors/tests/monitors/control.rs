@@ -1,6 +1,7 @@
 //! Sessions that other processes control.
 
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -77,12 +78,29 @@ fn clients_that_end_early_disturb_nobody() {
     drop(UnixStream::connect(&path).unwrap());
     let mut without_end = UnixStream::connect(&path).unwrap();
     without_end.write_all(b"list").unwrap();
-    drop(without_end);
+    without_end.shutdown(Shutdown::Write).unwrap();
+    let mut refused = String::new();
+    without_end.read_to_string(&mut refused).unwrap();
+    assert_eq!(refused, "error: the request does not end with a line break\n");
     let mut endless = UnixStream::connect(&path).unwrap();
     // The server closes the connection after the maximum length of a request.
     let _ = endless.write_all(&vec![b'x'; 1 << 20]);
     let mut answer = Vec::new();
     let _ = endless.read_to_end(&mut answer);
+    assert!(!request(&path, "list").unwrap().unwrap().is_empty());
+}
+
+/// A panic while a request is answered closes the connection of its client, and of no other one.
+#[test]
+fn a_panic_closes_the_connection() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let module = Module::new(&Engine::default(), LOOP).unwrap();
+    let session = Arc::new(Session::new(&module, Output::none()));
+    let _control = Control::listen_with(session, &path, |_, _| panic!("as intended")).unwrap();
+    for _ in 0..100 {
+        assert!(request(&path, "unknown").is_err());
+    }
     assert!(!request(&path, "list").unwrap().unwrap().is_empty());
 }
 
