@@ -89,6 +89,8 @@ fn amounts_are_those_of_the_language_in_the_type_of_the_value() {
     counted(&of("u32", "m[\"k\"] = m[\"k\"] - 1;"), &["m k 4294966996"]);
     counted(&of("i64", "m[\"k\"] = m[\"k\"] - 5;"), &["m k -1500"]);
     counted(&of("u64", "m[\"k\"]--;"), &["m k 18446744073709551316"]);
+    // The sum of two counters overflows: 132 and 228.
+    counted(&of("u8", "m[\"k\"] = m[\"k\"] + 3; m[\"k\"] = m[\"k\"] + 11;"), &["m k 104"]);
     // Several amounts, one of them a constant of the location, and the value 0.
     counted(
         &of("u32", "m[opname]++; m[opname] = m[opname] + 2; m[opname] = m[opname] + fid;"),
