@@ -157,7 +157,7 @@ pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut ExecutionState, 
     // SAFETY: as above.
     unsafe {
         trapped::report(store, frame, Some(&*vectors), Cause::Trap(trap));
-        uncount(&(*store).vm);
+        uncount(&(*store).vm, trap);
         capture(store, without_frame, frame, Some(trap));
     }
 }
@@ -166,7 +166,9 @@ pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut ExecutionState, 
 ///
 /// # Safety
 /// As [`capture_signal`].
-unsafe fn uncount(store: &VmStoreContext) {
+unsafe fn uncount(store: &VmStoreContext, trap: Trap) {
+    // An instruction for which there is no fuel is not executed.
+    let is_executed = trap != Trap::OutOfFuel;
     let r14 = store.raised_registers[CONTEXT] as usize;
     // SAFETY: the thread is in the code at this address, and `r14` is a context there. Around a
     // call to a host function, which has no counters, the frame has the context of the function.
@@ -174,7 +176,7 @@ unsafe fn uncount(store: &VmStoreContext) {
         if let Some(image) = image_at(store.raised_pc) {
             let own = own_context(r14).map(std::ptr::with_exposed_provenance);
             let context = own.unwrap_or_else(|| context_of(store.raised_fp));
-            image.uncount(store.raised_pc, context, store.raised_fp);
+            image.uncount(store.raised_pc, context, store.raised_fp, is_executed);
         }
     }
 }

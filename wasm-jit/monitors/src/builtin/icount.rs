@@ -8,8 +8,7 @@ use crate::{Cell, Description, Error, Monitor, Program, Report, Table};
 pub(super) const DESCRIPTION: Description = Description {
     name: "icount",
     summary: "How many instructions were executed, by function",
-    details: "An instruction counts when control comes to it, also if it then traps, and also the one for which \
-              there is no fuel. The figures are exact once the threads that run the program are quiet.",
+    details: "An instruction counts when it is executed, also if it traps. The figures are exact once the threads that run the program are quiet.",
     options: &[],
     example: "icount app.wasm",
     start: |setup| Ok(Box::new(Icount(Counts::of(setup)))),

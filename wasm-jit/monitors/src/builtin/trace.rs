@@ -33,8 +33,7 @@ pub(super) const DESCRIPTION: Description = Description {
     details: "A line has the number of the thread, the depth of calls, the instruction's offset in the module, its \
               function, the instruction, and its operands, the last one on top of the stack; `local.get` has the \
               value that it reads. A line is written before the instruction is executed, so the last one of a \
-              thread that has trapped is the instruction that did; an instruction for which there is no fuel has \
-              no line, although icount and others count it. Lines of a thread are in order; those of \
+              thread that has trapped is the instruction that did. Lines of a thread are in order; those of \
               different threads come in blocks. They go to the file trace.log of --monitor-out, or else to \
               standard error, through a buffer of each thread, which is written when it is full, with each report, \
               when the monitor is switched off, and when the thread ends. The depth counts calls of functions since \

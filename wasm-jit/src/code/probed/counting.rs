@@ -178,8 +178,9 @@ impl Runs {
     }
 
     /// The cells of the instructions that a thread has counted but does not execute, because it
-    /// leaves its frame at a code offset or in the stub of an instruction.
-    fn rest(&self, code: u32, stub: Option<u32>) -> impl Iterator<Item = u32> {
+    /// leaves its frame at a code offset or in the stub of an instruction. Whether the instruction
+    /// there is among those which it executes is `is_executed`: it is, if it traps.
+    fn rest(&self, code: u32, stub: Option<u32>, is_executed: bool) -> impl Iterator<Item = u32> {
         let at_instruction = || {
             let after = self.positions.partition_point(|position| position.code <= code);
             let position = self.positions[after.checked_sub(1)?].wasm;
@@ -192,7 +193,7 @@ impl Runs {
         let rest = place.into_iter().flat_map(move |(position, is_pending, is_counted)| {
             let number = self.run_of(position).expect("places are in runs");
             let run = self.runs[number];
-            let own = is_counted.then_some((number, position + u32::from(!is_pending)));
+            let own = is_counted.then_some((number, position + u32::from(is_executed && !is_pending)));
             // Runs that the thread has not reached, and that were counted with this one or with an
             // earlier one.
             let is_joined = move |later: &Run| {
@@ -280,13 +281,13 @@ impl CodeImage {
     }
 
     /// Subtracts what a thread has counted but will not execute, because it leaves its innermost
-    /// frame at this address.
+    /// frame at this address; `is_executed` says whether the instruction there is executed.
     ///
     /// # Safety
     /// The address must be in the image's code, or in a stub, and `r14` what the register was
     /// there; in the stub of a list, `fp` must be the function's frame pointer. Called on the
     /// thread that runs the store.
-    pub(crate) unsafe fn uncount(&self, pc: usize, r14: *const VmContext, fp: usize) {
+    pub(crate) unsafe fn uncount(&self, pc: usize, r14: *const VmContext, fp: usize, is_executed: bool) {
         let Some((block, version)) = self.sited_at(pc) else { return };
         // In a call of another instance's function, `r14` is not the function's context. The first
         // instruction of a list's stub stores that.
@@ -296,7 +297,7 @@ impl CodeImage {
             _ => r14,
         };
         // SAFETY: the caller's obligation.
-        unsafe { version.uncount(pc, block.stub, context) };
+        unsafe { version.uncount(pc, block.stub, context, is_executed) };
     }
 
     /// As [`CodeImage::uncount`], for a frame that waits for a call in the function's code which
@@ -311,7 +312,7 @@ impl CodeImage {
             && block.stub.is_none()
         {
             // SAFETY: the caller's obligation; a frame that calls has stored its context.
-            unsafe { version.uncount(pc, None, context_of(fp)) };
+            unsafe { version.uncount(pc, None, context_of(fp), true) };
         }
     }
 
@@ -327,7 +328,7 @@ impl CodeImage {
         {
             // SAFETY: the caller's obligation; the call follows the instruction that stores the
             // context.
-            unsafe { version.uncount(pc, block.stub, context_of(fp)) };
+            unsafe { version.uncount(pc, block.stub, context_of(fp), true) };
         }
     }
 }
@@ -361,10 +362,10 @@ impl Version {
     ///
     /// # Safety
     /// `context` must be that of the function's instance; called on the thread that runs the store.
-    unsafe fn uncount(&self, pc: usize, stub: Option<u32>, context: *const VmContext) {
+    unsafe fn uncount(&self, pc: usize, stub: Option<u32>, context: *const VmContext, is_executed: bool) {
         let Some(runs) = &self.runs else { return };
         let stub = stub.or_else(|| self.stub_at(pc));
-        for cell in runs.rest(pc.wrapping_sub(self.base) as u32, stub) {
+        for cell in runs.rest(pc.wrapping_sub(self.base) as u32, stub, is_executed) {
             // SAFETY: the instance has counters since there is a version. No other thread writes
             // them.
             let cell = unsafe { &*counters_of(context).add(cell as usize) };
