@@ -60,10 +60,11 @@ impl Dwarf {
         match value {
             AttributeValue::UnitRef(offset) => Some((unit, *offset)),
             AttributeValue::DebugInfoRef(offset) => {
-                let units = self.parsed.0.iter().enumerate();
-                let offset =
-                    |(number, unit): (usize, &Unit)| Some((number, offset.to_unit_offset(&unit.header)?));
-                units.filter_map(offset).next()
+                // The units are in the order of their offsets.
+                let starts_after =
+                    |unit: &Unit| unit.header.debug_info_offset().is_none_or(|start| start.0 > offset.0);
+                let number = self.parsed.0.partition_point(|unit| !starts_after(unit)).checked_sub(1)?;
+                Some((number, offset.to_unit_offset(&self.parsed.0[number].header)?))
             }
             _ => None,
         }
