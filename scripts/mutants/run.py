@@ -194,6 +194,8 @@ class Builder:
             environment["RUSTC_WORKSPACE_WRAPPER"] = str(self.tree / "scripts/cfg" / configuration)
         if target in ("lib", "loom"):
             command.append("--lib")
+        elif target == "bins":
+            command.append("--bins")
         elif target != "*":
             command += ["--test", target]
         built = subprocess.run(command, cwd=self.tree, env=environment, capture_output=True, text=True)

@@ -337,7 +337,8 @@ fn a_watched_name_is_that_of_its_frame() {
     assert!(answers[4].starts_with("Watchpoint 2: calls\n  old: 3\n  new: 4\n"), "{answers:?}");
     assert!(answers[5].starts_with("1128\n"), "{answers:?}");
     // Likewise the names in its condition, which is given at once or later.
-    for condition in [&["watch other::calls if calls == 50"][..], &["watch other::calls", "condition 2 calls == 50"]]
+    for condition in
+        [&["watch other::calls if calls == 50"][..], &["watch other::calls", "condition 2 calls == 50"]]
     {
         let commands = [&["break main", "run", "delete"], condition, &["continue"]].concat();
         let answers = place.answers(&commands, &["--invoke", "go", "values.wasm", "4"]);
