@@ -14,7 +14,7 @@ retries. An entry is one replacement of a text that occurs exactly once in a fil
     equivalent = "why no test can distinguish it from the original"
     tests = ["wordpatch:fork"]              # optional, with equivalent: what it must pass; all tests of the crate otherwise
 
-A suite is PACKAGE:TARGET, where TARGET is `lib` or the name of an integration test; PACKAGE:loom is the library's tests with
+A suite is PACKAGE:TARGET, where TARGET is `lib`, `bins` or the name of an integration test; PACKAGE:loom is the library's tests with
 `--cfg loom`. Filters select tests by name.
 
 Verdicts: `killed` (a test failed, or hung until the time limit: a hang counts as killed and is reported as such), `survived`,
