@@ -293,7 +293,7 @@ impl Debugger {
 
     /// Changes the condition of a breakpoint or watchpoint. The condition of a watchpoint is
     /// evaluated in the frame of the watched expression, after the instruction that has changed its
-    /// value. Its names denote what they denote where the watchpoint was set.
+    /// value. Names of static variables in it denote what they denote where the watchpoint was set.
     ///
     /// # Errors
     /// [`Error::NoBreakpoint`]; [`Error::Unknown`] if a name in the condition has no meaning at any
