@@ -14,7 +14,7 @@ retries. An entry is one replacement of a text that occurs exactly once in a fil
     equivalent = "why no test can distinguish it from the original"
     tests = ["wordpatch:fork"]              # optional, with equivalent: what it must pass; all tests of the crate otherwise
 
-A suite is PACKAGE:TARGET, where TARGET is `lib` or the name of an integration test; PACKAGE:loom is the library's tests with
+A suite is PACKAGE:TARGET, where TARGET is `lib`, `bins` or the name of an integration test; PACKAGE:loom is the library's tests with
 `--cfg loom`. Filters select tests by name.
 
 Verdicts: `killed` (a test failed, or hung until the time limit: a hang counts as killed and is reported as such), `survived`,
@@ -194,6 +194,8 @@ class Builder:
             environment["RUSTC_WORKSPACE_WRAPPER"] = str(self.tree / "scripts/cfg" / configuration)
         if target in ("lib", "loom"):
             command.append("--lib")
+        elif target == "bins":
+            command.append("--bins")
         elif target != "*":
             command += ["--test", target]
         built = subprocess.run(command, cwd=self.tree, env=environment, capture_output=True, text=True)

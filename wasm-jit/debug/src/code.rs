@@ -107,11 +107,7 @@ impl Code {
     /// [`Error::NoInstruction`].
     pub fn at(&self, offset: u64) -> Result<Location, Error> {
         let none = Error::NoInstruction { offset };
-        let is_it = |function: &u32| {
-            let body = self.module.function(*function).and_then(|function| function.body());
-            body.is_some_and(|body| body.range().contains(&(offset as usize)))
-        };
-        let Some(function) = self.own_functions().find(is_it) else { return Err(none) };
+        let Some(function) = self.containing(offset) else { return Err(none) };
         let offset = (offset - self.start(function)) as u32;
         match self.body(function)?.offsets.binary_search(&offset) {
             Ok(_) => Ok(Location { function, place: Place::Instruction { offset } }),

@@ -155,7 +155,7 @@ impl Debugger {
             };
             // Only now: an expression without a value uses up no number.
             let number = shared.state().number();
-            let watch = Watch::new(number, watched, frame);
+            let watch = Watch::new(number, watched, frame, location);
             watch.begin(&mut scope);
             Ok((watch, given_condition.map(|condition| condition.bound(&find))))
         });
@@ -170,7 +170,7 @@ impl Debugger {
                 {
                     return Err(Error::Outside { address, size });
                 }
-                let watch = Watch::new(self.shared.state().number(), Arc::new(bound), None);
+                let watch = Watch::new(self.shared.state().number(), Arc::new(bound), None, None);
                 (watch, condition.map(|condition| condition.bound(&find)))
             }
             Err(error) => return Err(error),
@@ -293,17 +293,22 @@ impl Debugger {
 
     /// Changes the condition of a breakpoint or watchpoint. The condition of a watchpoint is
     /// evaluated in the frame of the watched expression, after the instruction that has changed its
-    /// value.
+    /// value. Names of static variables in it denote what they denote where the watchpoint was set.
     ///
     /// # Errors
     /// [`Error::NoBreakpoint`]; [`Error::Unknown`] if a name in the condition has no meaning at any
     /// of the locations, or for a watchpoint, anywhere.
     pub fn set_condition(&self, number: u32, condition: Option<Expression>) -> Result<(), Error> {
-        let mut state = self.shared.state();
+        let code = &self.shared.code;
+        let state = &mut *self.shared.state();
         let breakpoint = state.breakpoints.get_mut(&number).ok_or(Error::NoBreakpoint { number })?;
         if let Some(condition) = &condition {
-            condition.check(&self.shared.code, &breakpoint.locations)?;
+            condition.check(code, &breakpoint.locations)?;
         }
+        let condition = condition.map(|condition| match state.watches.get(&number) {
+            Some(watch) => condition.bound(&|name| code.static_of(name, watch.location)),
+            None => condition,
+        });
         breakpoint.condition = condition.map(Arc::new);
         Ok(())
     }

@@ -157,12 +157,22 @@ impl Code {
     }
 
     /// The function whose body contains an offset in the module.
-    fn containing(&self, offset: u64) -> Option<u32> {
-        let contains = |function: &u32| {
-            let body = self.module().function(*function).and_then(|function| function.body());
-            body.is_some_and(|body| body.range().contains(&(offset as usize)))
-        };
-        self.own_functions().find(contains)
+    pub(crate) fn containing(&self, offset: u64) -> Option<u32> {
+        // The bodies are in the order of the functions.
+        let functions = self.own_functions();
+        let (mut first, mut end) = (functions.start, functions.end);
+        while first < end {
+            let middle = first + (end - first) / 2;
+            let range = self.module().function(middle)?.body()?.range();
+            if offset < range.start as u64 {
+                end = middle;
+            } else if offset >= range.end as u64 {
+                first = middle + 1;
+            } else {
+                return Some(middle);
+            }
+        }
+        None
     }
 
     /// The first instruction of a function at an offset in the module, or after it.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-use wasm_jit::probes::{Frame, FrameAccessor};
+use wasm_jit::probes::{Frame, FrameAccessor, Location};
 
 use crate::code::Code;
 use crate::expression::Expression;
@@ -22,6 +22,8 @@ pub(crate) struct Watch {
     pub expression: Arc<Expression>,
     /// The frame to which the expression belongs.
     pub frame: Option<WatchedFrame>,
+    /// Where names of static variables were given their meaning; `None` for outside of functions.
+    pub location: Option<Location>,
     /// `None` until it is first evaluated.
     last: Mutex<Option<Current>>,
 }
@@ -74,8 +76,13 @@ impl WatchedFrame {
 }
 
 impl Watch {
-    pub(crate) fn new(number: u32, expression: Arc<Expression>, frame: Option<WatchedFrame>) -> Self {
-        Self { number, expression, frame, last: Mutex::default() }
+    pub(crate) fn new(
+        number: u32,
+        expression: Arc<Expression>,
+        frame: Option<WatchedFrame>,
+        location: Option<Location>,
+    ) -> Self {
+        Self { number, expression, frame, location, last: Mutex::default() }
     }
 
     /// Records the present value, in the innermost frame.

@@ -3,9 +3,10 @@
 //! The first byte of a connection determines the protocol: `+`, `$` or Ctrl-C is the GDB remote
 //! protocol. Otherwise the first line is `session` or `pause`. After `session`, each line is a
 //! command, which is answered by a text and a zero byte; the text of a command that has failed
-//! begins with a one byte ([`FAILED`]). `pause` stops the program of a session that waits for it.
-//! A client that goes without a word releases the program, even while its command waits. One client
-//! is served at a time: others are refused during that time, with a line on stderr.
+//! begins with a one byte ([`FAILED`]). `pause` stops the program of a session that waits for it. A
+//! client that goes without a word releases the program, even while its command waits; for this, a
+//! client goes when it closes its sending side, whether or not it still reads. One client is served
+//! at a time: others are refused during that time, with a line on stderr.
 
 use std::fmt;
 use std::fs;
@@ -271,5 +272,84 @@ fn read_line(client: &mut impl ConnectionExt<Error = io::Error>) -> io::Result<S
             _ if line.len() == MAX_LINE => return Err(io::ErrorKind::InvalidData.into()),
             byte => line.push(byte),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use gdbstub::conn::Connection;
+    use wasm_jit::{Engine, Linker, Store};
+
+    use super::*;
+
+    /// Runs until a debugger sets `$stop`.
+    const LOOP: &str = r#"(module (global $stop (mut i32) (i32.const 0))
+        (func (export "main") (loop $again (br_if $again (i32.eqz (global.get $stop))))))"#;
+
+    /// A client to which answers cannot be written: the attempt panics.
+    struct Panics(UnixStream);
+
+    impl Connection for Panics {
+        type Error = io::Error;
+
+        fn write(&mut self, _: u8) -> io::Result<()> {
+            panic!("written to")
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl ConnectionExt for Panics {
+        fn read(&mut self) -> io::Result<u8> {
+            ConnectionExt::read(&mut self.0)
+        }
+
+        fn peek(&mut self) -> io::Result<Option<u8>> {
+            ConnectionExt::peek(&mut self.0)
+        }
+    }
+
+    impl Client for Panics {
+        fn again(&self) -> io::Result<Self> {
+            self.0.try_clone().map(Self)
+        }
+
+        fn close(&self) {
+            self.0.close();
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_session_releases_the_program() {
+        let module = Module::new(&Engine::default(), LOOP).unwrap();
+        let debugger = Arc::new(Debugger::new(&module));
+        let served = Served { debugger: debugger.clone(), busy: Arc::default(), client: Mutex::default() };
+        let program = thread::spawn(move || {
+            let mut store = Store::new(module.engine(), ());
+            debugger.add_thread(store.interrupt_handle());
+            let instance = Linker::new(module.engine()).instantiate(&mut store, &module).unwrap();
+            let main = instance.get_func(&mut store, "main").unwrap();
+            main.call(&mut store, &[], &mut []).unwrap();
+            debugger.ended(Outcome::returned(""));
+        });
+        let (mut client, other) = UnixStream::pair().unwrap();
+        Write::write_all(&mut client, b"session\n").unwrap();
+        assert!(catch_unwind(AssertUnwindSafe(|| served.serve(Panics(other)))).is_err());
+        assert!(!served.debugger.is_stopped() && !served.debugger.catches_traps());
+        // Another client is served.
+        let (mut client, other) = UnixStream::pair().unwrap();
+        Write::write_all(&mut client, b"session\nset $stop = 1\ncontinue\n").unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| served.serve(other).unwrap());
+            let mut answers = String::new();
+            client.read_to_string(&mut answers).unwrap();
+            assert_eq!(answers.matches('\0').count(), 3, "{answers:?}");
+        });
+        program.join().unwrap();
     }
 }

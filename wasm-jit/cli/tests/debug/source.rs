@@ -336,6 +336,31 @@ fn a_watched_name_is_that_of_its_frame() {
     );
     assert!(answers[4].starts_with("Watchpoint 2: calls\n  old: 3\n  new: 4\n"), "{answers:?}");
     assert!(answers[5].starts_with("1128\n"), "{answers:?}");
+    // Likewise the names in its condition, which is given at once or later.
+    for condition in
+        [&["watch other::calls if calls == 50"][..], &["watch other::calls", "condition 2 calls == 50"]]
+    {
+        let commands = [&["break main", "run", "delete"], condition, &["continue"]].concat();
+        let answers = place.answers(&commands, &["--invoke", "go", "values.wasm", "4"]);
+        let stop = answers.last().unwrap();
+        assert!(stop.starts_with("Watchpoint 2: other::calls\n  old: 1000\n  new: 1001\n"), "{answers:?}");
+    }
+}
+
+#[test]
+fn floats_that_are_not_supported_are_not_changed() {
+    let place = Place::new();
+    place.values();
+    let error = "floats of 16 bytes are not supported";
+    place.check(
+        &["break main", "run"],
+        &[
+            ("print quad", "<floats of 16 bytes are not supported>"),
+            ("set quad = 2.5", error),
+            ("print (long double) 1", error),
+            ("print sizeof(quad)", "16"),
+        ],
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Entries of DWARF: their attributes and names, and the entries to which they refer.
 
-use gimli::{AttributeValue, Reader as _, UnitOffset};
+use gimli::{AttributeValue, DebugInfoOffset, Reader as _, UnitOffset};
 
 use super::{Dwarf, Reader, Units};
 
@@ -25,6 +25,15 @@ impl Parsed {
             parsed.extend(units.unit(header));
         }
         Self(parsed)
+    }
+
+    /// The unit, and the entry in it, that an offset in the section denotes.
+    fn entry_at(&self, offset: DebugInfoOffset) -> Option<Key> {
+        // The units are in the order of their offsets.
+        let is_before =
+            |unit: &Unit| unit.header.debug_info_offset().is_some_and(|start| start.0 <= offset.0);
+        let number = self.0.partition_point(is_before).checked_sub(1)?;
+        Some((number, offset.to_unit_offset(&self.0[number].header)?))
     }
 }
 
@@ -59,12 +68,7 @@ impl Dwarf {
     ) -> Option<(usize, UnitOffset)> {
         match value {
             AttributeValue::UnitRef(offset) => Some((unit, *offset)),
-            AttributeValue::DebugInfoRef(offset) => {
-                let units = self.parsed.0.iter().enumerate();
-                let offset =
-                    |(number, unit): (usize, &Unit)| Some((number, offset.to_unit_offset(&unit.header)?));
-                units.filter_map(offset).next()
-            }
+            AttributeValue::DebugInfoRef(offset) => self.parsed.entry_at(*offset),
             _ => None,
         }
     }
@@ -87,5 +91,37 @@ impl Dwarf {
             (key, entry) = (next, found);
         }
         key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gimli::{EndianArcSlice, LittleEndian, SectionId};
+
+    use super::*;
+
+    #[test]
+    fn offsets_in_the_section_are_those_of_one_unit() {
+        // Each unit has a header of 11 bytes, and one entry without attributes.
+        let unit = [8, 0, 0, 0, 4, 0, 0, 0, 0, 0, 4, 1];
+        let load = |id| {
+            let data = match id {
+                SectionId::DebugInfo => unit.repeat(3),
+                SectionId::DebugAbbrev => vec![1, 0x11, 0, 0, 0, 0],
+                _ => Vec::new(),
+            };
+            Ok::<_, gimli::Error>(EndianArcSlice::new(data.into(), LittleEndian))
+        };
+        let parsed = Parsed::of(&Units::load(load).unwrap());
+        assert_eq!(parsed.0.len(), 3);
+        for number in 0..3 {
+            let entry = parsed.entry_at(DebugInfoOffset(12 * number + 11));
+            assert_eq!(entry, Some((number, UnitOffset(11))));
+            assert_eq!(parsed.entry_at(DebugInfoOffset(12 * number + 5)), None, "in a header");
+        }
+        for offset in [36, 1000, usize::MAX] {
+            assert_eq!(parsed.entry_at(DebugInfoOffset(offset)), None);
+        }
+        assert_eq!(Parsed::default().entry_at(DebugInfoOffset(0)), None);
     }
 }

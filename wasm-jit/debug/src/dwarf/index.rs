@@ -69,26 +69,51 @@ fn is_name(path: &str, name: &str) -> bool {
 
 /// The last component of a full name. Those between `<` and `>` are part of another one.
 fn last(path: &str) -> &str {
-    if let Some(at) = path.rfind("::operator") {
-        return &path[at + 2..];
-    }
-    let mut depth = 0;
-    for (at, byte) in path.bytes().enumerate().rev() {
-        match byte {
-            b'>' if !path[..at].ends_with('-') => depth += 1,
-            b'<' => depth -= 1,
-            b':' if depth == 0 && path[..at].ends_with(':') => return &path[at + 1..],
+    let (mut start, mut at, mut depth) = (0, 0, 0);
+    while at < path.len() {
+        if at == start
+            && let Some(length) = operator_length(&path[at..])
+        {
+            at += length;
+            continue;
+        }
+        match path.as_bytes()[at] {
+            b'<' => depth += 1,
+            b'>' if !path[..at].ends_with('-') => depth -= 1,
+            b':' if depth == 0 && path[at..].starts_with("::") => {
+                at += 1;
+                start = at + 1;
+            }
             _ => {}
         }
+        at += 1;
     }
-    path
+    &path[start..]
+}
+
+/// The length of the name of an operator at the start of a text. A conversion to a type has the
+/// rest of the text, since types have components, too.
+fn operator_length(text: &str) -> Option<usize> {
+    /// Those that would be read as the start or the end of arguments.
+    const ANGLES: [&str; 11] = ["->*", "->", "<=>", "<<=", ">>=", "<<", ">>", "<=", ">=", "<", ">"];
+    let rest = text.strip_prefix("operator")?;
+    let keyword = text.len() - rest.len();
+    match rest.chars().next() {
+        None => None,
+        Some(c) if c.is_alphanumeric() || matches!(c, '_' | '$' | ':') => None,
+        Some(' ') => Some(text.len()),
+        Some(_) => {
+            let angle = ANGLES.iter().find(|angle| rest.starts_with(**angle));
+            Some(keyword + angle.map_or(0, |angle| angle.len()))
+        }
+    }
 }
 
 /// A full name without the arguments of a template.
 fn without_arguments(path: &str) -> &str {
     let start = path.len() - last(path).len();
     match path[start..].find('<') {
-        Some(at) if !last(path).starts_with("operator") => &path[..start + at],
+        Some(at) if operator_length(last(path)).is_none() => &path[..start + at],
         _ => path,
     }
 }
@@ -332,6 +357,17 @@ mod tests {
             ("a::f<x::y>", "f<x::y>", "a::f"),
             ("<a as b::c>::f", "f", "<a as b::c>::f"),
             ("a::operator<", "operator<", "a::operator<"),
+            ("a::operator<::count", "count", "a::operator<::count"),
+            ("operator->::count", "count", "operator->::count"),
+            ("a::operator+::f<x::y>", "f<x::y>", "a::operator+::f"),
+            ("a::operator<< <x::y>", "operator<< <x::y>", "a::operator<< <x::y>"),
+            ("a::operator()::count", "count", "a::operator()::count"),
+            ("a::operator b::c", "operator b::c", "a::operator b::c"),
+            ("operators::x", "x", "operators::x"),
+            ("a::operators<b::c>", "operators<b::c>", "a::operators"),
+            ("a::operator", "operator", "a::operator"),
+            ("a<b>::", "", "a<b>::"),
+            ("é::è", "è", "é::è"),
         ] {
             assert_eq!((last(path), without_arguments(path)), (component, plain));
         }

@@ -108,7 +108,7 @@ impl Object {
         let mut bytes = [0; 16];
         let from = |value: &Val, offset: usize| {
             let bits = bits_of(value).ok_or_else(optimized_out)?;
-            Ok::<_, Error>(bits.checked_shr(8 * offset as u32).unwrap_or(0))
+            Ok::<_, Error>(bits.checked_shr(bits_before(offset)).unwrap_or(0))
         };
         let bits = match &self.at {
             At::Memory(address) => {
@@ -162,7 +162,7 @@ impl Object {
                 Value::Text(if is_signed { bits.cast_signed().to_string() } else { bits.to_string() })
             }
             Shape::Base { encoding: gimli::DW_ATE_float, size } if size != 4 && size != 8 => {
-                Value::Text("<unknown type>".to_owned())
+                Value::Text(format!("<{}>", no_float(size)))
             }
             Shape::Base { encoding, size } => scalar(encoding, width(size), self.bits(size, scope)?),
             Shape::Pointer { to, size } => {
@@ -386,7 +386,11 @@ impl Object {
         let bits = match dwarf_of(scope)?.shape(ty) {
             Shape::Base { encoding: gimli::DW_ATE_float, size } => {
                 let float = value.float().ok_or_else(wrong)?;
-                if size == 4 { (float as f32).to_bits().into() } else { float.to_bits() }
+                match size {
+                    4 => (float as f32).to_bits().into(),
+                    8 => float.to_bits(),
+                    _ => return Err(Error::Value(no_float(size))),
+                }
             }
             Shape::Base { encoding: gimli::DW_ATE_boolean, .. } => u64::from(value.is_true()),
             Shape::Base { .. } | Shape::Pointer { .. } | Shape::Enum { .. } => integer()? as u64,
@@ -416,6 +420,7 @@ impl Object {
         let bits = match (is_float, size) {
             (true, 4) => u64::from((value.float().ok_or_else(wrong)? as f32).to_bits()),
             (true, 8) => value.float().ok_or_else(wrong)?.to_bits(),
+            (true, _) => return Err(Error::Value(no_float(size))),
             (false, 1..=8) => {
                 let integer = value.integer().filter(|value| crate::value::fits(*value, width));
                 integer.ok_or_else(wrong)? as u64
@@ -430,7 +435,7 @@ impl Object {
             }
         };
         let merged = |old: &Val, offset: usize| {
-            let shift = 8 * offset as u32;
+            let shift = bits_before(offset);
             let others = bits_of(old)? & !mask(8 * count as u32).checked_shl(shift)?;
             like(old, others | bits.checked_shl(shift)?)
         };
@@ -454,6 +459,16 @@ impl Field {
     fn bytes(self) -> usize {
         (self.shift + self.size).div_ceil(8) as usize
     }
+}
+
+/// Why floats of a size other than 4 and 8 bytes have no value.
+fn no_float(size: u64) -> String {
+    format!("floats of {size} bytes are not supported")
+}
+
+/// The number of bits before an offset in bytes.
+fn bits_before(offset: usize) -> u32 {
+    u32::try_from(offset.saturating_mul(8)).unwrap_or(u32::MAX)
 }
 
 fn mask(bits: u32) -> u128 {
@@ -552,5 +567,19 @@ fn characters(address: u64, count: u64, scope: &Scope<'_, '_>) -> String {
             format!("{:?}", String::from_utf8_lossy(&bytes[..end]))
         }
         Err(error) => format!("<{error}>"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_after_a_local_are_not_in_it() {
+        assert_eq!(bits_before(3), 24);
+        // 32 bits would count it as 0.
+        for offset in [1 << 29, 1 << 32, usize::MAX] {
+            assert_eq!(1_u128.checked_shr(bits_before(offset)), None, "{offset}");
+        }
     }
 }

@@ -96,7 +96,8 @@ impl Dwarf {
     /// The entry of a type, after removing qualifiers and aliases. A pointer to an entry has none.
     fn resolve(&self, mut ty: Type) -> Option<(Type, Entry)> {
         for _ in 0..MAX_LINKS {
-            let entry = self.parsed.0[ty.unit].entry(ty.entry.filter(|_| ty.stars == 0)?).ok()?;
+            let offset = ty.entry.filter(|_| ty.stars == 0)?;
+            let entry = self.parsed.0[ty.unit].entry(offset).ok()?;
             match entry.tag() {
                 gimli::DW_TAG_typedef
                 | gimli::DW_TAG_const_type

@@ -4,7 +4,7 @@ use super::size::{SizeOperand, TypeName};
 use super::{Binary, Load, Node, Special, Unary};
 use crate::Error;
 
-/// Maximum nesting depth of expressions.
+/// Maximum nesting depth of expressions, and of pointers in the names of types.
 const MAX_DEPTH: usize = 100;
 
 /// Maximum number of operators: a chain of them is a nested node.
@@ -266,7 +266,7 @@ impl Parser<'_> {
         while self.take("*") {
             stars += 1;
         }
-        let is_type = !words.is_empty() && self.take(")");
+        let is_type = !words.is_empty() && stars <= MAX_DEPTH && self.take(")");
         is_type.then(|| TypeName { name: words.join(" "), stars })
     }
 

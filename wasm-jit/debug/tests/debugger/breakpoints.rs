@@ -266,3 +266,19 @@ fn threads_stop_one_after_the_other() {
         assert_eq!(counts, [1, 2, 3, 4]);
     });
 }
+
+#[test]
+fn offsets_in_the_module_are_those_of_one_function() {
+    for count in 0..6 {
+        let functions = (0..count).map(|index| format!("(func (drop (i32.const {index})))"));
+        let debugged = Debugged::new(&format!("(module {})", functions.collect::<String>()));
+        let code = debugged.debugger.code();
+        for function in 0..count {
+            let first = code.first(function).unwrap();
+            assert_eq!(code.at(code.module_offset(first)).unwrap(), first);
+        }
+        for offset in [0, 1000, u64::MAX] {
+            assert!(code.at(offset).is_err());
+        }
+    }
+}

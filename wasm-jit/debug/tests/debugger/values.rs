@@ -161,6 +161,24 @@ fn what_is_no_expression_is_refused() {
     check(&"1+".repeat(10_000));
     check(&format!("a{}", "[1]".repeat(10_000)));
     check(&format!("a{}", ".b".repeat(10_000)));
+    check(&format!("(int {}) 0", "*".repeat(60_000)));
+    check(&format!("sizeof(int {})", "*".repeat(60_000)));
+}
+
+#[test]
+fn void_has_no_entry_in_any_unit() {
+    // The second one is cut off.
+    for units in ["", "\\40\\00"] {
+        let custom = format!("(@custom \".debug_info\" \"{units}\") (memory (export \"memory\") 1)");
+        let text = VALUES.replacen("(memory (export \"memory\") 1)", &custom, 1);
+        let (debugged, _) = Debugged::begin(&text, "inner", &[Val::I32(2)]);
+        assert_eq!(debugged.value(0, "(void *) 16"), "16");
+        assert_eq!(debugged.value(0, "(void) 1"), "<only scalars and pointers can be cast>");
+        assert_eq!(debugged.value(0, "*(void *) 16"), "<unknown type>");
+        assert_eq!(debugged.value(0, "(void *) 16 + 1"), "17");
+        assert_eq!(debugged.value(0, "*(int *) 128"), "1065353216");
+        assert_eq!(debugged.value(0, "sizeof(void)"), "<there is no type `void`>");
+    }
 }
 
 #[test]
