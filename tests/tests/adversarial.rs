@@ -153,7 +153,7 @@ struct Verdict {
 impl Verdict {
     fn add(&mut self, variant: &str, profiled: &Profiled) {
         let report = profiled.report();
-        assert_eq!(report.json["version"], 2, "{variant}");
+        assert_eq!(report.json["version"], 3, "{variant}");
         let thread_time = report.json["thread_time_ns"].as_f64().expect("the time of all threads");
         for (name, calls, total) in truths(profiled) {
             let Some(function) = report.function(&name) else {
