@@ -10,6 +10,8 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use crate::mapping::map_zeroed;
+
 /// A block of a [`Blocks`] list.
 ///
 /// # Safety
@@ -54,20 +56,7 @@ impl<B: Block> Blocks<B> {
     }
 
     fn map(&self, owner: u32) -> Option<&'static B> {
-        // SAFETY: a new private mapping at an address chosen by the kernel.
-        let memory = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                size_of::<B>(),
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if memory == libc::MAP_FAILED {
-            return None;
-        }
+        let memory = map_zeroed(size_of::<B>())?;
         let pointer = memory.cast::<B>();
         // SAFETY: mapped for reading and writing, never unmapped; zeroed, so it is valid
         // (obligation 1 of `Block`); page-aligned (obligation 3).

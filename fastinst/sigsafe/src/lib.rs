@@ -24,6 +24,7 @@
 
 pub mod blocks;
 pub mod futex;
+mod mapping;
 pub mod pool;
 mod segments;
 pub mod signal;

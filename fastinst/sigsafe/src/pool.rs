@@ -7,6 +7,8 @@ use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use crate::mapping::map_zeroed;
+
 /// An object whose initial state is memory of zeros.
 ///
 /// # Safety
@@ -47,20 +49,7 @@ impl<T: Zeroed, const SEGMENT: usize, const SEGMENTS: usize> Pool<T, SEGMENT, SE
     #[cold]
     fn map(segment: &AtomicPtr<T>) -> Option<*mut T> {
         let length = SEGMENT * size_of::<T>();
-        // SAFETY: a new private mapping at an address chosen by the kernel.
-        let memory = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if memory == libc::MAP_FAILED {
-            return None;
-        }
+        let memory = map_zeroed(length)?;
         let new = memory.cast::<T>();
         match segment.compare_exchange(ptr::null_mut(), new, Ordering::Release, Ordering::Acquire) {
             Ok(_) => Some(new),
