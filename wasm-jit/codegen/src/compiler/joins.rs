@@ -12,6 +12,8 @@
 
 use wasmparser::{BinaryReaderError, FunctionBody, Operator};
 
+use super::scan::calls_runtime;
+
 /// The blocks of a function that join, by the position of their first operator, in ascending order.
 #[derive(Debug, Default)]
 pub(super) struct Joins(Vec<u32>);
@@ -80,7 +82,7 @@ fn leaves(operator: &Operator<'_>) -> Result<u32, BinaryReaderError> {
         Operator::BrTable { targets } => {
             targets.targets().try_fold(targets.default(), |most, depth| Ok(most.max(depth?)))?
         }
-        _ if calls_runtime(operator) => ALL,
+        _ if may_call_runtime(operator) => ALL,
         Operator::Return
         | Operator::Call { .. }
         | Operator::CallIndirect { .. }
@@ -100,34 +102,16 @@ fn leaves(operator: &Operator<'_>) -> Result<u32, BinaryReaderError> {
 
 /// Whether an operator may call a routine of the runtime after which frames of other versions
 /// continue (`FunctionCompiler::libcall`). For new objects, this depends on their sizes.
-fn calls_runtime(operator: &Operator<'_>) -> bool {
-    matches!(
-        operator,
-        Operator::MemoryGrow { .. }
-            | Operator::MemoryCopy { .. }
-            | Operator::MemoryFill { .. }
-            | Operator::MemoryInit { .. }
-            | Operator::DataDrop { .. }
-            | Operator::TableGrow { .. }
-            | Operator::TableFill { .. }
-            | Operator::TableCopy { .. }
-            | Operator::TableInit { .. }
-            | Operator::ElemDrop { .. }
-            | Operator::MemoryAtomicWait32 { .. }
-            | Operator::MemoryAtomicWait64 { .. }
-            | Operator::MemoryAtomicNotify { .. }
-            | Operator::StructNew { .. }
-            | Operator::StructNewDefault { .. }
-            | Operator::ArrayNew { .. }
-            | Operator::ArrayNewDefault { .. }
-            | Operator::ArrayNewFixed { .. }
-            | Operator::ArrayNewData { .. }
-            | Operator::ArrayNewElem { .. }
-            | Operator::ArrayFill { .. }
-            | Operator::ArrayCopy { .. }
-            | Operator::ArrayInitData { .. }
-            | Operator::ArrayInitElem { .. }
-    )
+fn may_call_runtime(operator: &Operator<'_>) -> bool {
+    calls_runtime(operator)
+        || matches!(
+            operator,
+            Operator::DataDrop { .. }
+                | Operator::ElemDrop { .. }
+                | Operator::StructNew { .. }
+                | Operator::StructNewDefault { .. }
+                | Operator::ArrayNewFixed { .. }
+        )
 }
 
 #[cfg(test)]

@@ -226,7 +226,21 @@ impl Visitor<'_> {
                 let ty = self.module.globals[*global_index as usize].content_type;
                 self.scan.has_vectors |= ty == ValType::V128;
             }
-            Operator::MemoryGrow { .. }
+            _ if calls_runtime(operator) => self.call(),
+            Operator::StructGet { struct_type_index: index, .. }
+            | Operator::ArrayGet { array_type_index: index } => self.note_type(*index),
+            _ => {}
+        }
+    }
+}
+
+/// Whether an operator always calls a routine of the runtime, except for `data.drop` and
+/// `elem.drop`, which programs rarely execute.
+#[inline(always)]
+pub(super) fn calls_runtime(operator: &Operator<'_>) -> bool {
+    matches!(
+        operator,
+        Operator::MemoryGrow { .. }
             | Operator::MemoryCopy { .. }
             | Operator::MemoryFill { .. }
             | Operator::MemoryInit { .. }
@@ -244,12 +258,8 @@ impl Visitor<'_> {
             | Operator::ArrayFill { .. }
             | Operator::ArrayCopy { .. }
             | Operator::ArrayInitData { .. }
-            | Operator::ArrayInitElem { .. } => self.call(),
-            Operator::StructGet { struct_type_index: index, .. }
-            | Operator::ArrayGet { array_type_index: index } => self.note_type(*index),
-            _ => {}
-        }
-    }
+            | Operator::ArrayInitElem { .. }
+    )
 }
 
 macro_rules! visit_all {
