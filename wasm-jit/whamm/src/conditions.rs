@@ -25,6 +25,22 @@ use crate::monitor_module::{Call, Parameter, Static};
 
 const SECTION: &str = "wasm-jit.predicates";
 
+/// What the last custom section with a name contains; the default if there is none, or none can be
+/// read.
+pub(crate) fn last_section<T: Default>(
+    module: &[u8],
+    name: &str,
+    read: impl Fn(BinaryReader<'_>) -> Result<T, BinaryReaderError>,
+) -> T {
+    let sections = Parser::new(0).parse_all(module).filter_map(|payload| match payload {
+        Ok(Payload::CustomSection(section)) if section.name() == name => {
+            read(BinaryReader::new(section.data(), 0)).ok()
+        }
+        _ => None,
+    });
+    sections.last().unwrap_or_default()
+}
+
 /// The constants that a parameter is compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Constants {
@@ -125,13 +141,7 @@ pub(crate) struct Predicates {
 impl Predicates {
     /// Reads the section of a module.
     pub(crate) fn of(module: &[u8]) -> Self {
-        let sections = Parser::new(0).parse_all(module).filter_map(|payload| match payload {
-            Ok(Payload::CustomSection(section)) if section.name() == SECTION => {
-                Self::read(BinaryReader::new(section.data(), 0)).ok()
-            }
-            _ => None,
-        });
-        sections.last().unwrap_or_default()
+        last_section(module, SECTION, Self::read)
     }
 
     fn read(mut reader: BinaryReader<'_>) -> Result<Self, BinaryReaderError> {

@@ -16,7 +16,9 @@
 use std::collections::HashSet;
 
 use wasm_encoder::{CustomSection, Encode};
-use wasm_jit::wasmparser::{BinaryReader, BinaryReaderError, Parser, Payload};
+use wasm_jit::wasmparser::{BinaryReader, BinaryReaderError};
+
+use crate::conditions::last_section;
 
 const SECTION: &str = "wasm-jit.sums";
 
@@ -30,13 +32,7 @@ pub(crate) fn section<'a>(exports: impl ExactSizeIterator<Item = &'a str>) -> Cu
 
 /// The exports that a module lists; none if there is no such section, or it cannot be read.
 pub(crate) fn listed(module: &[u8]) -> HashSet<String> {
-    let sections = Parser::new(0).parse_all(module).filter_map(|payload| match payload {
-        Ok(Payload::CustomSection(section)) if section.name() == SECTION => {
-            read(BinaryReader::new(section.data(), 0)).ok()
-        }
-        _ => None,
-    });
-    sections.last().unwrap_or_default()
+    last_section(module, SECTION, read)
 }
 
 fn read(mut reader: BinaryReader<'_>) -> Result<HashSet<String>, BinaryReaderError> {

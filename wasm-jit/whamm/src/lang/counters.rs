@@ -28,8 +28,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ast::{BinaryOp, UnaryOp};
-use super::emit::any;
-use super::ir::{Body, CountedMap, Kind, Place, Program, Statement, Typed};
+use super::ir::{CountedMap, Kind, Place, Program, Statement, Typed};
 use super::split::{is_pure, is_static};
 use super::types::Type;
 
@@ -118,42 +117,20 @@ impl Addition<'_> {
 /// the end.
 fn used(program: &Program) -> BTreeSet<Address> {
     let mut used = BTreeSet::new();
-    let of_probes = program.probes.iter().flat_map(|probe| [&probe.body, &probe.init]);
-    let of_functions = program.functions.iter().map(|function| &function.body);
-    let others = [&program.frame_init, &program.thread_init];
-    for Body { statements, .. } in of_probes.chain(of_functions).chain(others) {
-        used_by(statements, &mut used);
-    }
-    for condition in program.probes.iter().filter_map(|probe| probe.predicate.as_ref()) {
-        read_by(condition, &mut used);
-    }
+    program.visit_during_run(&mut |statement| used_by(statement, &mut used));
+    program.predicates().for_each(|condition| read_by(condition, &mut used));
     used
 }
 
-fn used_by(statements: &[Statement], used: &mut BTreeSet<Address>) {
-    for statement in statements {
-        match (addition(statement), statement) {
-            (Some(addition), _) => addition.uses().into_iter().for_each(|value| read_by(value, used)),
-            (None, Statement::If { condition, yes, no }) => {
-                read_by(condition, used);
-                used_by(yes, used);
-                used_by(no, used);
-            }
-            (None, Statement::While { condition, body }) => {
-                read_by(condition, used);
-                used_by(body, used);
-            }
-            (None, statement) => {
-                if let Statement::SetMap { map: Place::Absolute(map), .. } = statement {
-                    used.insert(*map);
-                }
-                any(std::slice::from_ref(statement), &mut |value| {
-                    read_by(value, used);
-                    false
-                });
-            }
-        }
+/// Adds what a statement uses, without the statements inside of it.
+fn used_by(statement: &Statement, used: &mut BTreeSet<Address>) {
+    if let Some(addition) = addition(statement) {
+        return addition.uses().into_iter().for_each(|value| read_by(value, used));
     }
+    if let Statement::SetMap { map: Place::Absolute(map), .. } = statement {
+        used.insert(*map);
+    }
+    statement.values().into_iter().for_each(|value| read_by(value, used));
 }
 
 fn read_by(value: &Typed, used: &mut BTreeSet<Address>) {

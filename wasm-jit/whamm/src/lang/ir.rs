@@ -397,6 +397,35 @@ pub(super) enum Statement {
     Continue,
 }
 
+impl Statement {
+    /// The values that the statement computes itself, in order, without those of the statements
+    /// inside of it.
+    pub(super) fn values(&self) -> Vec<&Typed> {
+        match self {
+            Self::Set { value, .. } | Self::Count(value) | Self::Call(value) => vec![value],
+            Self::SetMap { key, value, .. } | Self::AddMap { key, amount: value, .. } => vec![key, value],
+            Self::Return(value) => value.iter().collect(),
+            Self::If { condition, .. } | Self::While { condition, .. } => vec![condition],
+            Self::Break | Self::Continue => Vec::new(),
+        }
+    }
+}
+
+/// Visits statements, and those inside of them.
+pub(super) fn visit(statements: &[Statement], see: &mut impl FnMut(&Statement)) {
+    for statement in statements {
+        see(statement);
+        match statement {
+            Statement::If { yes, no, .. } => {
+                visit(yes, see);
+                visit(no, see);
+            }
+            Statement::While { body, .. } => visit(body, see),
+            _ => {}
+        }
+    }
+}
+
 /// Statements with the locals that they use.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Body {
@@ -571,6 +600,22 @@ pub(super) struct Program {
 }
 
 impl Program {
+    /// Visits the statements that are executed between the first event and the end, and when rules
+    /// are matched.
+    pub(super) fn visit_during_run(&self, see: &mut impl FnMut(&Statement)) {
+        let of_probes = self.probes.iter().flat_map(|probe| [&probe.body, &probe.init]);
+        let of_functions = self.functions.iter().map(|function| &function.body);
+        let others = [&self.frame_init, &self.thread_init];
+        for body in of_probes.chain(of_functions).chain(others) {
+            visit(&body.statements, see);
+        }
+    }
+
+    /// The predicates of rules.
+    pub(super) fn predicates(&self) -> impl Iterator<Item = &Typed> {
+        self.probes.iter().filter_map(|probe| probe.predicate.as_ref())
+    }
+
     /// The number of a function that the module imports.
     pub(super) fn import(&mut self, import: Import) -> usize {
         let imports = &mut self.imports;

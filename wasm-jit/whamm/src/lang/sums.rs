@@ -9,8 +9,7 @@
 use std::collections::BTreeSet;
 
 use super::ast::BinaryOp;
-use super::emit::any;
-use super::ir::{Body, Kind, Place, Probe, Program, Statement, Transfer, Typed};
+use super::ir::{Kind, Place, Probe, Program, Statement, Transfer, Typed};
 
 /// The address of a component of a variable.
 type Address = u32;
@@ -25,13 +24,8 @@ pub(super) struct Used {
 impl Used {
     pub(super) fn of(program: &Program) -> Self {
         let mut used = Self { addresses: BTreeSet::new(), everything: false };
-        let of_probes = program.probes.iter().flat_map(|probe| [&probe.body, &probe.init]);
-        let of_functions = program.functions.iter().map(|function| &function.body);
-        let others = [&program.frame_init, &program.thread_init];
-        for Body { statements, .. } in of_probes.chain(of_functions).chain(others) {
-            used.add(statements);
-        }
-        program.probes.iter().filter_map(|probe| probe.predicate.as_ref()).for_each(|it| used.read(it));
+        program.visit_during_run(&mut |statement| used.add(statement));
+        program.predicates().for_each(|condition| used.read(condition));
         used
     }
 
@@ -51,35 +45,15 @@ impl Used {
         })
     }
 
-    fn add(&mut self, statements: &[Statement]) {
-        for statement in statements {
-            match statement {
-                Statement::Set { place: Place::Absolute(address), component, value } => {
-                    match addition(*address, *component, value) {
-                        Some(amount) => self.read(amount),
-                        None => {
-                            self.addresses.extend(components(*address, *component, value));
-                            self.read(value);
-                        }
-                    }
-                }
-                Statement::If { condition, yes, no } => {
-                    self.read(condition);
-                    self.add(yes);
-                    self.add(no);
-                }
-                Statement::While { condition, body } => {
-                    self.read(condition);
-                    self.add(body);
-                }
-                other => {
-                    any(std::slice::from_ref(other), &mut |value| {
-                        self.read(value);
-                        false
-                    });
-                }
+    /// Adds what a statement uses, without the statements inside of it.
+    fn add(&mut self, statement: &Statement) {
+        if let Statement::Set { place: Place::Absolute(address), component, value } = statement {
+            if let Some(amount) = addition(*address, *component, value) {
+                return self.read(amount);
             }
+            self.addresses.extend(components(*address, *component, value));
         }
+        statement.values().into_iter().for_each(|value| self.read(value));
     }
 
     fn read(&mut self, value: &Typed) {

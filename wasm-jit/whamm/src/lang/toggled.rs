@@ -32,7 +32,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::ast::BinaryOp;
 use super::events::Mode;
-use super::ir::{Body, Import, Kind, Place, Probe, Program, Statement, Typed};
+use super::ir::{Body, Import, Kind, Place, Probe, Program, Statement, Typed, visit};
 use super::split::{is_pure, split};
 use super::types::Type;
 
@@ -104,20 +104,6 @@ fn assigned(statement: &Statement) -> std::ops::Range<Address> {
             start..start + 8 * value.ty.components().len() as u32
         }
         _ => 0..0,
-    }
-}
-
-fn visit(statements: &[Statement], see: &mut impl FnMut(&Statement)) {
-    for statement in statements {
-        see(statement);
-        match statement {
-            Statement::If { yes, no, .. } => {
-                visit(yes, see);
-                visit(no, see);
-            }
-            Statement::While { body, .. } => visit(body, see),
-            _ => {}
-        }
     }
 }
 

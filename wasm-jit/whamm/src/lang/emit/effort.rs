@@ -13,7 +13,7 @@
 //! part of a recursion, or lead to one.
 
 use super::super::ast::BinaryOp;
-use super::super::ir::{Function, Kind, Statement, Typed};
+use super::super::ir::{Function, Kind, Statement, Typed, visit};
 use super::super::split;
 
 /// The maximum number of calls that a function may cause without a step.
@@ -75,29 +75,10 @@ pub(super) fn of(functions: &[Function]) -> Vec<Effort> {
 }
 
 fn of_statements(statements: &[Statement], own: &mut Own) {
-    for statement in statements {
-        match statement {
-            Statement::Set { value, .. } | Statement::Count(value) | Statement::Call(value) => {
-                of_value(value, own)
-            }
-            Statement::SetMap { key, value, .. } | Statement::AddMap { key, amount: value, .. } => {
-                of_value(key, own);
-                of_value(value, own);
-            }
-            Statement::Return(value) => value.iter().for_each(|value| of_value(value, own)),
-            Statement::If { condition, yes, no } => {
-                of_value(condition, own);
-                of_statements(yes, own);
-                of_statements(no, own);
-            }
-            Statement::While { condition, body } => {
-                own.has_loop = true;
-                of_value(condition, own);
-                of_statements(body, own);
-            }
-            Statement::Break | Statement::Continue => {}
-        }
-    }
+    visit(statements, &mut |statement| {
+        own.has_loop |= matches!(statement, Statement::While { .. });
+        statement.values().into_iter().for_each(|value| of_value(value, own));
+    });
 }
 
 fn of_value(value: &Typed, own: &mut Own) {

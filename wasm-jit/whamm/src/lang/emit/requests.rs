@@ -64,15 +64,13 @@ pub(super) fn requests_of(statements: &[Statement], at_match: bool, all: &mut Ve
 
 /// Whether the condition holds for a value of these statements; stops at the first one.
 pub(in super::super) fn any(statements: &[Statement], holds: &mut dyn FnMut(&Typed) -> bool) -> bool {
-    statements.iter().any(|statement| match statement {
-        Statement::Set { value, .. } | Statement::Count(value) | Statement::Call(value) => holds(value),
-        Statement::SetMap { key, value, .. } | Statement::AddMap { key, amount: value, .. } => {
-            holds(key) || holds(value)
-        }
-        Statement::Return(value) => value.as_ref().is_some_and(&mut *holds),
-        Statement::If { condition, yes, no } => holds(condition) || any(yes, holds) || any(no, holds),
-        Statement::While { condition, body } => holds(condition) || any(body, holds),
-        Statement::Break | Statement::Continue => false,
+    statements.iter().any(|statement| {
+        statement.values().into_iter().any(&mut *holds)
+            || match statement {
+                Statement::If { yes, no, .. } => any(yes, holds) || any(no, holds),
+                Statement::While { body, .. } => any(body, holds),
+                _ => false,
+            }
     })
 }
 
