@@ -114,13 +114,15 @@
 //! - If the change required a new version (see above), an existing frame sees it at the next
 //!   iteration of a loop, or when a call returns to it; new calls begin in the new version.
 //! - A thread that has reached a site completes the list of probes that the site had then. Changes
-//!   that a probe function makes at its own place therefore take effect with the next event.
+//!   that a probe function makes at its own place therefore take effect with the next event. An
+//!   event is counted when it begins, before the functions of the list are called.
 //! - When [`Probe::deactivate`] returns, another thread may still execute the probe's stub. It may
 //!   call the probe function once more; what it counts is not attributed to the probe.
 //! - Counts are exact once the threads that run the module have seen the last change. In a counting
 //!   version, a thread counts a sequence of instructions when it begins the first one, and sees a
 //!   change when it begins the next sequence. If a trap or an interrupt ends a sequence early, the
-//!   thread subtracts what it has not executed.
+//!   thread subtracts what it has not executed: a counter that was switched on in the middle of
+//!   this sequence, while other threads count the same instruction, may then have counted one less.
 //! - Changes take a lock of the module's probes, and no thread holds a lock while a probe fires.
 //!   Probe functions may make any change; signal handlers must not make any.
 //!
@@ -140,7 +142,10 @@
 //! [`unshare`](wordpatch::text::unshare), which copies the code of all modules. A handler that the
 //! program has registered with `pthread_atfork` must neither change probes nor wait for a thread
 //! that does, or that compiles modules, unless it was registered after the first engine was made:
-//! otherwise it waits forever.
+//! otherwise it waits forever. A child that was forked while another thread was in the closure of a
+//! [`Recorder`] must not use this recorder, nor run programs with its probes. Programs that fork
+//! while other threads ask for [ids](crate::Module::probe_id) register a handler that calls
+//! [`fastinst::service::before_fork`].
 //!
 //! # Example
 //! ```
@@ -682,6 +687,10 @@ impl Module {
     /// the upper half. Probes at entries have the kind `ENTRY`, those at exits `EXIT`, those at
     /// instructions `FIRST_OF_PROVIDERS`. The address of the site is that in the most recent
     /// version of the function.
+    ///
+    /// A discovery callback may switch the probes that it is told of. It must not make probes of
+    /// modules with [first-call closures](Module::watch_first_calls), which it may have to wait
+    /// for: such a closure may wait for the callback.
     ///
     /// Ids are retired when the module's code is freed: fastinst then returns
     /// [`Retired`](fastinst::Error::Retired).

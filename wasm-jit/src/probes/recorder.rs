@@ -36,6 +36,9 @@ const MAX_WORDS: usize = 64;
 /// closure does not get the same records again. It must not flush its own recorder, which panics,
 /// nor run a program with probes that use it, which panics when the program's buffer is full.
 ///
+/// A child that was forked while another thread was in the closure must not use the recorder, nor
+/// run a program with its probes: it would wait for that thread, which it does not have.
+///
 /// Clones are the same recorder. Like a [`Callback`](super::Callback), the closure may be kept
 /// after the last clone and all probes are dropped, and must therefore not own what keeps the
 /// module's code alive. Records that were not flushed when the closure is dropped are lost.

@@ -133,6 +133,33 @@ fn changes_at_the_place_of_a_firing_probe_begin_with_the_next_event() {
     ACTIONS.with_borrow_mut(|actions| actions.clear());
 }
 
+/// Likewise for counters, which count an event when it begins, in stubs and in functions that
+/// count.
+#[test]
+fn counters_that_a_firing_probe_switches_begin_and_end_with_the_next_event() {
+    for stubs in [0, u32::MAX] {
+        let engine = Engine::new(super::config().counter_stubs(stubs)).unwrap();
+        let module = Module::new(&engine, IDENTITY).unwrap();
+        let make = |kind| Arc::new(module.probe(entry(kind)).unwrap());
+        let (calling, others) = (make(log_with(0)), [(); 3].map(|()| make(Kind::Count)));
+        let [ended, kept, begun] = others.clone();
+        calling.activate().unwrap();
+        ended.activate().unwrap();
+        kept.activate().unwrap();
+        let act = Box::new(move || {
+            ended.deactivate().unwrap();
+            begun.activate().unwrap();
+        });
+        ACTIONS.with_borrow_mut(|actions| actions.push((0, act)));
+        for expected in [[1, 1, 0], [1, 2, 1]] {
+            run(&module, 1).unwrap();
+            assert_eq!(others.each_ref().map(|probe| probe.count()), expected, "{stubs}");
+        }
+        ACTIONS.with_borrow_mut(|actions| actions.clear());
+        logged();
+    }
+}
+
 /// Probes of one instance fire there only, and count there only; those of later instances are not
 /// taken for it.
 #[test]
@@ -620,6 +647,7 @@ fn functions_have_versions_except_at_entries_with_sites() {
 pub(crate) fn test_all() {
     probes_of_one_place_fire_in_the_order_in_which_they_went_on();
     changes_at_the_place_of_a_firing_probe_begin_with_the_next_event();
+    counters_that_a_firing_probe_switches_begin_and_end_with_the_next_event();
     probes_of_one_instance_do_not_fire_in_others();
     values_of_every_type_and_the_constants();
     a_load_is_done_once_for_the_probe_and_the_program();

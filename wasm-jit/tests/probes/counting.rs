@@ -9,7 +9,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wasm_encoder::{Encode, ValType};
 use wasm_jit::probes::{
-    Branches, Callback, GenericFn, Kind, Place, Probe, ProbeError, ProbeSpec, Scope, activate_all,
+    Branches, Callback, GenericFn, Kind, Location, Place, Probe, ProbeError, ProbeSpec, Scope, activate_all,
 };
 use wasm_jit::{Config, Engine, Error, Instance, MemoryType, Module, SharedMemory, Store, StoreLimits, Val};
 
@@ -786,6 +786,44 @@ fn plain_frames_that_trap_count_what_they_have_executed() {
     }
     assert_eq!(outcome(&module).0, expected);
     check_counts(&counting, &vec![0; counting.len()], (&places, &counts), 1);
+}
+
+/// A counter is switched on in the middle of a run that traps before it comes to the counter's
+/// instruction: the next execution is counted, whether or not the count was read before it.
+#[test]
+fn counters_that_are_switched_on_in_a_run_that_traps_count_the_next_one() {
+    let text = "(module (memory (export \"memory\") 1) (func (export \"run\") (param i32) (result i32)
+        (i32.xor (i32.div_u (i32.const 6) (local.get 0)) (i32.const 1))))";
+    for is_read in [false, true] {
+        let mut config = Config::new();
+        let engine = Engine::new(config.counter_stubs(0)).unwrap();
+        let bytes = wat::parse_str(text).unwrap();
+        let module = Module::from_binary(&engine, &bytes).unwrap();
+        let body = module.function(0).unwrap().body().unwrap();
+        let offsets: Vec<u32> =
+            body.instructions().map(|at| (at.offset() - body.range().start) as u32).collect();
+        let probe = |number: usize, kind| {
+            let place = Place::Instruction { offset: offsets[number] };
+            module.probe(ProbeSpec { location: Location { function: 0, place }, kind }).unwrap()
+        };
+        // At the XOR.
+        let counter = Arc::new(probe(4, Kind::Count));
+        let of_closure = counter.clone();
+        let switch = Callback::new(move |_| of_closure.activate().unwrap());
+        let switch = probe(1, Kind::Callback { function: switch, values: [].into() });
+        let other = probe(0, Kind::Count);
+        other.activate().unwrap();
+        switch.activate().unwrap();
+        let mut store = Store::new(&engine, ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let run = instance.get_typed_func::<i32, i32>(&mut store, "run").unwrap();
+        run.call(&mut store, 0).unwrap_err();
+        if is_read {
+            assert_eq!(counter.count(), 0);
+        }
+        assert_eq!(run.call(&mut store, 2).unwrap(), 2);
+        assert_eq!((counter.count(), other.count()), (1, 2), "read: {is_read}");
+    }
 }
 
 /// All of these tests, for an engine with other settings.

@@ -204,7 +204,37 @@ fn global_probes_keep_their_order() {
     }
 }
 
+/// A closure runs the function of which it is told, in another store: before it has made probes
+/// there, and afterwards.
+#[test]
+fn closures_may_call_the_function() {
+    let text = "(module (memory (export \"memory\") 1) (func (export \"main\") (result i64) (i64.const 7)))";
+    let module = Module::new(&engine(), text).unwrap();
+    let made = Arc::new(Mutex::new(Vec::new()));
+    let (of_watch, of_closure) = (module.clone(), made.clone());
+    let run = |module: &Module| assert_eq!(outcome(module).0.0.unwrap(), 7);
+    let _watch = module
+        .watch_first_calls(move |_| {
+            run(&of_watch);
+            let body = of_watch.function(0).unwrap().body().unwrap();
+            let all = body.instructions().map(|at| (at.offset() - body.range().start) as u32);
+            let spec = |offset| ProbeSpec {
+                location: super::Location { function: 0, place: Place::Instruction { offset } },
+                kind: Kind::Count,
+            };
+            let probes: Vec<Probe> = all.map(|offset| of_watch.probe(spec(offset)).unwrap()).collect();
+            activate_all(&probes).into_iter().for_each(Result::unwrap);
+            run(&of_watch);
+            of_closure.lock().unwrap().extend(probes);
+        })
+        .unwrap();
+    run(&module);
+    let counts: Vec<u64> = made.lock().unwrap().drain(..).map(|probe: Probe| probe.count()).collect();
+    assert_eq!(counts, [2, 2], "one call by the closure, and the one that it was told of");
+}
+
 pub(crate) fn test_all() {
+    closures_may_call_the_function();
     global_probes_keep_their_order();
     probes_of_first_calls_observe_them();
     watches_begin_and_end();

@@ -60,7 +60,7 @@ pub const SITE_WINDOW: u32 = 8;
 
 /// The maximum number of instructions that share a site: toggling one of them takes the others into
 /// account.
-pub const MAX_SHARED: u32 = 8;
+pub const MAX_SHARED: u32 = 32;
 
 /// Which instructions of a function get sites, by their offsets in the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -297,7 +297,15 @@ impl CodeImage {
             _ => r14,
         };
         // SAFETY: the caller's obligation.
-        unsafe { version.uncount(pc, block.stub, context, is_executed) };
+        let is_less = unsafe { version.uncount(pc, block.stub, context, is_executed) };
+        self.follow_uncounted(block.function, is_less);
+    }
+
+    /// Called when counts of a function may have become less.
+    fn follow_uncounted(&self, function: u32, is_less: bool) {
+        if is_less {
+            self.state().follow_totals(&self.counters, function);
+        }
     }
 
     /// As [`CodeImage::uncount`], for a frame that waits for a call in the function's code which
@@ -312,7 +320,8 @@ impl CodeImage {
             && block.stub.is_none()
         {
             // SAFETY: the caller's obligation; a frame that calls has stored its context.
-            unsafe { version.uncount(pc, None, context_of(fp), true) };
+            let is_less = unsafe { version.uncount(pc, None, context_of(fp), true) };
+            self.follow_uncounted(block.function, is_less);
         }
     }
 
@@ -328,7 +337,8 @@ impl CodeImage {
         {
             // SAFETY: the caller's obligation; the call follows the instruction that stores the
             // context.
-            unsafe { version.uncount(pc, block.stub, context_of(fp), true) };
+            let is_less = unsafe { version.uncount(pc, block.stub, context_of(fp), true) };
+            self.follow_uncounted(block.function, is_less);
         }
     }
 }
@@ -358,19 +368,28 @@ pub(crate) unsafe fn context_of(fp: usize) -> *const VmContext {
 
 impl Version {
     /// Subtracts what was counted but will not be executed by a frame at this address in the code,
-    /// or in the stub of an instruction.
+    /// or in the stub of an instruction. Returns whether there was something.
     ///
     /// # Safety
     /// `context` must be that of the function's instance; called on the thread that runs the store.
-    unsafe fn uncount(&self, pc: usize, stub: Option<u32>, context: *const VmContext, is_executed: bool) {
-        let Some(runs) = &self.runs else { return };
+    unsafe fn uncount(
+        &self,
+        pc: usize,
+        stub: Option<u32>,
+        context: *const VmContext,
+        is_executed: bool,
+    ) -> bool {
+        let Some(runs) = &self.runs else { return false };
+        let mut is_less = false;
         let stub = stub.or_else(|| self.stub_at(pc));
         for cell in runs.rest(pc.wrapping_sub(self.base) as u32, stub, is_executed) {
             // SAFETY: the instance has counters since there is a version. No other thread writes
             // them.
             let cell = unsafe { &*counters_of(context).add(cell as usize) };
             cell.store(cell.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
+            is_less = true;
         }
+        is_less
     }
 }
 
@@ -485,6 +504,17 @@ fn at_once(total: impl Fn(usize) -> u64) -> [u64; 2] {
 }
 
 impl Changes {
+    /// Lets the probes of a function that are on begin at the present totals if these are less than
+    /// when they were switched on: in the middle of a run, which then was not executed to its end.
+    fn follow_totals(&mut self, counters: &Counters, function: u32) {
+        let probes: Vec<usize> = self.state(function).probes.iter().copied().collect();
+        for number in probes {
+            if self.probe(number).active {
+                self.read_counts(counters, number, |_, _| {});
+            }
+        }
+    }
+
     /// Begins the counts of a probe that is being switched on.
     pub(super) fn begin_counts(&mut self, counters: &Counters, number: usize) {
         let probe = self.probes[number].as_mut().expect("its handle is alive");

@@ -10,8 +10,9 @@
 //! While a function is being changed, other threads that enter it wait. A thread holds no lock when
 //! it comes here, and the stub restores the state of the call.
 //!
-//! If the entry cannot be patched any more, in a forked child, the stub does what the instruction
-//! at the entry would have done, and continues after it.
+//! If the entry cannot be patched any more, in a forked child, or if a watcher of the function
+//! calls it, the entry leads to the stub again. The stub then continues in the current version, for
+//! which it does what the first instruction of an original would have done.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +20,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::{self, Thread};
 
 use wasm_jit_codegen::{Continue, ENTER_STUB_SIZE, ENTRY_PREFIX, enter_stubs};
-use wordpatch::{Bytes, text};
+use wordpatch::text;
 
 use super::blocks::ALIGNMENT;
 use super::version::jump;
@@ -127,9 +128,8 @@ enum Released {
     Done,
     /// This thread is making probes of the function.
     InProgress,
-    /// As [`Released::Done`], but the entry leads to its stub and cannot be changed. Contains the
-    /// original first bytes of the function.
-    Stuck(Bytes),
+    /// As [`Released::Done`], but the entry leads to its stub and cannot be changed.
+    Stuck,
 }
 
 impl CodeImage {
@@ -250,20 +250,40 @@ impl CodeImage {
     /// call continues, and whether other calls may enter the function, too, which they may not if
     /// the call is made by a watcher of the function.
     pub(in crate::code) fn admit(self: &Arc<Self>, index: u32) -> (Continue, bool) {
-        let entry = self.at(self.function(index).entry);
         match self.release(index, |_| true) {
-            Released::Done => (Continue { address: entry as usize, after_entry: 0 }, true),
-            Released::InProgress => (Continue { address: entry as usize, after_entry: 0 }, false),
-            Released::Stuck(first) => {
-                let first = first.as_slice();
-                // SAFETY: in the function's code, which is longer.
-                let byte = |offset: usize| unsafe { entry.add(offset).read_volatile() };
-                let bytes = first.iter().copied().chain((first.len()..).map(byte));
-                // PUSH follows its prefixes.
-                let length = bytes.take_while(|byte| *byte == ENTRY_PREFIX).count() + 1;
-                (Continue { address: entry as usize + length, after_entry: 1 }, true)
-            }
+            Released::Done => (Continue { address: self.code_start(index), after_entry: 0 }, true),
+            Released::InProgress => (self.continue_in_current(index), false),
+            Released::Stuck => (self.continue_in_current(index), true),
         }
+    }
+
+    fn code_start(&self, index: u32) -> usize {
+        self.at(self.function(index).entry) as usize
+    }
+
+    /// Where a call continues to which the entry does not lead: in the current version.
+    fn continue_in_current(&self, index: u32) -> Continue {
+        let address = self.code_start(index);
+        let changes = self.state();
+        let entry = changes.functions.get(index).and_then(|state| state.entry);
+        let Some(Entry { first, .. }) = entry.filter(|entry| entry.is_diverted) else {
+            return Continue { address, after_entry: 0 };
+        };
+        if let Some(function) = self.probed().function(self, index)
+            && let current @ 1.. = function.current.load(Ordering::Relaxed)
+            && let Some(version) = function.versions[current].get()
+        {
+            return Continue { address: version.at(version.entry), after_entry: 0 };
+        }
+        let first = first.as_slice();
+        // SAFETY: in the function's code, which is longer.
+        let byte = |offset: usize| unsafe {
+            std::ptr::with_exposed_provenance::<u8>(address + offset).read_volatile()
+        };
+        let bytes = first.iter().copied().chain((first.len()..).map(byte));
+        // PUSH follows its prefixes.
+        let length = bytes.take_while(|byte| *byte == ENTRY_PREFIX).count() + 1;
+        Continue { address: address + length, after_entry: 1 }
     }
 
     /// Lets the chosen watchers of a function make their probes.
@@ -284,11 +304,7 @@ impl CodeImage {
         changes.hold_entry(index, false);
         let waiting = forks::lock(&probed.entered.waiting);
         let is_stuck = changes.restore_entry(self, index, &waiting).is_err();
-        let entry = changes.functions.get(index).and_then(|state| state.entry);
-        match entry {
-            Some(entry) if is_stuck => Released::Stuck(entry.first),
-            _ => Released::Done,
-        }
+        if is_stuck { Released::Stuck } else { Released::Done }
     }
 
     /// The address of the stubs of all functions, in the order of their indices.

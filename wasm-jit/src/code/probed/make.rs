@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use wasm_jit_codegen::{CompiledFunction, CompiledSites, Counting, NoValue, Sites};
 
 use super::counting::{self, Choice, RunCells, Tally};
+use super::stub_memory::Change;
 use super::stubs::{Form, ProbeAction, Site};
 use super::version::{Observations, SitePlace, ValueAtSite};
 use super::{
@@ -90,9 +91,11 @@ impl CodeImage {
             let is_chosen = places.values().any(|needs| needs.choice.is_some());
             let limit = self.module.settings.counter_stubs;
             let instructions = seen.instructions.len();
+            let was_counting = state.is_counting;
             state.is_counting |=
                 is_chosen || counting::has_many(state.counters + counters, instructions, limit);
-            self.lay_out(index, function, (&places, end_accessors), (&compiled, &seen), changes)?;
+            self.lay_out(index, function, (&places, end_accessors), (&compiled, &seen), changes)
+                .inspect_err(|_| changes.state(index).is_counting = was_counting)?;
         }
         self.locate_in_plain(index, seen.located.keys().chain(seen.found.keys()), changes)?;
         let mut add = |made: Result<(&Request, ProbeAction), NoProbe>| {
@@ -330,7 +333,7 @@ impl Changes {
             if form == Form::Off {
                 continue;
             }
-            self.make_stub(image, (index, version), place.position, form, true)?;
+            self.make_stub(image, (index, version), place.position, form, Change::Activation)?;
             let site = self.functions.site(index, place.position).expect("the site was made");
             let bytes = version.bytes(place, form, site, Form::Off);
             self.exchange(version.at(place.code), &place.off(), &bytes)?;

@@ -90,7 +90,7 @@ pub(crate) use plain::Plain;
 use reclaim::{ListAt, Unneeded};
 pub(crate) use request::{Argument, NoProbe, Request, RequestedKind, Use};
 use returns::Returns;
-use stub_memory::StubMemory;
+use stub_memory::{Change, StubMemory};
 pub(crate) use stubs::Generic;
 use stubs::{Form, List, ProbeAction, Site};
 pub(crate) use version::Version;
@@ -430,7 +430,7 @@ impl Changes {
         image: &Arc<CodeImage>,
         (index, position): (u32, u32),
         function: &Function,
-        is_activation: bool,
+        change: Change,
     ) -> Result<(), MakeError> {
         let Self { functions, probes, .. } = self;
         let site = functions.site_mut(index, position).expect("the site was made");
@@ -446,7 +446,7 @@ impl Changes {
             .inspect_err(|_| self.leave((index, position), new))?;
         let versions = || function.versions.iter().filter_map(OnceLock::get);
         for version in versions() {
-            let made = self.make_stub(image, (index, version), position, new, is_activation);
+            let made = self.make_stub(image, (index, version), position, new, change);
             made.inspect_err(|_| self.leave((index, position), new))?;
         }
         let site = self.functions.site(index, position).expect("the site was made");
@@ -487,7 +487,7 @@ impl Changes {
         (index, version): (u32, &Version),
         position: u32,
         form: Form,
-        is_activation: bool,
+        change: Change,
     ) -> Result<(), MakeError> {
         let (Form::List(list), Some(place)) = (form, version.place(position)) else { return Ok(()) };
         let of = ListAt { function: index, position, number: list };
@@ -498,7 +498,7 @@ impl Changes {
             let Self { functions, stubs, arenas, .. } = changes;
             let site = functions.site_mut(index, position).expect("the site was made");
             let memory = (stubs, arenas, &image.probed().blocks);
-            stubs::make_stub(image, (index, version), place, (site, list), is_activation, memory)
+            stubs::make_stub(image, (index, version), place, (site, list), change, memory)
         };
         let mut made = make(self);
         if matches!(made, Err(MakeError::StubMemory { .. }))

@@ -34,7 +34,9 @@ impl CodeImage {
         let places = seen.sites.iter().map(|(site, _)| (site.wasm, Needs::default())).collect();
         self.add_sites(state, function, &places, seen);
         for sharing in seen.sites.chunk_by(|(a, _), (b, _)| a.code == b.code).filter(|all| all.len() > 1) {
-            let cell = self.counters.add(1);
+            // An earlier attempt may have failed after this.
+            let known = state.sites.get(&sharing[0].0.wasm).and_then(|site| site.shared);
+            let cell = known.unwrap_or_else(|| self.counters.add(1));
             for (Position { wasm, .. }, _) in sharing {
                 state.sites.get_mut(wasm).expect("just added").shared = Some(cell);
             }

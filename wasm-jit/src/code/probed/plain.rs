@@ -25,6 +25,7 @@ use wasm_jit_codegen::{
 };
 
 use super::counting::RunCells;
+use super::stub_memory::Change;
 use super::stubs::{Form, generate};
 use super::version::Observations;
 use super::{Changes, MakeError, Needs, PLAIN, Version};
@@ -107,7 +108,7 @@ impl CodeImage {
         let site = changes.site(index, position);
         let of_block = site.lists().find(|(_, list)| list.stubs[from.number] == block.start);
         let list = of_block.map(|(number, _)| number).ok_or_else(differs)?;
-        changes.make_stub(self, (index, plain), position, Form::List(list), true)?;
+        changes.make_stub(self, (index, plain), position, Form::List(list), Change::Activation)?;
         let site = changes.functions.site(index, position).expect("just found");
         let start = site.list(list).stubs[plain.number];
         let parts = |version: &Version| -> Result<Vec<GenericPart>, MakeError> {

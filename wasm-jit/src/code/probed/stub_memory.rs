@@ -17,6 +17,17 @@ const BYTES_OF_PLACE: usize = 512;
 const SOON_FAILURES: u32 = 8;
 const MAX_DOUBLINGS: u32 = 20;
 
+/// Why a site gets another list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// A probe is switched on.
+    Activation,
+    /// A probe is switched off, for which as much again as the limit may be used.
+    Deactivation,
+    /// A probe is removed, which must not fail: there is no limit.
+    Removal,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct StubMemory {
     /// Bytes that were appended to arenas.
@@ -116,19 +127,17 @@ impl StubMemory {
         Some(start)
     }
 
-    /// Counts `length` bytes more. To switch probes off, as much again as the limit may be used. As
-    /// freed blocks may be of the wrong sizes, the limit is for what is in use, and four times as
-    /// much may be appended.
-    pub(super) fn add(
-        &mut self,
-        length: usize,
-        image: &CodeImage,
-        is_activation: bool,
-    ) -> Result<(), MakeError> {
+    /// Counts `length` bytes more. As freed blocks may be of the wrong sizes, the limit is for what
+    /// is in use, and four times as much may be appended.
+    pub(super) fn add(&mut self, length: usize, image: &CodeImage, change: Change) -> Result<(), MakeError> {
         let limit = self.limit(image);
-        let may_use = if is_activation { limit } else { 2 * limit };
+        let may_use = match change {
+            Change::Activation => limit,
+            Change::Deactivation => 2 * limit,
+            Change::Removal => usize::MAX,
+        };
         let (in_use, appended) = (self.in_use() + size_of(length), self.appended + size_of(length));
-        if in_use > may_use || appended > 4 * may_use {
+        if in_use > may_use || appended > may_use.saturating_mul(4) {
             return Err(MakeError::StubMemory { limit });
         }
         self.appended += size_of(length);

@@ -24,7 +24,7 @@ use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
 use super::buffers::RecordBuffers;
 use super::callback::CallBack;
 use super::counting::Choice;
-use super::stub_memory::StubMemory;
+use super::stub_memory::{Change, StubMemory};
 use super::version::{SitePlace, Version};
 use super::{MakeError, VERSIONS};
 use crate::code::CodeImage;
@@ -142,7 +142,8 @@ impl Form {
     }
 }
 
-/// A list of probes, without those that do nothing. It contains the counter at most once.
+/// A list of probes, without those that do nothing. It contains the counter at most once, and
+/// first: an event is counted when it begins, as in counting versions.
 #[derive(Debug)]
 pub(super) struct List {
     items: Arc<[ProbeAction]>,
@@ -314,7 +315,9 @@ impl Site {
                     ProbeAction::Count => !std::mem::replace(&mut has_counter, true),
                     what => what.needs_list(),
                 };
-                let items: Vec<&ProbeAction> = active.filter(is_item).collect();
+                let mut items: Vec<&ProbeAction> = active.filter(is_item).collect();
+                // Before what the others change.
+                items.sort_by_key(|what| **what != ProbeAction::Count);
                 Form::List(self.more_mut().number(&items))
             }
         }
@@ -434,7 +437,7 @@ pub(super) fn make_stub(
     (function, version): (u32, &Version),
     place: &SitePlace,
     (site, list): (&mut Site, u32),
-    is_activation: bool,
+    change: Change,
     (memory, arenas, blocks): (&mut StubMemory, &mut Arenas, &Blocks),
 ) -> Result<(), MakeError> {
     let List { items, stubs, .. } = site.list(list);
@@ -454,7 +457,7 @@ pub(super) fn make_stub(
     let start = match freed {
         Some(start) => start,
         None => {
-            memory.add(length, image, is_activation)?;
+            memory.add(length, image, change)?;
             arenas.with_room(image, blocks, length)?.next_address(ALIGNMENT)
         }
     };

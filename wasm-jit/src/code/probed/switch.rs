@@ -11,6 +11,7 @@ use std::time::Instant;
 use wasm_jit_codegen::Callee;
 
 use super::counting::Tally;
+use super::stub_memory::Change;
 use super::stubs::{Call, ProbeAction};
 use super::{Changes, MakeError, ProbeState};
 use crate::code::CodeImage;
@@ -42,7 +43,7 @@ impl CodeImage {
         }
         let done = if active {
             let of = self.probed().function(self, index).expect("the function is probed");
-            changes.apply(self, (index, position), of, true)
+            changes.apply(self, (index, position), of, Change::Activation)
         } else {
             self.activate(changes, number)
         };
@@ -71,11 +72,11 @@ impl CodeImage {
         changes.site(index, position).active.push(number);
         let last = function.made() - 1;
         changes.begin_counts(&self.counters, number);
-        let on = changes.apply(self, (index, position), function, true);
+        let on = changes.apply(self, (index, position), function, Change::Activation);
         let on = on.and_then(|()| Ok(changes.change_version(index, function, last)?));
         if on.is_err() {
             changes.site(index, position).active.remove(number);
-            let _ = changes.apply(self, (index, position), function, false);
+            let _ = changes.apply(self, (index, position), function, Change::Deactivation);
             return on;
         }
         changes.state(index).active += 1;
@@ -91,7 +92,7 @@ impl CodeImage {
     pub(crate) fn deactivate_probe(self: &Arc<Self>, number: usize, always: bool) -> Result<bool, MakeError> {
         let changes = &mut *self.changes();
         let was_on = changes.probe(number).active;
-        self.deactivate(changes, number)?;
+        self.deactivate(changes, number, Change::Deactivation)?;
         let index = changes.probe(number).function;
         let function = self.probed().function(self, index).expect("the function is probed");
         let state = changes.state(index);
@@ -107,7 +108,12 @@ impl CodeImage {
         Ok(was_on)
     }
 
-    fn deactivate(self: &Arc<Self>, changes: &mut Changes, number: usize) -> Result<(), MakeError> {
+    fn deactivate(
+        self: &Arc<Self>,
+        changes: &mut Changes,
+        number: usize,
+        change: Change,
+    ) -> Result<(), MakeError> {
         let &mut ProbeState { function: index, position, active, .. } = changes.probe(number);
         if !active {
             return Ok(());
@@ -115,7 +121,7 @@ impl CodeImage {
         let function = self.probed().function(self, index).expect("the function is probed");
         let site = changes.site(index, position);
         let place = site.active.remove(number).expect("it is on");
-        if let Err(error) = changes.apply(self, (index, position), function, false) {
+        if let Err(error) = changes.apply(self, (index, position), function, change) {
             changes.site(index, position).active.insert(place, number);
             return Err(error);
         }
@@ -148,7 +154,7 @@ impl CodeImage {
 
     /// As [`CodeImage::remove_probe`], except for versions that are kept.
     pub(super) fn remove(self: &Arc<Self>, changes: &mut Changes, number: usize) {
-        if self.deactivate(changes, number).is_err() {
+        if self.deactivate(changes, number, Change::Removal).is_err() {
             // The site cannot be patched, as in a forked child. It stays as it is until its next
             // change.
             let &mut ProbeState { function, position, .. } = changes.probe(number);

@@ -25,6 +25,8 @@ pub(super) struct Site {
     pub(super) offset: u32,
     pub(super) kind: AccessKind,
     pub(super) memory: u32,
+    /// The number of bytes, if all accesses have the same.
+    pub(super) size: Option<u64>,
 }
 
 /// An access that is about to be made or, if values are observed, may have been made.
@@ -100,8 +102,9 @@ impl<C: Consumer> Accesses<C> {
         for graph in setup.functions().filter_map(|function| Graph::of(&function)) {
             first.insert(graph.function, sites.len() as u64);
             for (offset, operator) in &graph.flow.instructions {
-                for AccessInfo { kind, memory, .. } in accesses_of(operator) {
-                    sites.push(Site { function: graph.function, offset: *offset, kind, memory });
+                for AccessInfo { kind, memory, size, .. } in accesses_of(operator) {
+                    let size = if let Bound::Const(size) = size { Some(size) } else { None };
+                    sites.push(Site { function: graph.function, offset: *offset, kind, memory, size });
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! The number of accesses to each line of memory.
 
+use std::ops::RangeInclusive;
+
 /// Bytes of a line.
 pub(super) const LINE: u64 = 64;
 
@@ -47,27 +49,36 @@ impl Page {
 }
 
 impl Heat {
-    /// Adds an access, given the addresses of its first and last byte.
+    /// Adds accesses to a line, by its number.
     #[inline]
-    pub(super) fn add(&mut self, memory: u32, first: u64, last: u64) {
-        // Nearly all accesses are within a line that was accessed before.
-        let line = (first / LINE) as usize;
-        if first / LINE == last / LINE
-            && let Some(Lines { pages, counts }) = self.memories.get_mut(memory as usize)
-            && let Some(page) = pages.get(line / LINES)
+    pub(super) fn add(&mut self, memory: u32, line: u64, accesses: u64) {
+        // Nearly all are to a line of a page that was accessed before.
+        let index = line as usize;
+        if let Some(Lines { pages, counts }) = self.memories.get_mut(memory as usize)
+            && let Some(page) = pages.get(index / LINES)
             && let Some(counts) = counts.get_mut((*page as usize).wrapping_sub(1))
         {
-            counts[line % LINES] += 1;
+            counts[index % LINES] += accesses;
             return;
         }
-        self.add_lines(memory, first, last);
+        self.add_lines(memory, line..=line, accesses);
+    }
+
+    /// Adds an access to several lines, given the addresses of its first and last byte.
+    #[cold]
+    pub(super) fn add_wide(&mut self, memory: u32, first: u64, last: u64) {
+        if last - first >= MAX_ACCESS {
+            self.beyond += 1;
+            return;
+        }
+        self.add_lines(memory, first / LINE..=last / LINE, 1);
     }
 
     #[cold]
-    fn add_lines(&mut self, memory: u32, first: u64, last: u64) {
-        if last >= END || last - first >= MAX_ACCESS {
-            // The access traps, or the program is very large.
-            self.beyond += 1;
+    fn add_lines(&mut self, memory: u32, lines: RangeInclusive<u64>, accesses: u64) {
+        if *lines.end() >= END / LINE {
+            // The accesses trap, or the program is very large.
+            self.beyond += accesses;
             return;
         }
         let memory = memory as usize;
@@ -75,7 +86,7 @@ impl Heat {
             self.memories.resize_with(memory + 1, Lines::default);
         }
         let Lines { pages, counts } = &mut self.memories[memory];
-        for line in first / LINE..=last / LINE {
+        for line in lines {
             let (page, line) = ((line / LINES as u64) as usize, (line % LINES as u64) as usize);
             if page >= pages.len() {
                 pages.resize(page + 1, 0);
@@ -84,7 +95,7 @@ impl Heat {
                 counts.push([0; LINES]);
                 pages[page] = counts.len() as u32;
             }
-            counts[pages[page] as usize - 1][line] += 1;
+            counts[pages[page] as usize - 1][line] += accesses;
         }
     }
 

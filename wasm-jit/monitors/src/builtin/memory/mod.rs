@@ -81,20 +81,44 @@ struct Seen {
     trace: Option<Trace>,
 }
 
+/// The accesses of a site.
 #[derive(Clone, Copy)]
 struct Counts {
+    /// Without those of `run`.
     accesses: u64,
+    /// Of accesses whose number of bytes differs.
     bytes: u64,
     /// The lowest address, and the highest address of a last byte.
     least: u64,
     greatest: u64,
     /// The lowest and the highest value.
     values: Option<(u64, u64)>,
+    /// The line of the last accesses, and their number, which is not added to the heat map yet:
+    /// most sites access a line several times in succession.
+    line: u64,
+    run: u64,
 }
 
 impl Default for Counts {
     fn default() -> Self {
-        Self { accesses: 0, bytes: 0, least: u64::MAX, greatest: 0, values: None }
+        Self { accesses: 0, bytes: 0, least: u64::MAX, greatest: 0, values: None, line: 0, run: 0 }
+    }
+}
+
+impl Counts {
+    /// Adds the last accesses to the heat map.
+    #[inline]
+    fn end_run(&mut self, site: &Site, heat: &mut Heat) {
+        let accesses = std::mem::take(&mut self.run);
+        if accesses > 0 {
+            self.accesses += accesses;
+            heat.add(site.memory, self.line, accesses);
+        }
+    }
+
+    /// The number of accessed bytes.
+    fn bytes(&self, site: &Site) -> u64 {
+        site.size.map_or(self.bytes, |size| self.accesses * size)
     }
 }
 
@@ -192,13 +216,24 @@ impl Consumer for Seen {
         if last > counts.greatest {
             counts.greatest = last;
         }
-        counts.accesses += 1;
-        counts.bytes += size;
+        if site.size.is_none() {
+            counts.bytes += size;
+        }
         if let Some(value) = value {
             let (least, greatest) = counts.values.unwrap_or((value, value));
             counts.values = Some((least.min(value), greatest.max(value)));
         }
-        self.heat.add(site.memory, address, last);
+        let line = address / heat::LINE;
+        if line == last / heat::LINE {
+            if line != counts.line {
+                counts.end_run(site, &mut self.heat);
+                counts.line = line;
+            }
+            counts.run += 1;
+        } else {
+            counts.accesses += 1;
+            self.heat.add_wide(site.memory, address, last);
+        }
         if let Some(trace) = &mut self.trace {
             trace.add(site, access);
         }
@@ -225,22 +260,28 @@ impl Monitor for Memory {
             if let Some(trace) = &mut seen.trace {
                 trace.write(true);
             }
+            for (site, counts) in sites.iter().zip(&mut seen.counts) {
+                counts.end_run(site, &mut seen.heat);
+            }
             let used = sites.iter().copied().zip(seen.counts.iter().copied());
             let used = used.filter(|(_, counts)| counts.accesses > 0).collect::<Vec<_>>();
             let problem = seen.trace.as_ref().and_then(|trace| trace.problem.clone());
             (used, seen.heat.pages(), seen.heat.beyond(), problem)
         });
         let is_load = |kind| matches!(kind, AccessKind::Load | AccessKind::Wait);
-        let sum = |is_wanted: &dyn Fn(AccessKind) -> bool, of: fn(&Counts) -> u64| {
-            rows.iter().filter(|(site, _)| is_wanted(site.kind)).map(|(_, counts)| of(counts)).sum::<u64>()
+        let sum = |is_wanted: &dyn Fn(AccessKind) -> bool, of: fn(&Site, &Counts) -> u64| {
+            rows.iter()
+                .filter(|(site, _)| is_wanted(site.kind))
+                .map(|(site, counts)| of(site, counts))
+                .sum::<u64>()
         };
         let is_store = |kind| kind == AccessKind::Store;
         let others = |kind| !is_load(kind) && !is_store(kind);
         let kinds: [(&str, &dyn Fn(AccessKind) -> bool); 3] =
             [("loads", &is_load), ("stores", &is_store), ("modifications", &others)];
         for (name, is_wanted) in kinds {
-            report.value(name, sum(is_wanted, |counts| counts.accesses));
-            report.value(&format!("bytes_of_{name}"), sum(is_wanted, |counts| counts.bytes));
+            report.value(name, sum(is_wanted, |_, counts| counts.accesses));
+            report.value(&format!("bytes_of_{name}"), sum(is_wanted, |site, counts| counts.bytes(site)));
         }
         report.value("pages", pages.len());
         if rest > 0 {
@@ -267,13 +308,14 @@ impl Monitor for Memory {
         let of_values: &[&str] = if self.has_values { &["least value", "greatest value"] } else { &[] };
         let mut table = Table::new("by_instruction", columns.iter().chain(of_values).copied());
         let listing = Listing::of(program.module, rows.iter().map(|(site, _)| (site.function, site.offset)));
-        for (Site { function, offset, kind, memory, .. }, counts) in rows {
+        for (site, counts) in rows {
+            let Site { function, offset, kind, memory, .. } = site;
             let of_values =
                 |of: fn((u64, u64)) -> u64| counts.values.map_or(Cell::None, |both| Cell::Hex(of(both)));
             let cells = [
                 counts.accesses.into(),
                 Cell::share(counts.accesses, total),
-                counts.bytes.into(),
+                counts.bytes(&site).into(),
                 name_of(kind).into(),
                 memory.into(),
                 Cell::Hex(counts.least),
