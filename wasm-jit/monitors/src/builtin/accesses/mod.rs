@@ -11,7 +11,7 @@ mod values;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wasm_jit::probes::{Bound, Kind, ProbeSpec, Recorder};
+use wasm_jit::probes::{Bound, Kind, Location, ProbeSpec, Recorder, StoreId};
 use wasm_jit::wasmparser::Operator;
 use wasm_jit_hooks::{AccessInfo, AccessKind};
 
@@ -26,7 +26,7 @@ pub(super) struct Site {
     pub(super) kind: AccessKind,
     pub(super) memory: u32,
     /// The number of bytes, if all accesses have the same.
-    pub(super) size: Option<u64>,
+    pub(super) size: Option<u8>,
 }
 
 /// An access that is about to be made or, if values are observed, may have been made.
@@ -60,24 +60,52 @@ fn accesses_of(operator: &Operator<'_>) -> impl Iterator<Item = AccessInfo> {
     all.filter(|access| access.kind != AccessKind::Notify)
 }
 
-/// A recorder of accesses without values: each record has the index of the site, the address and
-/// the size.
+/// A recorder of accesses without values. A record has the index of the site, shifted left by a bit,
+/// and the address; if the number of bytes differs, a second record, whose bit is set, has that.
 fn recorder<C: Consumer>(sites: Arc<[Site]>, consumer: Arc<Mutex<C>>) -> Result<Recorder, Error> {
-    let recorder = Recorder::new(move |_, records: &[[u64; 3]]| {
+    // First records without the second one.
+    let mut all: HashMap<StoreId, (usize, u64)> = HashMap::new();
+    let recorder = Recorder::new(move |store, records: &[[u64; 2]]| {
         let mut consumer = lock(&consumer);
-        for &[site, address, size] in records {
-            let site = site as usize;
+        let mut begun = all.remove(&store);
+        for &[first, second] in records {
+            let site = (first >> 1) as usize;
+            let (address, size) = match (sites[site].size, first & 1) {
+                (Some(size), _) => (second, size.into()),
+                (None, 0) => {
+                    begun = Some((site, second));
+                    continue;
+                }
+                (None, _) => match begun.take() {
+                    Some((at, address)) if at == site => (address, second),
+                    // The first one was switched on later.
+                    _ => continue,
+                },
+            };
             consumer.consume(&sites[site], Access { site, address, size, value: None });
         }
+        all.extend(begun.map(|begun| (store, begun)));
         consumer.pause();
     });
     Ok(recorder?)
 }
 
-/// The probe that appends a record of an access, whose site has this index, to the recorder.
-fn spec(recorder: &Recorder, graph: &Graph<'_>, index: usize, number: u64, access: &AccessInfo) -> ProbeSpec {
-    let values = [Bound::Const(number), access.address, access.size].into();
-    ProbeSpec { location: graph.location(index), kind: Kind::Record { recorder: recorder.clone(), values } }
+/// The probes that append the records of an access, whose site has this index, to the recorder.
+fn specs(
+    recorder: &Recorder,
+    location: Location,
+    number: u64,
+    access: AccessInfo,
+) -> impl Iterator<Item = ProbeSpec> {
+    let spec = move |(bit, value): (u64, Bound)| {
+        let values = [Bound::Const(number << 1 | bit), value].into();
+        ProbeSpec { location, kind: Kind::Record { recorder: recorder.clone(), values } }
+    };
+    let size = match access.size {
+        Bound::Const(_) => None,
+        size => Some((1, size)),
+    };
+    std::iter::once((0, access.address)).chain(size).map(spec)
 }
 
 /// The accesses of a module's instructions.
@@ -103,7 +131,7 @@ impl<C: Consumer> Accesses<C> {
             first.insert(graph.function, sites.len() as u64);
             for (offset, operator) in &graph.flow.instructions {
                 for AccessInfo { kind, memory, size, .. } in accesses_of(operator) {
-                    let size = if let Bound::Const(size) = size { Some(size) } else { None };
+                    let size = if let Bound::Const(size) = size { Some(size as u8) } else { None };
                     sites.push(Site { function: graph.function, offset: *offset, kind, memory, size });
                 }
             }
@@ -123,7 +151,8 @@ impl<C: Consumer> Accesses<C> {
             if has_values {
                 return values::specs(&of_probes, &graph, found);
             }
-            found.map(|(number, (index, access))| spec(&of_probes, &graph, index, number, &access)).collect()
+            let specs = |(number, (index, access))| specs(&of_probes, graph.location(index), number, access);
+            found.flat_map(specs).collect()
         });
         Ok(Self { sites, consumer, recorder, probes })
     }

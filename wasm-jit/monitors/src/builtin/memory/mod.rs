@@ -118,7 +118,7 @@ impl Counts {
 
     /// The number of accessed bytes.
     fn bytes(&self, site: &Site) -> u64 {
-        site.size.map_or(self.bytes, |size| self.accesses * size)
+        site.size.map_or(self.bytes, |size| self.accesses * u64::from(size))
     }
 }
 
