@@ -253,7 +253,8 @@ fn with_replaced(bytes: &[u8], text: &str, by: &str) -> Vec<u8> {
     let at = bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
     let mut bytes = bytes.to_vec();
     bytes[at..at + by.len()].copy_from_slice(by.as_bytes());
-    let checksum = crc32fast::hash(&bytes[16..]);
+    let length = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) as usize;
+    let checksum = crc32fast::hash(&bytes[16..24 + length]);
     bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
     bytes
 }
