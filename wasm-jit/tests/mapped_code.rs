@@ -150,6 +150,8 @@ fn code_of_a_file_is_executed_there_until_it_is_probed() {
     assert_eq!(behaviour(&other), expected);
     drop((module, other));
     assert_eq!(mappings(folder), [0, 0], "nothing is left");
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(!maps.contains("patched-text"), "as of text whose owner is not known");
 }
 
 #[test]

@@ -175,7 +175,7 @@ impl Run {
         }
         self.code.apply(&mut config);
         self.loading.apply(&mut config)?;
-        // perf knows the names only of code that is not in a file.
+        // perf ignores its map for code in files.
         config.map_stored_code(!self.perf_map);
         let engine = Engine::new(&config).map_err(Failure::new)?;
         let module = self.loading.load(&engine, self.file())?;
