@@ -6,7 +6,8 @@
 //!   them.
 //! * A file is written under another name, and renamed when it is complete. Files are never written
 //!   in place, so a mapped file, in which code may be executing, does not change: replacing or
-//!   removing it leaves the mapping intact. Processes need no lock; if two store the same module, the last one wins.
+//!   removing it leaves the mapping intact. Processes need no lock; if two store the same module,
+//!   the last one wins.
 //! * Nobody else can have written the contents: the folder and the file belong to the user of the
 //!   process, and others cannot write to them. Any other file is ignored, and replaced.
 //! * A file's modification time is the time of its last use. When a file has been stored, the least

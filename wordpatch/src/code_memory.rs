@@ -10,10 +10,10 @@
 //!
 //! No page is ever writable at an address where it is executed.
 //!
-//! Code in a file can be executed where the file is mapped ([`CodeMemory::map`]): nothing is copied,
-//! and processes share the pages. Before it is patched for the first time, it is copied into memory
-//! as above, which replaces the mapping of the file while threads may be executing the code
-//! ([`CodeMemory::make_patchable`]).
+//! Code in a file can be executed where the file is mapped ([`CodeMemory::map`]): nothing is
+//! copied, and processes share the pages. Before it is patched for the first time, it is copied
+//! into memory as above, which replaces the mapping of the file while threads may be executing the
+//! code ([`CodeMemory::make_patchable`]).
 //!
 //! A [`CodeArena`] is for code that is added while other code runs: both mappings are created at
 //! once, near the code that it belongs to, and code is appended through the writable one. Appended

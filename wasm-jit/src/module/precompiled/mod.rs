@@ -16,9 +16,9 @@
 //! # Who may change a file
 //! A file is verified when it is loaded, completely. From then on it must not change: bytes that
 //! are overwritten may be executed, and an access beyond the end of a truncated file is a SIGBUS.
-//! Files of a [cache](crate::Cache) do not change, because only the user can write to them, and this
-//! engine replaces them by renaming new ones, as `wasm-jit compile -o` does. For other files, this
-//! is an obligation of the caller.
+//! Files of a [cache](crate::Cache) do not change, because only the user can write to them, and
+//! this engine replaces them by renaming new ones, as `wasm-jit compile -o` does. For other files,
+//! this is an obligation of the caller.
 //!
 //! With a cache ([`Config::cache`](crate::Config::cache)), all of this happens automatically
 //! (`cached.rs`).
@@ -98,8 +98,8 @@ impl Module {
     }
 
     /// As [`Module::deserialize`], from a file. The file is mapped, not read, so parts that are not
-    /// needed do not take memory. The code is executed in the file, unless the
-    /// [engine's settings](crate::Config::map_stored_code) or the file system (a mount option, `noexec`)
+    /// needed do not take memory. The code is executed in the file, unless the [engine's
+    /// settings](crate::Config::map_stored_code) or the file system (a mount option, `noexec`)
     /// forbid it, or the module has been probed.
     ///
     /// # Safety
