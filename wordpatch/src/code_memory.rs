@@ -228,6 +228,8 @@ impl CodeMemory {
         length: usize,
         room: usize,
     ) -> Result<(Self, CodeRoom), Error> {
+        // Also detects forked children from now on, which must not write into the room.
+        site_table::reserve()?;
         let pages = length.max(1).next_multiple_of(PAGE);
         let room = room.next_multiple_of(PAGE);
         let reserve = |room: usize| {
@@ -273,7 +275,6 @@ impl CodeMemory {
         let written = self.written();
         copy.append_by(written, 1, write);
         copy.append_by(self.text.length - written, 1, |padding| padding.fill(INT3));
-        site_table::reserve()?;
         let view = copy.view;
         // SAFETY: the text is ours, and the copy has its bytes, by the caller's obligation.
         unsafe { alias::map_executable_over(view.start, view.length, self.text.start) }.map_err(refused)?;
