@@ -108,6 +108,7 @@ fn a_loaded_module_behaves_like_the_compiled_one() {
     let behaviour_of_compiled = behaviour(&compiled);
     assert_eq!(behaviour_of_compiled[..2], ["Ok(40)", "Ok(21)"]);
     assert!(behaviour_of_compiled[2].contains("BadSignature"), "{}", behaviour_of_compiled[2]);
+    assert_eq!(behaviour_of_compiled[6], "Ok(42)");
     assert_eq!(behaviour(&loaded), behaviour_of_compiled);
     assert_eq!(objdump(&loaded), objdump(&compiled));
     assert_eq!(loaded.name(), Some("program"));
