@@ -5,8 +5,9 @@
 //!   code (`module/precompiled/cached.rs`). The contents are checked by the process that loads
 //!   them.
 //! * A file is written under another name, and renamed when it is complete. Files are never written
-//!   in place, so a mapped file does not change: replacing or removing it leaves the mapping
-//!   intact. Processes need no lock; if two store the same module, the last one wins.
+//!   in place, so a mapped file, in which code may be executing, does not change: replacing or
+//!   removing it leaves the mapping intact. Processes need no lock; if two store the same module,
+//!   the last one wins.
 //! * Nobody else can have written the contents: the folder and the file belong to the user of the
 //!   process, and others cannot write to them. Any other file is ignored, and replaced.
 //! * A file's modification time is the time of its last use. When a file has been stored, the least
@@ -44,7 +45,9 @@ const JUST_CREATED: Duration = Duration::from_secs(60);
 ///
 /// Anyone who can write to the folder decides what code the process executes. Therefore the folder
 /// must belong to the user of the process, and others must not have write access to it; the same
-/// holds for each file, and a file that violates this is not used.
+/// holds for each file, and a file that violates this is not used. Each file is verified when it is
+/// loaded; the module is then executed in the mapped file, which nobody may write or truncate. The
+/// cache replaces and removes files only, which does no harm.
 #[derive(Clone, Debug)]
 pub struct Cache(Arc<CacheInner>);
 
@@ -107,12 +110,12 @@ impl Cache {
         CacheStatistics { hits: of(hits), misses: of(misses), rejected: of(rejected), failures: of(failures) }
     }
 
-    /// Loads what is stored for a key: `load` gets the contents, which do not change, and which
-    /// nobody else can have written; it returns `None` if they are not as expected.
-    pub(crate) fn load<T>(&self, key: &str, load: impl FnOnce(Bytes) -> Option<T>) -> Option<T> {
+    /// Loads what is stored for a key: `load` gets the contents and the file, which do not change,
+    /// and which nobody else can have written; it returns `None` if they are not as expected.
+    pub(crate) fn load<T>(&self, key: &str, load: impl FnOnce(Bytes, &File) -> Option<T>) -> Option<T> {
         let found = self.map(key);
         let is_there = !matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
-        let loaded = found.ok().and_then(load);
+        let loaded = found.ok().and_then(|(contents, file)| load(contents, &file));
         let CacheInner { hits, misses, rejected, .. } = &*self.0;
         match &loaded {
             Some(_) => count(hits),
@@ -140,7 +143,7 @@ impl Cache {
         self.0.folder.join(key).with_extension(EXTENSION)
     }
 
-    fn map(&self, key: &str) -> io::Result<Bytes> {
+    fn map(&self, key: &str) -> io::Result<(Bytes, File)> {
         let file = open(&self.path(key))?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
@@ -152,7 +155,7 @@ impl Cache {
         // SAFETY: only this user can write to the file, and files of caches are not written in
         // place.
         let map = unsafe { MmapOptions::new().populate().map(&file)? };
-        Ok(Bytes::from_owner(map))
+        Ok((Bytes::from_owner(map), file))
     }
 
     fn write(&self, key: &str, contents: &[u8]) -> io::Result<()> {

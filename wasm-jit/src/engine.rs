@@ -81,6 +81,7 @@ pub struct Config {
     probe_sites: ProbeSites,
     counter_stubs: u32,
     cache: Option<Cache>,
+    maps_stored_code: bool,
     compiles_lazily: bool,
     collects_always: bool,
 }
@@ -99,6 +100,7 @@ impl Default for Config {
             probe_sites: ProbeSites::default(),
             counter_stubs: COUNTER_STUBS,
             cache: None,
+            maps_stored_code: true,
             compiles_lazily: false,
             collects_always: false,
         }
@@ -239,6 +241,18 @@ impl Config {
     /// ```
     pub fn cache(&mut self, cache: Cache) -> &mut Self {
         self.cache = Some(cache);
+        self
+    }
+
+    /// Whether the code of modules from files
+    /// ([`Module::deserialize_file`](crate::Module::deserialize_file), or a [cache](Config::cache))
+    /// is executed where the file is mapped: by default it is. Loading then takes a fraction of the
+    /// time, and processes share the memory of the code, which is copied when the module gets its
+    /// first probe. With `false`, it is copied when the module is loaded. `perf` needs this to find
+    /// the names of functions
+    /// ([`Module::write_perf_map`](crate::Module::write_perf_map)).
+    pub fn map_stored_code(&mut self, map: bool) -> &mut Self {
+        self.maps_stored_code = map;
         self
     }
 
@@ -414,6 +428,10 @@ impl Engine {
 
     pub(crate) fn cache(&self) -> Option<&Cache> {
         self.0.config.cache.as_ref()
+    }
+
+    pub(crate) fn maps_stored_code(&self) -> bool {
+        self.0.config.maps_stored_code
     }
 
     pub(crate) fn compiles_lazily(&self) -> bool {

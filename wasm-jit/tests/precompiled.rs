@@ -108,6 +108,7 @@ fn a_loaded_module_behaves_like_the_compiled_one() {
     let behaviour_of_compiled = behaviour(&compiled);
     assert_eq!(behaviour_of_compiled[..2], ["Ok(40)", "Ok(21)"]);
     assert!(behaviour_of_compiled[2].contains("BadSignature"), "{}", behaviour_of_compiled[2]);
+    assert_eq!(behaviour_of_compiled[6], "Ok(42)");
     assert_eq!(behaviour(&loaded), behaviour_of_compiled);
     assert_eq!(objdump(&loaded), objdump(&compiled));
     assert_eq!(loaded.name(), Some("program"));
@@ -253,7 +254,8 @@ fn with_replaced(bytes: &[u8], text: &str, by: &str) -> Vec<u8> {
     let at = bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
     let mut bytes = bytes.to_vec();
     bytes[at..at + by.len()].copy_from_slice(by.as_bytes());
-    let checksum = crc32fast::hash(&bytes[16..]);
+    let length = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) as usize;
+    let checksum = crc32fast::hash(&bytes[16..24 + length]);
     bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
     bytes
 }

@@ -414,6 +414,43 @@ fn changes_without_memory() -> bool {
     all && none && stubs.run() == [0, 0, 0] && branch.count() > 0 && stubs.change()
 }
 
+/// A module whose code is executed in a file, the location of an instruction of its function, and
+/// whether the module gives the right result.
+fn in_a_file() -> (Module, Location) {
+    let text = "(module (func (export \"run\") (param f64) (result f64)
+        (f64.add (local.get 0) (f64.const 1))))";
+    let stored = Module::new(&Engine::default(), text).unwrap().serialize().unwrap();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&stored).unwrap();
+    // SAFETY: just serialized; nobody else knows the file, which is removed.
+    let module = unsafe { Module::deserialize_file(&Engine::default(), file.path()) }.unwrap();
+    (module, Location { function: 0, place: Place::Entry })
+}
+
+/// Makes a probe in a module in a file, in a forked child, in its parent, or in both, which are
+/// then independent.
+fn copies_of_parent_and_child(parent_first: bool) -> bool {
+    let (module, location) = in_a_file();
+    let probe = || {
+        let probe = module.probe(ProbeSpec { location, kind: Kind::Count })?;
+        probe.activate().map(|()| probe)
+    };
+    let counts = |probe: &Probe| {
+        let before = probe.count();
+        runs(&module) && probe.count() == before + 1
+    };
+    let of_parent = parent_first.then(|| probe().unwrap());
+    let in_child = end_of(&mut || {
+        // Refused, whether the code is in the file or the parent's copy.
+        let is_refused = probe().is_err();
+        // SAFETY: the child has no other thread.
+        let is_unshared = unsafe { wordpatch::text::unshare() }.is_ok();
+        is_refused && runs(&module) && is_unshared && probe().is_ok_and(|probe| counts(&probe))
+    });
+    let of_parent = of_parent.unwrap_or_else(|| probe().unwrap());
+    in_child == Exit(0) && counts(&of_parent)
+}
+
 /// Forks while another thread calls functions for the first time, of which a global probe then
 /// makes probes. The children call the same functions. Returns how many did not end well.
 fn children_of_first_calls() -> usize {
@@ -574,6 +611,11 @@ fn signals_and_forks() {
         is_inherited && unsafe { wordpatch::text::unshare() }.is_ok() && stubs.change()
     });
     assert!(stubs.run() == [1, 1, 1] && stubs.change(), "after the child's changes");
+
+    // A child executes code in a file as its parent does, and each copies it for its own probes.
+    for parent_first in [false, true] {
+        assert!(copies_of_parent_and_child(parent_first), "the parent first: {parent_first}");
+    }
 
     // A child runs functions that its parent has compiled, and compiles none.
     let (mut store, instance) = lazily();

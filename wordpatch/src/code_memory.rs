@@ -10,6 +10,11 @@
 //!
 //! No page is ever writable at an address where it is executed.
 //!
+//! Code in a file can be executed where the file is mapped ([`CodeMemory::map`]): nothing is
+//! copied, and processes share the pages. Before it is patched for the first time, it is copied
+//! into memory as above, which replaces the mapping of the file while threads may be executing the
+//! code ([`CodeMemory::make_patchable`]).
+//!
 //! A [`CodeArena`] is for code that is added while other code runs: both mappings are created at
 //! once, near the code that it belongs to, and code is appended through the writable one. Appended
 //! code never moves. Addresses for arenas may be reserved after code, in its own mappings
@@ -17,9 +22,10 @@
 //! have only about 65,000 mappings, and the search for space takes longer the more there are.
 
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 use nix::sys::mman::munmap;
@@ -47,6 +53,13 @@ impl View {
     fn range(&self) -> Range<usize> {
         let start = self.start.addr().get();
         start..start + self.length
+    }
+
+    /// Removes the pages from this mapping, which is needed only where code is patched. They are
+    /// kept, and are mapped again when they are accessed.
+    fn release_pages(&self) {
+        // SAFETY: a shared mapping of ours.
+        unsafe { libc::madvise(self.start.as_ptr().cast(), self.length, libc::MADV_DONTNEED) };
     }
 
     /// The first `length` bytes, and the rest, which may be empty.
@@ -170,14 +183,12 @@ impl CodeBuffer {
             start = unsafe { alias::map_executable(self.view.start, length) };
         }
         let text = View { start: start.map_err(refused)?, length: self.view.length };
-        // The pages are kept; this mapping of them is needed only where code is patched.
-        // SAFETY: a shared mapping of ours, whose pages are mapped again when they are accessed.
-        unsafe { libc::madvise(self.view.start.as_ptr().cast(), length, libc::MADV_DONTNEED) };
         let ((text, text_of_room), (view, view_of_room)) = (text.split(length), self.view.split(length));
+        view.release_pages();
         text::register(text.range(), view.start, Arc::new(AtomicUsize::new(length)));
         let code = Arc::new(AtomicUsize::new(code));
         let room = CodeRoom { views: Some((text_of_room, view_of_room)), generation: Generation::now() };
-        Ok((CodeMemory { text, view, code }, room))
+        Ok((CodeMemory { text, view: OnceLock::from(view), copying: Mutex::new(()), code }, room))
     }
 }
 
@@ -190,13 +201,94 @@ impl CodeBuffer {
 #[derive(Debug)]
 pub struct CodeMemory {
     text: View,
-    /// Kept mapped for the text table, which contains its address.
-    view: View,
+    /// Kept mapped for the text table, which contains its address. Code that is executed in a file
+    /// has none until it is copied.
+    view: OnceLock<View>,
+    /// Held while code is copied from a file.
+    copying: Mutex<()>,
     /// Number of bytes of code.
     code: Arc<AtomicUsize>,
 }
 
 impl CodeMemory {
+    /// Maps code that is in a file, `length` bytes from `offset` on, a multiple of the page size.
+    /// Also reserves `room` bytes of addresses after it, as [`CodeBuffer::seal_with_room`] does.
+    /// The pages are shared with all processes that map the file, and are read when they are first
+    /// executed. The code cannot be patched before [`CodeMemory::make_patchable`].
+    ///
+    /// # Errors
+    /// [`Error::CodeMemory`]: among other reasons, because the file system is mounted `noexec`.
+    ///
+    /// # Safety
+    /// The file must have these bytes, and they must not change as long as the memory exists:
+    /// neither by writing into the file nor by truncating it.
+    pub unsafe fn map(
+        file: impl AsFd,
+        offset: u64,
+        length: usize,
+        room: usize,
+    ) -> Result<(Self, CodeRoom), Error> {
+        // Also detects forked children from now on, which must not write into the room.
+        site_table::reserve()?;
+        let pages = length.max(1).next_multiple_of(PAGE);
+        let room = room.next_multiple_of(PAGE);
+        let reserve = |room: usize| {
+            let view = View { start: alias::reserve_shared(pages + room)?, length: pages + room };
+            // SAFETY: the view is mapped shared, and this long.
+            let text = unsafe { alias::map_executable(view.start, view.length)? };
+            Ok((View { start: text, length: view.length }, view))
+        };
+        let reserved = reserve(room).or_else(|errno| if room > 0 { reserve(0) } else { Err(errno) });
+        let (text, view) = reserved.map_err(refused)?;
+        let ((text, text_of_room), (_, view_of_room)) = (text.split(pages), view.split(pages));
+        // SAFETY: the addresses are ours, and not in use yet.
+        unsafe { alias::map_file_at(file, offset, pages, text.start) }.map_err(refused)?;
+        let room = CodeRoom { views: Some((text_of_room, view_of_room)), generation: Generation::now() };
+        let code = Arc::new(AtomicUsize::new(length));
+        Ok((Self { text, view: OnceLock::new(), copying: Mutex::new(()), code }, room))
+    }
+
+    /// Makes code that is executed in a file patchable: `write` writes the same code into new
+    /// pages, which replace those of the file. Other threads may be executing it. Does nothing if
+    /// the code is patchable.
+    ///
+    /// # Errors
+    /// [`Error::CodeMemory`]; [`Error::SharedWithParent`] in a forked child before
+    /// [`unshare`](text::unshare).
+    ///
+    /// # Safety
+    /// `write` must write the bytes that the file has.
+    pub unsafe fn make_patchable(&self, write: impl FnOnce(&mut [u8])) -> Result<(), Error> {
+        if self.view.get().is_some() {
+            return Ok(());
+        }
+        // A child inherits neither the lock nor half of the replacement.
+        let _no_forks = text::no_forks();
+        let _copying = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.view.get().is_some() {
+            return Ok(());
+        }
+        if text::is_shared_with_parent() {
+            return Err(Error::SharedWithParent { address: self.address() });
+        }
+        let mut copy = CodeBuffer::new(self.text.length)?;
+        let written = self.written();
+        copy.append_by(written, 1, write);
+        copy.append_by(self.text.length - written, 1, |padding| padding.fill(INT3));
+        let view = copy.view;
+        // SAFETY: the text is ours, and the copy has its bytes, by the caller's obligation.
+        unsafe { alias::map_executable_over(view.start, view.length, self.text.start) }.map_err(refused)?;
+        view.release_pages();
+        text::register(self.text.range(), view.start, Arc::new(AtomicUsize::new(view.length)));
+        self.view.set(view).expect("set with the lock only");
+        Ok(())
+    }
+
+    /// Where the code is written.
+    fn writable(&self) -> NonNull<u8> {
+        self.view.get().expect("memory that is written has a view for that").start
+    }
+
     /// The address at which the code is executed.
     pub fn address(&self) -> usize {
         self.text.range().start
@@ -291,7 +383,7 @@ impl CodeArena {
     fn of(text: View, view: View) -> Result<Self, Error> {
         let code = Arc::new(AtomicUsize::new(0));
         text::register(text.range(), view.start, code.clone());
-        let memory = CodeMemory { text, view, code };
+        let memory = CodeMemory { text, view: OnceLock::from(view), copying: Mutex::new(()), code };
         // SAFETY: the mapping has just been registered, and is not changed before `self` is
         // dropped.
         let place = unsafe { TextRef::resolve(memory.address(), memory.pages().len())? };
@@ -327,7 +419,7 @@ impl CodeArena {
         }
         // SAFETY: inside the alias, in a part that is not in use yet.
         unsafe {
-            let place = self.memory.view.start.add(start);
+            let place = self.memory.writable().add(start);
             place.copy_from_nonoverlapping(NonNull::from(code).cast(), code.len());
         }
         self.memory.code.store(end, Ordering::Release);
@@ -360,7 +452,7 @@ impl CodeArena {
         }
         // SAFETY: inside the alias, in a part that nobody uses, by the caller's obligation.
         unsafe {
-            let place = self.memory.view.start.add(start);
+            let place = self.memory.writable().add(start);
             place.copy_from_nonoverlapping(NonNull::from(code).cast(), code.len());
         }
         self.memory.code.fetch_max(end, Ordering::Release);

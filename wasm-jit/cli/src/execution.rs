@@ -175,6 +175,8 @@ impl Run {
         }
         self.code.apply(&mut config);
         self.loading.apply(&mut config)?;
+        // perf ignores its map for code in files.
+        config.map_stored_code(!self.perf_map);
         let engine = Engine::new(&config).map_err(Failure::new)?;
         let module = self.loading.load(&engine, self.file())?;
         if let (Some(_), Some(argument)) = (&self.replay, self.arguments().first()) {

@@ -56,10 +56,11 @@ impl<'a> OutputFile<'a> {
 
 impl Destination {
     fn new(path: &Path) -> io::Result<Self> {
-        let place = followed(path)?;
-        if is_special(&place) {
-            return File::create(place).map(Self::Special);
+        // Before links are followed: a pipe that /dev/stdout leads to has no path.
+        if is_special(path) {
+            return File::create(path).map(Self::Special);
         }
+        let place = followed(path)?;
         if File::open(&place).is_ok_and(|file| is_locked(&file)) {
             return Err(io::Error::other("a recording writes to it"));
         }

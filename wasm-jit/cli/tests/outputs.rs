@@ -125,6 +125,21 @@ fn links_are_followed_and_pipes_remain() {
     place.check(&["compile", "-o", "circle", "app.wat"], Some(1), circle);
 }
 
+/// Standard output is a pipe, which has no path.
+#[test]
+fn a_module_is_written_to_standard_output() {
+    let place = Place::new();
+    for name in ["/dev/stdout", "/proc/self/fd/1"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wasm-jit"));
+        let output =
+            command.args(["compile", "-o", name, "app.wat"]).current_dir(place.0.path()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        fs::write(place.path("app.cwasm"), output.stdout).unwrap();
+        place.check(&["run", "--allow-precompiled", "app.cwasm"], Some(0), "");
+        fs::remove_file(place.path("app.cwasm")).unwrap();
+    }
+}
+
 #[test]
 fn a_precompiled_module_is_no_input_of_these_commands() {
     let place = Place::new();

@@ -22,6 +22,7 @@ use super::lazy::LazyFunctions;
 use super::probed::counters::Counters;
 use super::probed::ids::Ids;
 use super::probed::{trapped, unwound};
+use super::stored::InFile;
 use super::{CodeImage, CompileError, Function, Functions, Trampolines, add_regions, registry};
 use crate::vmctx::VmLayout;
 
@@ -49,15 +50,16 @@ pub(super) fn seal(
     let has_functions = linked.functions.len() > 0;
     let room = if has_functions { room_for_probes(linked.functions_end as usize) } else { 0 };
     let sealed = code.seal_with_room(room)?;
-    Ok(image(sealed, module, bytes, linked))
+    Ok(image(sealed, module, bytes, linked, None))
 }
 
-/// Registers an image of this code.
-fn image(
+/// Registers an image of this code, which may be executed in a file.
+pub(super) fn image(
     (memory, room): (CodeMemory, CodeRoom),
     module: Arc<ModuleInfo>,
     bytes: Bytes,
     linked: Linked,
+    in_file: Option<InFile>,
 ) -> Arc<CodeImage> {
     let Linked { functions, functions_end, trampolines } = linked;
     let image = CodeImage {
@@ -70,6 +72,7 @@ fn image(
         watchers: unwound::watchers(),
         trap_watchers: trapped::watchers(),
         memory,
+        in_file,
         room: Mutex::new(room),
         shown: Shown::default(),
         layout: VmLayout::new(&module),
@@ -209,7 +212,8 @@ impl ImageLinker {
         // The image is found by addresses in either part.
         debug_assert_eq!(memory.pages().end, arena.pages().start);
         let functions = Functions::Lazy(Box::new(LazyFunctions::new(bodies, arena)));
-        Ok(image((memory, room), module, bytes, Linked { functions, functions_end, trampolines }))
+        let linked = Linked { functions, functions_end, trampolines };
+        Ok(image((memory, room), module, bytes, linked, None))
     }
 
     /// Equal types share their trampolines.

@@ -6,7 +6,8 @@
 //! are found without a lock ([`registry`]), even in a signal handler.
 //!
 //! The memory is managed by wordpatch (`wordpatch::code_memory`): two mappings of the same pages,
-//! one writable, one executable. An image lives as long as there is a reference to it: from
+//! one writable, one executable. Code that was stored in a file may be executed there until it is
+//! patched ([`stored`]). An image lives as long as there is a reference to it: from
 //! modules, instances of stores, host functions, backtraces. A call borrows its store, which owns
 //! the instances whose code runs, so code is never freed while a thread executes it.
 //!
@@ -73,6 +74,8 @@ pub(crate) struct CodeImage {
     pub trap_watchers: probed::trapped::TrapWatchers,
     forks: forks::Forks,
     memory: CodeMemory,
+    /// The code, if it is executed in a file until it is patched.
+    in_file: Option<stored::InFile>,
     /// Addresses after the code, for versions and stubs.
     room: Mutex<CodeRoom>,
     shown: gdb::Shown,

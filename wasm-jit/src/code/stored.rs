@@ -13,16 +13,24 @@
 //! What is recorded while a module is used is not stored: versions and stubs of probes, counters,
 //! ids. Positions of instructions, frame maps and sites are not part of an image: they are computed
 //! by compiling a function again, from the module's bytes.
+//!
+//! # Where loaded code is executed
+//! Code of a file that does not change is executed where the file is mapped: nothing is copied, and
+//! processes share the pages, which are mapped as they are executed. It is copied before it is
+//! patched, when its first probe is made ([`CodeImage::make_patchable`]). Code that is in no such
+//! file, or in a file system that is mounted `noexec`, is copied when it is loaded.
 
+use std::fs::File;
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use wasm_jit_codegen::{Catch, ModuleInfo};
-use wordpatch::code_memory::CodeBuffer;
+use wordpatch::code_memory::{CodeBuffer, CodeMemory};
 
 use super::functions::{EagerFunctions, Function, Functions, TryRegion};
-use super::link::{Linked, seal};
+use super::link::{Linked, image, room_for_probes, seal};
 use super::{CodeImage, CompileError, Trampolines};
 use crate::parallel;
 
@@ -57,12 +65,17 @@ impl CodeImage {
         }
     }
 
-    /// An image of code that was stored, which is copied by `threads` threads. `None` if code and
-    /// tables do not belong to the module.
-    pub(crate) fn load(
+    /// An image of code that was stored. At most `threads` threads copy it, now or later. `None` if
+    /// code and tables do not belong to the module.
+    ///
+    /// # Safety
+    /// If `place` says in which file the code is, and at which offset (a multiple of the page
+    /// size), the file does not change as long as the image exists.
+    pub(crate) unsafe fn load(
         module: Arc<ModuleInfo>,
         bytes: Bytes,
-        code: &[u8],
+        code: Bytes,
+        place: Option<(&File, u64)>,
         tables: StoredTables,
         threads: usize,
     ) -> Result<Option<Arc<Self>>, CompileError> {
@@ -73,10 +86,6 @@ impl CodeImage {
         if !belongs {
             return Ok(None);
         }
-        let room = super::link::room_for_probes(code.len());
-        let mut buffer = CodeBuffer::new(code.len() + room).or_else(|_| CodeBuffer::new(code.len()))?;
-        let place = buffer.append_by(code.len(), 1, |place| parallel::copy(threads, place, code));
-        place.expect("the buffer is as long as the code");
         let functions = EagerFunctions {
             functions: tables.functions,
             regions: tables.regions,
@@ -87,6 +96,45 @@ impl CodeImage {
             functions_end: tables.functions_end,
             trampolines: tables.trampolines,
         };
+        let room = room_for_probes(code.len());
+        if let Some((file, offset)) = place.filter(|_| !code.is_empty()) {
+            // SAFETY: the caller's obligation.
+            match unsafe { CodeMemory::map(file, offset, code.len(), room) } {
+                Ok(memory) => {
+                    let in_file = InFile { code, threads };
+                    return Ok(Some(image(memory, module, bytes, linked, Some(in_file))));
+                }
+                Err(error) if is_not_executable(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let mut buffer = CodeBuffer::new(code.len() + room).or_else(|_| CodeBuffer::new(code.len()))?;
+        let place = buffer.append_by(code.len(), 1, |place| parallel::copy(threads, place, &code));
+        place.expect("the buffer is as long as the code");
         seal(buffer, module, bytes, linked).map(Some)
     }
+
+    /// Copies code that is executed in a file, so that it can be patched. Threads may be executing
+    /// it.
+    ///
+    /// # Errors
+    /// The system refuses memory, or this is a forked child that shares text with its parent.
+    pub(super) fn make_patchable(&self) -> Result<(), wordpatch::Error> {
+        let Some(InFile { code, threads }) = &self.in_file else { return Ok(()) };
+        // SAFETY: these are the bytes of the file.
+        unsafe { self.memory.make_patchable(|place| parallel::copy(*threads, place, code)) }
+    }
+}
+
+/// Code that is executed in a file, as bytes to be copied.
+#[derive(Debug)]
+pub(super) struct InFile {
+    code: Bytes,
+    /// The maximum number of threads that copy it.
+    threads: usize,
+}
+
+/// Whether a file cannot be mapped because it must not be executed.
+fn is_not_executable(error: &wordpatch::Error) -> bool {
+    matches!(error, wordpatch::Error::CodeMemory { source } if source.kind() == io::ErrorKind::PermissionDenied)
 }

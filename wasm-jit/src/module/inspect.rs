@@ -76,6 +76,8 @@ impl Module {
     /// perf takes their names. The versions of probed functions made so far are `NAME [probed]`,
     /// and the code at their sites is `NAME [stub]`. Write the map again when more probes have been
     /// made, or probes that call functions have been activated: perf reads it only when it reports.
+    /// It ignores the map for code that is executed in a file: see
+    /// [`Config::map_stored_code`](crate::Config::map_stored_code).
     ///
     /// # Errors
     /// Any error that `out` returns.

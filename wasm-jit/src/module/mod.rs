@@ -18,6 +18,7 @@ mod inspect;
 pub(crate) mod parse;
 mod precompiled;
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -83,7 +84,7 @@ impl Module {
     pub fn new(engine: &Engine, bytes: impl AsRef<[u8]>) -> Result<Self, Error> {
         let bytes = bytes.as_ref();
         match bytes.starts_with(MAGIC) {
-            true => Self::compile(engine, bytes.to_vec()),
+            true => Self::compile(engine, bytes.into()),
             false => Self::from_text(engine, None, bytes),
         }
     }
@@ -93,7 +94,7 @@ impl Module {
     /// # Errors
     /// As for [`Module::new`].
     pub fn from_binary(engine: &Engine, bytes: &[u8]) -> Result<Self, Error> {
-        Self::compile(engine, bytes.to_vec())
+        Self::compile(engine, bytes.into())
     }
 
     /// Compiles the module in a file, in binary or text format.
@@ -104,7 +105,7 @@ impl Module {
         let path = path.as_ref();
         let bytes = fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
         match bytes.starts_with(MAGIC) {
-            true => Self::compile(engine, bytes),
+            true => Self::compile(engine, bytes.into()),
             false => Self::from_text(engine, Some(path), &bytes),
         }
     }
@@ -117,14 +118,14 @@ impl Module {
         let neither = "neither a binary module nor a text".to_owned();
         let text = str::from_utf8(text).map_err(|_| Error::Text { message: neither })?;
         let bytes = wat::Parser::new().parse_str(path, text);
-        Self::compile(engine, bytes.map_err(|error| Error::Text { message: error.to_string() })?)
+        Self::compile(engine, bytes.map_err(|error| Error::Text { message: error.to_string() })?.into())
     }
 
-    fn compile(engine: &Engine, bytes: Vec<u8>) -> Result<Self, Error> {
-        let bytes = Bytes::from(bytes);
+    fn compile(engine: &Engine, bytes: Cow<'_, [u8]>) -> Result<Self, Error> {
         if let Some(cache) = engine.cache() {
             return precompiled::cached::module(engine, cache, bytes);
         }
+        let bytes = Bytes::from(bytes.into_owned());
         let (parsed, code) = match engine.compiles_lazily() {
             true => compile_binary_lazily(engine, bytes)?,
             false => compile_binary(engine, bytes)?,

@@ -4,7 +4,7 @@ use wasm_jit_codegen::objects::ARRAY_ELEMENTS;
 
 use super::collect::From;
 use super::instance::InstanceData;
-use super::libcalls::{Running, halves, part};
+use super::libcalls::{Running, halves, in_pieces, part};
 use super::objects::{Object, Room};
 use super::store::StoreOpaque;
 use crate::error::Error;
@@ -72,6 +72,19 @@ fn values(instance: &InstanceData, segment: u32, from: u64, length: u64) -> Resu
     part(&instance.elements[segment as usize].values, from, length).ok_or(Trap::TableOutOfBounds)
 }
 
+/// Writes a value to elements of an array. An interrupt may end this halfway.
+///
+/// # Safety
+/// As [`Object::fill`].
+unsafe fn fill(store: &StoreOpaque, array: Object, at: u64, count: u64, value: u128) -> Result<u64, Trap> {
+    let bytes = 1 << array.element_log2();
+    in_pieces(store, count * u64::from(bytes), false, |piece| {
+        let elements = |length: usize| (length / bytes as usize) as u32;
+        // SAFETY: the caller's obligation, for a part of the elements.
+        unsafe { array.fill(at as u32 + elements(piece.start), elements(piece.len()), bytes, value) };
+    })
+}
+
 /// Writes elements of an array, starting at this index.
 ///
 /// # Safety
@@ -102,7 +115,7 @@ pub(super) unsafe extern "sysv64" fn array_new(context: *mut VmContext, ty: u64,
         if value != 0 {
             // SAFETY: the array has these elements, and validation says that the value is of their
             // type.
-            unsafe { array.fill(0, length as u32, bytes, value) };
+            unsafe { fill(store, array, 0, length, value)? };
         }
         Ok(array)
     })
@@ -155,12 +168,11 @@ pub(super) unsafe extern "sysv64" fn array_fill(
     // SAFETY: called by compiled code.
     let running = unsafe { Running::new(context) };
     let bytes = running.instance.module.info().array_element(ty as u32).bytes();
-    let outcome = operand_with(array, at, length).map(|array| {
+    let outcome = operand_with(array, at, length).and_then(|array| {
         let value = recorded(running.store, bytes);
         // SAFETY: the array has these elements, and validation says that the value is of their
         // type.
-        unsafe { array.fill(at as u32, length as u32, bytes, value) };
-        0
+        unsafe { fill(running.store, array, at, length, value) }
     });
     running.answer(outcome)
 }
@@ -180,13 +192,16 @@ pub(super) unsafe extern "sysv64" fn array_copy(
         check(to_array, to, length)?;
         check(from_array, from, length)?;
         let log2 = to_array.element_log2();
-        // SAFETY: both arrays have these elements, and validation says that those of one are values
-        // of the other.
-        unsafe {
+        // SAFETY: both arrays have these elements.
+        let (source, target) = unsafe {
             let source = from_array.elements().add((from as usize) << log2);
-            source.copy_to(to_array.elements().add((to as usize) << log2), (length as usize) << log2);
-        }
-        Ok(0)
+            (source, to_array.elements().add((to as usize) << log2))
+        };
+        // If the elements overlap, none is written before it has been read.
+        in_pieces(running.store, length << log2, source.addr() < target.addr(), |piece| {
+            // SAFETY: as above; validation says that the elements of one are values of the other.
+            unsafe { source.add(piece.start).copy_to(target.add(piece.start), piece.len()) };
+        })
     });
     running.answer(outcome)
 }

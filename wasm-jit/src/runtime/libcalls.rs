@@ -135,23 +135,6 @@ impl Running<'_> {
         self.instance.tables[index as usize]
     }
 
-    /// Performs an operation on this many bytes in pieces, from the first one on, or from the last.
-    /// An interrupt ends it between two pieces.
-    fn in_pieces(&self, length: u64, from_end: bool, act: impl Fn(Range<usize>)) -> Result<u64, Trap> {
-        const PIECE: usize = 16 << 20;
-        let length = length as usize;
-        let count = length.div_ceil(PIECE);
-        for number in 0..count {
-            // SAFETY: this thread runs the store.
-            if number > 0 && unsafe { trap::is_interrupted(self.store.execution()) } {
-                return Err(Trap::Interrupt);
-            }
-            let start = PIECE * if from_end { count - 1 - number } else { number };
-            act(start..length.min(start + PIECE));
-        }
-        Ok(0)
-    }
-
     /// The result of a bulk operation. A program may spend nearly all of its time in these
     /// operations, where no signal can stop it; therefore interrupts take effect here.
     pub(super) fn answer(self, outcome: Result<u64, Trap>) -> Answer {
@@ -165,6 +148,28 @@ impl Running<'_> {
             }
         }
     }
+}
+
+/// Performs an operation on this many bytes in pieces, from the first one on, or from the last. All
+/// but the last are a multiple of every element's size. An interrupt ends it between two pieces.
+pub(super) fn in_pieces(
+    store: &StoreOpaque,
+    length: u64,
+    from_end: bool,
+    act: impl Fn(Range<usize>),
+) -> Result<u64, Trap> {
+    const PIECE: usize = 16 << 20;
+    let length = length as usize;
+    let count = length.div_ceil(PIECE);
+    for number in 0..count {
+        // SAFETY: this thread runs the store.
+        if number > 0 && unsafe { trap::is_interrupted(store.execution()) } {
+            return Err(Trap::Interrupt);
+        }
+        let start = PIECE * if from_end { count - 1 - number } else { number };
+        act(start..length.min(start + PIECE));
+    }
+    Ok(0)
 }
 
 /// The two indices that are packed into one argument.
@@ -218,7 +223,7 @@ unsafe extern "sysv64" fn memory_copy(
     let shared = to_memory.ty().is_shared() || from_memory.ty().is_shared();
     let outcome = ranges.ok_or(Trap::MemoryOutOfBounds).and_then(|(from, to)| {
         // If the ranges overlap, no byte is written before it has been read.
-        running.in_pieces(length, from.addr() < to.addr(), |piece| {
+        in_pieces(running.store, length, from.addr() < to.addr(), |piece| {
             // SAFETY: both ranges are accessible. Memories that are not shared belong to the store,
             // which is not used concurrently.
             unsafe {
@@ -244,7 +249,7 @@ unsafe extern "sysv64" fn memory_fill(
     let running = unsafe { Running::new(context) };
     let memory = running.memory(memory as u32);
     let outcome = memory.range(to, length).ok_or(Trap::MemoryOutOfBounds).and_then(|to| {
-        running.in_pieces(length, false, |piece| {
+        in_pieces(running.store, length, false, |piece| {
             // SAFETY: as in `memory_copy`.
             unsafe {
                 let to = to.add(piece.start);

@@ -140,3 +140,79 @@ fn a_host_function_that_waits_in_a_system_call_is_notified_of_an_interrupt() {
     // SAFETY: both are this test's own.
     pipe.into_iter().for_each(|fd| assert_eq!(unsafe { libc::close(fd) }, 0));
 }
+
+/// A large operation ends in the middle, and is the same in pieces.
+#[test]
+fn an_interrupt_stops_operations_on_large_arrays() {
+    const LENGTH: i32 = 0x800_0000;
+    // The copy overlaps its source, and begins at the end.
+    let text = r#"(module
+        (type $bytes (array (mut i8)))
+        (type $longs (array (mut i64)))
+        (global $array (ref $bytes) (array.new_default $bytes (i32.const 0x800_0000)))
+        (func (export "get") (param i32) (result i32)
+            (array.get_u $bytes (global.get $array) (local.get 0)))
+        (func (export "set") (param i32 i32)
+            (array.set $bytes (global.get $array) (local.get 0) (local.get 1)))
+        (func (export "fill")
+            (array.fill $bytes (global.get $array) (i32.const 0) (i32.const 1) (i32.const 0x800_0000)))
+        (func (export "copy")
+            (array.copy $bytes $bytes
+                (global.get $array) (i32.const 1) (global.get $array) (i32.const 0)
+                (i32.const 0x7ff_ffff)))
+        (func (export "new") (param i32) (result i64)
+            (array.get $longs (array.new $longs (i64.const 5) (i32.const 0x40_0001)) (local.get 0))))"#;
+    let engine = Engine::default();
+    let module = Module::new(&engine, text).unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let [get, set] = ["get", "set"].map(|name| instance.get_func(&store, name).unwrap());
+    let (get, set) = (get.typed::<i32, i32>(&store).unwrap(), set.typed::<(i32, i32), ()>(&store).unwrap());
+    // A request of the last operation may still be pending.
+    let get = |store: &mut Store<()>, at: i32| loop {
+        if let Ok(value) = get.call(&mut *store, at) {
+            return value;
+        }
+    };
+    let set = |store: &mut Store<()>, at: i32, value: i32| {
+        while set.call(&mut *store, (at, value)).is_err() {}
+    };
+    // The elements that are written first and last.
+    for (name, first, last) in [("fill", 0, LENGTH - 1), ("copy", LENGTH - 1, 1)] {
+        let operation = instance.get_typed_func::<(), ()>(&store, name).unwrap();
+        // On a busy machine, the operation may not have begun, or be over.
+        let is_stopped = (0..400).any(|attempt| {
+            for at in [first, last] {
+                set(&mut store, at, 0);
+                if name == "copy" {
+                    set(&mut store, at - 1, 1);
+                }
+            }
+            let time = Duration::from_millis(1 + attempt % 20);
+            let timeout = store.interrupt_handle().interrupt_after(time).unwrap();
+            let outcome = operation.call(&mut store, ());
+            drop(timeout);
+            outcome.is_err_and(|error| error.trap() == Some(Trap::Interrupt))
+                && (get(&mut store, first), get(&mut store, last)) == (1, 0)
+        });
+        assert!(is_stopped, "{name}");
+    }
+    // Around multiples of a MiB.
+    let marks: Vec<i32> = (1..127).flat_map(|mib| (0..3).map(move |near| (mib << 20) - 1 + near)).collect();
+    let value = |at: i32| (at >> 20) + at % 3;
+    let copy = instance.get_typed_func::<(), ()>(&store, "copy").unwrap();
+    marks.iter().for_each(|at| set(&mut store, *at, value(*at)));
+    copy.call(&mut store, ()).unwrap();
+    for at in marks {
+        assert_eq!(get(&mut store, at + 1), value(at), "{at:#x}");
+    }
+    let fill = instance.get_typed_func::<(), ()>(&store, "fill").unwrap();
+    fill.call(&mut store, ()).unwrap();
+    for at in [0, (16 << 20) - 1, 16 << 20, (48 << 20) + 1, LENGTH - 1] {
+        assert_eq!(get(&mut store, at), 1, "{at:#x}");
+    }
+    let new = instance.get_typed_func::<i32, i64>(&store, "new").unwrap();
+    for at in [0, (2 << 20) - 1, 2 << 20, (4 << 20) - 1, 4 << 20] {
+        assert_eq!(new.call(&mut store, at).unwrap(), 5, "{at:#x}");
+    }
+}

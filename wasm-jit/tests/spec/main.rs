@@ -11,7 +11,7 @@
 //! cargo test --release -p wasm-jit --test spec -- --probe-sites    the same, with places for probes in the code
 //! cargo test --release -p wasm-jit --test spec -- --probes=count    with probes everywhere; also native, toggle, global
 //! cargo test --release -p wasm-jit --test spec -- --collect-always    every allocation collects garbage
-//! cargo test --release -p wasm-jit --test spec -- --precompiled    modules are stored by another engine and loaded
+//! cargo test --release -p wasm-jit --test spec -- --precompiled    modules are stored by another engine and executed in their files
 //! cargo test --release -p wasm-jit --test spec -- --lazy    functions are compiled when they are first called
 //! ```
 //!

@@ -4,9 +4,11 @@
 //! same reason, and are skipped if the module is.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::sync::LazyLock;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
+use tempfile::NamedTempFile;
 use wasm_jit::{
     BoundsChecks, Config, Engine, Error, FuncType, Instance, Linker, Module, ProbeSites, SharedMemory, Store,
     Trap, Val, ValType,
@@ -403,9 +405,11 @@ fn load(mut module: QuoteWat<'_>) -> Result<Module, Refusal> {
         None => Module::new(&ENGINE, &bytes).map_err(Refusal::Engine)?,
         Some(compiler) => {
             let module = Module::new(compiler, &bytes).map_err(Refusal::Engine)?;
-            let stored = module.serialize().map_err(Refusal::Engine)?;
-            // SAFETY: just serialized.
-            unsafe { Module::deserialize(&ENGINE, stored) }.map_err(Refusal::Engine)?
+            let mut stored = NamedTempFile::new().expect("a temporary file can be made");
+            let contents = module.serialize().map_err(Refusal::Engine)?;
+            stored.write_all(&contents).expect("a temporary file can be written");
+            // SAFETY: just serialized; nobody else knows the file, which is removed.
+            unsafe { Module::deserialize_file(&ENGINE, stored.path()) }.map_err(Refusal::Engine)?
         }
     };
     probes::attach(&module);

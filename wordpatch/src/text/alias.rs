@@ -228,6 +228,48 @@ pub(crate) unsafe fn map_executable_at(
     unsafe { mprotect(copy, length, READ_EXECUTE) }
 }
 
+/// As [`map_executable_at`], while threads may be executing the mapping at `place`: they see either
+/// its pages or the new ones, and never none.
+///
+/// # Safety
+/// As [`map_executable`]; `place` must be the start of a mapping of `length` bytes that the caller
+/// owns, and the new pages must hold the bytes that threads may execute there.
+pub(crate) unsafe fn map_executable_over(
+    writable: NonNull<u8>,
+    length: usize,
+    place: NonNull<u8>,
+) -> nix::Result<()> {
+    let flags = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
+    // SAFETY: the caller's obligations. The mapping is complete before it is moved.
+    unsafe {
+        let executable = duplicate(writable.cast(), length, READ_EXECUTE)?;
+        let moved = mremap(executable.cast(), length, length, flags, Some(place.cast()));
+        if moved.is_err() {
+            let _ = munmap(executable.cast(), length);
+        }
+        moved.map(drop)
+    }
+}
+
+/// Maps `length` bytes of a file, from `offset` on, read-execute and privately, over a mapping of
+/// the caller.
+///
+/// # Safety
+/// `place` must be the start of a mapping of `length` bytes that the caller owns and that is not in
+/// use. The caller still owns it afterwards.
+pub(crate) unsafe fn map_file_at(
+    file: impl AsFd,
+    offset: u64,
+    length: usize,
+    place: NonNull<u8>,
+) -> nix::Result<()> {
+    let (address, size) = (place.addr(), length.try_into().map_err(|_| Errno::EINVAL)?);
+    let offset = offset.try_into().map_err(|_| Errno::EINVAL)?;
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;
+    // SAFETY: the caller's obligation.
+    unsafe { mmap(Some(address), size, READ_EXECUTE, flags, file, offset) }.map(drop)
+}
+
 /// Number of consecutive reads that must agree before bytes count as not being written. With two, a
 /// site that is toggled at a processor's full speed reads torn in the same way twice every few
 /// thousand times.
@@ -373,14 +415,7 @@ pub(super) unsafe fn replace_generated(
     // the same in both. The executable mapping is complete before it replaces the text.
     let replaced = unsafe {
         copy_text(range, writable, copy, written);
-        let over_text = |alias: NonNull<u8>| {
-            let executable = duplicate(alias.cast(), length, READ_EXECUTE)?;
-            let moved = mremap(executable.cast(), length, length, flags, Some(text));
-            if moved.is_err() {
-                let _ = munmap(executable.cast(), length);
-            }
-            moved
-        };
+        let over_text = |alias| map_executable_over(alias, length, text);
         over_text(copy).and_then(|_| {
             let moved = mremap(copy.cast(), length, length, flags, Some(writable.cast()));
             // Text and alias are of the same pages again.

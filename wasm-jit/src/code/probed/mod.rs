@@ -569,6 +569,7 @@ impl CodeImage {
     /// Makes the image's code a place to patch at.
     fn resolve_text(&self, changes: &mut Changes) -> Result<(), MakeError> {
         if changes.texts.is_empty() {
+            self.make_patchable()?;
             let lazy = self.lazy().map(LazyFunctions::pages);
             for pages in [self.memory().pages()].into_iter().chain(lazy) {
                 // SAFETY: the image's code, which wordpatch has mapped.

@@ -1,6 +1,6 @@
 //! Modules of engines with a cache: loaded if they are stored, else compiled and stored.
 
-use bytes::Bytes;
+use std::borrow::Cow;
 
 use super::format::{decode, encode, requirements};
 use super::load;
@@ -14,19 +14,22 @@ use crate::parallel::{self, PIECE};
 ///
 /// # Errors
 /// As for compilation.
-pub(in crate::module) fn module(engine: &Engine, cache: &Cache, bytes: Bytes) -> Result<Module, Error> {
+pub(in crate::module) fn module(
+    engine: &Engine,
+    cache: &Cache,
+    bytes: Cow<'_, [u8]>,
+) -> Result<Module, Error> {
     let key = key(engine, &bytes);
-    let loaded = cache.load(&key, |stored| {
-        let contents = decode(engine, &stored).ok()?;
+    let loaded = cache.load(&key, |stored, file| {
         // An equal key is not enough: files can be copied.
-        let is_same = parallel::are_equal(engine.compile_threads().get(), &contents.module, &bytes);
+        let contents = decode(engine, &stored, Some(&bytes)).ok()?;
         // SAFETY: the cache guarantees who has written the contents, and that they do not change.
-        is_same.then(|| unsafe { load(engine, contents) }.ok()).flatten()
+        unsafe { load(engine, contents, Some(file)) }.ok()
     });
     if let Some(module) = loaded {
         return Ok(module);
     }
-    let (parsed, image) = compile_binary(engine, bytes)?;
+    let (parsed, image) = compile_binary(engine, bytes.into_owned().into())?;
     // Nobody else knows the image yet, so nothing of it has been probed.
     if let Some(code) = image.original_code() {
         cache.store(&key, &encode(engine, &image, code));

@@ -10,6 +10,16 @@
 //! relies on, is a [requirement](format::requirements), and a module with other requirements is
 //! refused.
 //!
+//! The code of a file is executed where the file is mapped, so loading takes little more than the
+//! time to read the file once, for its checksums.
+//!
+//! # Who may change a file
+//! A file is verified when it is loaded, completely. From then on it must not change: bytes that
+//! are overwritten may be executed, and an access beyond the end of a truncated file is a SIGBUS.
+//! Files of a [cache](crate::Cache) do not change, because only the user can write to them, and
+//! this engine replaces them by renaming new ones, as `wasm-jit compile -o` does. For other files,
+//! this is an obligation of the caller.
+//!
 //! With a cache ([`Config::cache`](crate::Config::cache)), all of this happens automatically
 //! (`cached.rs`).
 
@@ -82,40 +92,47 @@ impl Module {
     /// [`Error::Precompiled`] if the module is damaged, or was compiled by an engine of another
     /// version or with other settings; [`Error::Code`] if the system refused memory.
     pub unsafe fn deserialize(engine: &Engine, bytes: impl AsRef<[u8]>) -> Result<Self, Error> {
-        let contents = format::decode(engine, &Bytes::copy_from_slice(bytes.as_ref()))?;
+        let contents = format::decode(engine, &Bytes::copy_from_slice(bytes.as_ref()), None)?;
         // SAFETY: the caller's obligation.
-        unsafe { load(engine, contents) }
+        unsafe { load(engine, contents, None) }
     }
 
     /// As [`Module::deserialize`], from a file. The file is mapped, not read, so parts that are not
-    /// needed do not take memory.
+    /// needed do not take memory. The code is executed in the file, unless the [engine's
+    /// settings](crate::Config::map_stored_code) or the file system (a mount option, `noexec`)
+    /// forbid it, or the module has been probed.
     ///
     /// # Safety
     /// As for [`Module::deserialize`]; and the file must not be written or truncated as long as the
-    /// module exists. It may be removed, or replaced by another file of this name.
+    /// module exists: changed code would be executed, and reading beyond the end of a truncated
+    /// file ends the process by a SIGBUS. The file may be removed, or replaced by another one of
+    /// this name, as `wasm-jit compile -o` does.
     ///
     /// # Errors
     /// As for [`Module::deserialize`], and [`Error::Read`] if the file cannot be read.
     pub unsafe fn deserialize_file(engine: &Engine, path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
+        let failed = |source| Error::Read { path: path.to_owned(), source };
+        let file = File::open(path).map_err(failed)?;
         // SAFETY: the file stays unchanged, by the caller's obligation.
-        let map = File::open(path).and_then(|file| unsafe { MmapOptions::new().populate().map(&file) });
-        let map = map.map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        let contents = format::decode(engine, &Bytes::from_owner(map))?;
+        let map = unsafe { MmapOptions::new().populate().map(&file) }.map_err(failed)?;
+        let contents = format::decode(engine, &Bytes::from_owner(map), None)?;
         // SAFETY: the caller's obligation.
-        unsafe { load(engine, contents) }
+        unsafe { load(engine, contents, Some(&file)) }
     }
 }
 
-/// The module with these contents.
+/// The module with these contents, which may be those of a file.
 ///
 /// # Safety
 /// They come from [`Module::serialize`], and do not change as long as the module exists.
-unsafe fn load(engine: &Engine, contents: Contents) -> Result<Module, Error> {
-    let Contents { module: bytes, code, tables } = contents;
+unsafe fn load(engine: &Engine, contents: Contents, file: Option<&File>) -> Result<Module, Error> {
+    let Contents { module: bytes, code, code_offset, tables } = contents;
     let mut parsed = parse::declarations(engine, &bytes)?;
     let info = Arc::new(std::mem::take(&mut parsed.info));
-    let image = CodeImage::load(info, bytes, &code, tables, engine.compile_threads().get())?;
+    let place = file.filter(|_| engine.maps_stored_code()).map(|file| (file, code_offset));
+    // SAFETY: the caller's obligation.
+    let image = unsafe { CodeImage::load(info, bytes, code, place, tables, engine.compile_threads().get())? };
     let image = image.ok_or(PrecompiledError::Damaged { what: "its code is not that of its module" })?;
     Ok(Module::of(engine, parsed, image))
 }
