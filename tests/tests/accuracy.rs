@@ -8,7 +8,7 @@
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
 
-use tests::Compiler::Gcc;
+use tests::Compiler::{Clang, Gcc};
 use tests::{Competitors, Profiled, compile, profiled};
 
 const ATTEMPTS: usize = 5;
@@ -202,4 +202,22 @@ fn calls_in_handlers_that_interrupt_probes_are_not_counted_as_exact() {
     println!("{} calls, found {calls}", figures[0]);
     assert!(low < high, "no call interrupted a probe");
     assert!((low..=high).contains(&figures[0]), "{} calls, found {calls}", figures[0]);
+}
+
+/// In several threads, in forked children, and where exceptions and longjmp leave calls.
+#[test]
+fn with_exact_counts_every_call_is_counted() {
+    for compiler in [Gcc, Clang] {
+        let binary = compile("fixtures/exact_counts.cpp", &["-O2", "-pthread"], compiler);
+        let profiled = profiled(&binary, &[], "counts=exact:merge=1");
+        let truth = truth(&profiled);
+        assert_eq!(truth.len(), 7);
+        for (name, figures) in truth {
+            let found = profiled.report().function(&name).expect("it was called");
+            let calls = &found["calls"];
+            let [value, low, high] = ["value", "low", "high"].map(|figure| calls[figure].as_f64());
+            assert_eq!([value, low, high], [Some(figures[0]); 3], "{name}, {compiler:?}: {calls}");
+        }
+        assert_eq!(profiled.report().json["processes"], 6);
+    }
 }
