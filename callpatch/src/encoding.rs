@@ -18,6 +18,7 @@ pub enum Shape {
 
 impl Shape {
     /// The length of the instruction in bytes.
+    #[inline]
     pub const fn len(self) -> usize {
         self.opcode().len() + DISPLACEMENT
     }
@@ -40,6 +41,7 @@ impl Shape {
     }
 
     /// The opcode: the bytes before the displacement.
+    #[inline]
     pub const fn opcode(self) -> &'static [u8] {
         match self {
             Self::Call => &[0xe8],
@@ -105,23 +107,54 @@ pub(crate) fn active(shape: Shape, displacement: i32) -> Bytes {
     bytes(&code[..shape.len()])
 }
 
+/// Bytes in a word, as [`Bytes::word`] returns them.
+const fn word(bytes: &[u8]) -> u64 {
+    let (mut word, mut at) = (0, 0);
+    while at < bytes.len() {
+        word |= (bytes[at] as u64) << (8 * at);
+        at += 1;
+    }
+    word
+}
+
+/// As [`active`], in a word.
+#[inline]
+pub(crate) const fn active_word(shape: Shape, displacement: i32) -> u64 {
+    const CALL: u64 = word(Shape::Call.opcode());
+    const JUMP: u64 = word(Shape::Jump.opcode());
+    const INDIRECT_CALL: u64 = word(Shape::IndirectCall.opcode());
+    const INDIRECT_JUMP: u64 = word(Shape::IndirectJump.opcode());
+    let displacement = displacement as u32 as u64;
+    match shape {
+        Shape::Call => CALL | displacement << 8,
+        Shape::Jump => JUMP | displacement << 8,
+        Shape::IndirectCall => INDIRECT_CALL | displacement << 16,
+        Shape::IndirectJump => INDIRECT_JUMP | displacement << 16,
+    }
+}
+
 /// The displacement from an instruction of `shape` at `address` to `target`, if it is in range.
 pub(crate) fn displacement(shape: Shape, address: usize, target: usize) -> Option<i32> {
     (target as i64).wrapping_sub((address + shape.len()) as i64).try_into().ok()
 }
 
 /// The NOP of the length of a call of `shape`.
+#[inline]
 pub(crate) fn nop(shape: Shape) -> Bytes {
-    bytes(if shape.len() == NOP5.len() { &NOP5 } else { &NOP6 })
+    const FIVE: Bytes = Bytes::new(&NOP5).expect("1 to 8 bytes");
+    const SIX: Bytes = Bytes::new(&NOP6).expect("1 to 8 bytes");
+    if shape.len() == NOP5.len() { FIVE } else { SIX }
 }
 
 /// The two bytes that jump over the rest of the instruction.
+#[inline]
 pub(crate) fn skip(shape: Shape) -> Bytes {
     bytes(&[JMP_REL8, shape.len() as u8 - 2])
 }
 
 /// The first byte that turns the call into a load of a constant: EAX for a direct call, EDX for an
 /// indirect one.
+#[inline]
 pub(crate) fn opcode_of_load(shape: Shape) -> Bytes {
     bytes(&[match shape {
         Shape::Call => MOV_EAX_IMM32,
@@ -131,10 +164,12 @@ pub(crate) fn opcode_of_load(shape: Shape) -> Bytes {
 }
 
 /// The first byte of an inactive tail call.
+#[inline]
 pub(crate) fn ret() -> Bytes {
     bytes(&[RET])
 }
 
+#[inline]
 pub(crate) fn bytes(slice: &[u8]) -> Bytes {
     Bytes::new(slice).expect("1 to 8 bytes")
 }
@@ -163,6 +198,7 @@ mod tests {
     fn inactive_forms_keep_the_layout() {
         for shape in [Shape::Call, Shape::IndirectCall] {
             let original = active(shape, 0x0102_0304);
+            assert_eq!(active_word(shape, 0x0102_0304), original.word());
             for front in [nop(shape), skip(shape), opcode_of_load(shape)] {
                 let mut code = original.to_vec();
                 code[..front.len()].copy_from_slice(&front);

@@ -67,7 +67,8 @@
 //! # Main types
 //! * [`CallSite`]: a decoded call: [`activate`](CallSite::activate),
 //!   [`deactivate`](CallSite::deactivate), [`state`](CallSite::state). [`Switch`]: the part that is
-//!   needed to toggle it, in 40 bytes.
+//!   needed to toggle it, in 40 bytes. [`PackedSite`]: the same in 8 bytes, if many sites share a
+//!   [`SiteText`].
 //! * [`retarget`]: another target, a batch at a time. [`stub`]: stubs that pass a number to a
 //!   common callee.
 //! * [`activate_call`], [`deactivate_call`]: the same by address, with a table and a lock.
@@ -103,6 +104,7 @@ mod error;
 mod exploration;
 mod forks;
 mod island;
+mod packed;
 mod retarget;
 mod site;
 mod strategy;
@@ -112,6 +114,7 @@ mod switch;
 pub use by_address::{activate_call, deactivate_call};
 pub use encoding::Shape;
 pub use error::Error;
+pub use packed::{PackedSite, SiteText};
 pub use retarget::{retarget, retarget_as};
 pub use site::CallSite;
 pub use strategy::{Clobbers, Strategy};

@@ -62,6 +62,21 @@ impl Strategy {
     }
 }
 
+impl Strategy {
+    /// The first bytes of an inactive site, if these differ from those of an active one; `None` for
+    /// [`Strategy::RetIsland`].
+    #[inline]
+    pub(crate) fn inactive_front(self, shape: Shape) -> Option<Bytes> {
+        match self {
+            Self::Nop => Some(encoding::nop(shape)),
+            Self::Skip => Some(encoding::skip(shape)),
+            Self::Load => Some(encoding::opcode_of_load(shape)),
+            Self::Ret => Some(encoding::ret()),
+            Self::RetIsland => None,
+        }
+    }
+}
+
 /// The bytes that a toggle changes, all in one fetch window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Edit {
@@ -74,17 +89,11 @@ impl Edit {
     /// The edit of `strategy` on a site whose active instruction is `instruction`. `island` is that
     /// instruction with the operand of the RET island, for [`Strategy::RetIsland`] only.
     pub(crate) fn new(strategy: Strategy, shape: Shape, instruction: &Bytes, island: Option<&Bytes>) -> Self {
-        let front = |inactive: Bytes| Self {
-            offset: 0,
-            active: encoding::bytes(&instruction[..inactive.len()]),
-            inactive,
-        };
-        match strategy {
-            Strategy::Nop => front(encoding::nop(shape)),
-            Strategy::Skip => front(encoding::skip(shape)),
-            Strategy::Load => front(encoding::opcode_of_load(shape)),
-            Strategy::Ret => front(encoding::ret()),
-            Strategy::RetIsland => Self {
+        match strategy.inactive_front(shape) {
+            Some(inactive) => {
+                Self { offset: 0, active: encoding::bytes(&instruction[..inactive.len()]), inactive }
+            }
+            None => Self {
                 offset: 1,
                 active: encoding::bytes(&instruction[1..]),
                 inactive: encoding::bytes(&island.expect("an island was looked up")[1..]),

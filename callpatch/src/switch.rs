@@ -36,6 +36,7 @@ pub struct Switch(TogglePair);
 
 impl Switch {
     /// The switch of a decoded site, whose first form is the active one.
+    #[inline]
     pub(crate) fn new(forms: TogglePair) -> Self {
         Self(forms)
     }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use callpatch::Switch;
+use callpatch::{PackedSite, Shape, SiteText, Switch};
 use fastinst_sigsafe::Segments;
 
 use crate::discovery::Discovery;
@@ -14,28 +14,51 @@ use crate::probe::{ProbeId, ProbeKind, ProbeMetadata};
 
 /// A permanent probe: a call inserted by a compiler, which was retargeted to one of our stubs.
 pub(crate) struct Probe {
-    /// The site, tagged with [`UNLOADED`] if its library was unloaded. Old values are never freed:
-    /// a thread may be using them.
-    pub(crate) site: AtomicPtr<Switch>,
-    /// The data that the stub reads.
-    pub(crate) cell: &'static Cell,
-    /// The address of the probe's function; 0 until it is known.
-    pub(crate) function_address: AtomicUsize,
-    /// The function's name, a C string that lives as long as the process. Null until discovery has
-    /// looked it up; until then, the probe is not announced to callbacks.
-    pub(crate) name: AtomicPtr<c_char>,
-    /// The object of the site and of the function. It lives as long as the process.
-    pub(crate) object: AtomicPtr<ObjectInfo>,
-    /// The offset of the site, and of the code that contains it, from the object's lowest address.
-    pub(crate) site_offset: u32,
-    pub(crate) body: Range<u32>,
+    /// The number of the site's text, shifted by one; [`UNLOADED`] if its library was unloaded.
+    text: AtomicU32,
+    /// The offset of the site, and of the data that its stub reads, from the base of its text: the
+    /// object's lowest address.
+    site_offset: u32,
+    cell_offset: i32,
+    /// The number of the [`SiteFunction`].
+    function: u32,
+    site: PackedSite,
     pub(crate) kind: ProbeKind,
     /// Whether the user has requested it to be active: the initial state when its library is loaded
     /// again.
     pub(crate) wanted: AtomicBool,
+    /// Whether the probe is announced to callbacks, or about to be: its function has a name.
+    is_discovered: AtomicBool,
 }
 
-const _: () = assert!(size_of::<Probe>() <= 56, "there may be a million of them");
+const _: () = assert!(size_of::<Probe>() <= 28, "there may be a million of them");
+
+/// The function of a probe, and the code that contains the site: the same for most sites of a
+/// function.
+pub(crate) struct SiteFunction {
+    /// The address of the function; 0 until it is known.
+    pub(crate) address: AtomicUsize,
+    /// The function's name, a C string that lives as long as the process. Null until discovery has
+    /// looked it up.
+    pub(crate) name: AtomicPtr<c_char>,
+    /// The object of the site and of the function. It lives as long as the process.
+    pub(crate) object: AtomicPtr<ObjectInfo>,
+    /// The code that contains the site, as offsets from the object's lowest address.
+    pub(crate) body: Range<u32>,
+}
+
+const _: () = assert!(size_of::<SiteFunction>() <= 32, "there may be a million of them");
+
+/// The parts of a new probe.
+pub(crate) struct NewProbe {
+    pub(crate) text: SiteText,
+    pub(crate) site: PackedSite,
+    pub(crate) site_offset: u32,
+    pub(crate) cell: &'static Cell,
+    /// The number of the [`SiteFunction`].
+    pub(crate) function: u32,
+    pub(crate) kind: ProbeKind,
+}
 
 /// A stub's data: see [`callpatch::stub`].
 #[repr(C)]
@@ -61,60 +84,174 @@ pub(crate) struct ObjectInfo {
 
 pub(crate) static PROBES: Segments<Probe> = Segments::new();
 
+static FUNCTIONS: Segments<SiteFunction> = Segments::new();
+
+/// The texts of probes: one for each mapping of an object, and one more each time that the object
+/// is loaded again and its previous text cannot be revived.
+static TEXTS: Segments<SiteText, 64, 4096> = Segments::new();
+
 const _: () = assert!(Segments::<Probe>::LIMIT <= ProbeId::FIRST_OF_GROUPS.0 as usize);
 
-/// The tag of sites in unloaded libraries. Sites are aligned, so the bit is free.
-const UNLOADED: usize = 1;
+/// A bit in [`Probe::text`].
+const UNLOADED: u32 = 1;
 
-const _: () = assert!(align_of::<Switch>() > UNLOADED);
+/// The number of texts, the last ones, among which one is looked for that exists already.
+const RECENT_TEXTS: usize = 16;
 
-impl Probe {
-    pub(crate) fn id(&self) -> ProbeId {
-        ProbeId(self.cell.number.load(Ordering::Relaxed))
-    }
+/// The number of a text, with no bit set; `None` if there are too many.
+fn number_of(text: &SiteText) -> Option<u32> {
+    let recent = (0..TEXTS.len()).rev().take(RECENT_TEXTS);
+    let known = recent.into_iter().find(|number| TEXTS.get(*number) == Some(text));
+    let number = known.or_else(|| TEXTS.push_with(|_| *text))?;
+    Some((number as u32) << 1)
+}
 
-    pub(crate) fn site(&self) -> Result<&'static Switch, Error> {
-        // Acquire: pairs with the Release that published the site.
-        let site = self.site.load(Ordering::Acquire);
-        if site.addr() & UNLOADED != 0 {
-            return Err(Error::Unloaded { id: self.id() });
-        }
-        // SAFETY: leaked, and an untagged pointer is that of the site itself.
-        Ok(unsafe { &*site })
-    }
+/// Bytes of memory of all permanent probes.
+pub(crate) fn memory() -> usize {
+    PROBES.len() * size_of::<Probe>()
+        + FUNCTIONS.len() * size_of::<SiteFunction>()
+        + TEXTS.len() * size_of::<SiteText>()
+}
 
-    /// Marks the library of the probe as unloaded.
-    pub(crate) fn unload(&self) {
-        let site = self.site.load(Ordering::Relaxed);
-        self.site.store(site.map_addr(|address| address | UNLOADED), Ordering::Release);
-    }
-
-    /// The site from before the library was unloaded.
-    pub(crate) fn previous_site(&self) -> Option<&'static Switch> {
-        let site = self.site.load(Ordering::Acquire);
-        let was_unloaded = site.addr() & UNLOADED != 0;
-        // SAFETY: leaked.
-        was_unloaded.then(|| unsafe { &*site.map_addr(|address| address & !UNLOADED) })
+impl SiteFunction {
+    /// Adds the function of one or more sites, with an address if that is known. Returns its
+    /// number.
+    pub(crate) fn add(address: usize, object: &'static ObjectInfo, body: Range<u32>) -> Option<u32> {
+        let function = Self {
+            address: AtomicUsize::new(address),
+            name: AtomicPtr::new(std::ptr::null_mut()),
+            object: AtomicPtr::new(std::ptr::from_ref(object).cast_mut()),
+            body,
+        };
+        FUNCTIONS.push_with(|_| function).map(|number| number as u32)
     }
 
     pub(crate) fn object(&self) -> &'static ObjectInfo {
         // SAFETY: never freed, and published with Release.
         unsafe { &*self.object.load(Ordering::Acquire) }
     }
+}
+
+/// The site of a probe, as long as its library is loaded.
+pub(crate) struct ProbeSite {
+    pub(crate) switch: Switch,
+    /// The number of the text, which tells whether the library was loaded again since.
+    pub(crate) text: u32,
+}
+
+impl Probe {
+    /// Adds a probe; `None` if there are too many probes or texts. It is not discovered yet.
+    pub(crate) fn add(new: &NewProbe) -> Option<&'static Probe> {
+        let text = number_of(&new.text)?;
+        let cell = std::ptr::from_ref(new.cell).expose_provenance();
+        let cell_offset = cell.wrapping_sub(new.text.base()) as isize;
+        let number = PROBES.push_with(|number| {
+            new.cell.number.store(number as u32, Ordering::Relaxed);
+            Probe {
+                text: AtomicU32::new(text),
+                site_offset: new.site_offset,
+                cell_offset: i32::try_from(cell_offset).expect("stubs are within reach of their object"),
+                function: new.function,
+                site: new.site,
+                kind: new.kind,
+                wanted: AtomicBool::new(false),
+                is_discovered: AtomicBool::new(false),
+            }
+        });
+        PROBES.get(number?)
+    }
+
+    pub(crate) fn id(&self) -> ProbeId {
+        ProbeId(self.cell().number.load(Ordering::Relaxed))
+    }
+
+    /// The function of the site.
+    pub(crate) fn function(&self) -> &'static SiteFunction {
+        FUNCTIONS.get(self.function as usize).expect("added before the probe")
+    }
+
+    #[inline]
+    fn text(&self) -> (&'static SiteText, u32) {
+        // Acquire: pairs with the Release that published the text.
+        let word = self.text.load(Ordering::Acquire);
+        (TEXTS.get((word >> 1) as usize).expect("added before the probe"), word)
+    }
+
+    /// The data that the stub reads.
+    #[inline]
+    pub(crate) fn cell(&self) -> &'static Cell {
+        let (text, _) = self.text();
+        let address = text.base().wrapping_add_signed(self.cell_offset as isize);
+        // SAFETY: the address of the cell that was given to `add`; all texts of a probe have the
+        // same base.
+        unsafe { &*std::ptr::with_exposed_provenance(address) }
+    }
+
+    #[inline]
+    fn switch(&self, text: &SiteText) -> Switch {
+        // SAFETY: packed with this text, or one that was resolved when the object was loaded again
+        // and the site was found in it (`reassign`).
+        unsafe { self.site.switch(text, self.site_offset as usize) }
+    }
+
+    #[inline]
+    pub(crate) fn site(&self) -> Result<ProbeSite, Error> {
+        let (text, number) = self.text();
+        if number & UNLOADED != 0 {
+            return Err(Error::Unloaded { id: self.id() });
+        }
+        Ok(ProbeSite { switch: self.switch(text), text: number })
+    }
+
+    /// The kind of the site's instruction.
+    pub(crate) fn shape(&self) -> Shape {
+        self.site.shape()
+    }
+
+    /// Marks the library of the probe as unloaded.
+    pub(crate) fn unload(&self) {
+        self.text.fetch_or(UNLOADED, Ordering::Release);
+    }
+
+    /// The site from before the library was unloaded.
+    pub(crate) fn previous_site(&self) -> Option<Switch> {
+        let (text, number) = self.text();
+        (number & UNLOADED != 0).then(|| self.switch(text))
+    }
 
     /// The address of the site's instruction.
     pub(crate) fn site_address(&self) -> usize {
-        self.object().base + self.site_offset as usize
+        self.text().0.base() + self.site_offset as usize
     }
 
-    /// Assigns the new site after the library was loaded again and the site was retargeted to the
-    /// stub.
-    pub(crate) fn reassign(&self, site: &'static Switch) {
-        self.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Release);
-        if self.function_address.load(Ordering::Relaxed) == 0 {
-            let _ = site.activate();
-        } else {
+    /// Makes the previous site valid again, after the library was loaded again and the site was
+    /// retargeted to the stub: its text was revived.
+    pub(crate) fn revive(&self) {
+        self.text.fetch_and(!UNLOADED, Ordering::Release);
+        self.start_again();
+    }
+
+    /// As [`Probe::revive`], with another text of the same site. Returns false, and does nothing,
+    /// if there are too many texts, or if another instruction is there.
+    pub(crate) fn reassign(&self, text: &SiteText, site: PackedSite) -> bool {
+        let has_same_site = site == self.site && text.base() == self.text().0.base();
+        let Some(number) = number_of(text).filter(|_| has_same_site) else { return false };
+        self.text.store(number, Ordering::Release);
+        self.start_again();
+        true
+    }
+
+    /// Moves the site to another text, where the same call is at the same offset.
+    #[cfg(test)]
+    pub(crate) fn move_in_tests(&self, text: &SiteText) {
+        self.text.store(number_of(text).expect("there is room"), Ordering::Release);
+    }
+
+    fn start_again(&self) {
+        if self.function().address.load(Ordering::Relaxed) != 0 {
             self.restore();
+        } else if let Ok(site) = self.site() {
+            let _ = site.switch.activate();
         }
     }
 
@@ -125,11 +262,23 @@ impl Probe {
             let Ok(site) = self.site() else { return };
             let wanted = self.wanted.load(Ordering::Acquire);
             // An error concerns foreign bytes; the user's next activate or deactivate returns it.
-            let _ = if wanted { site.activate() } else { site.deactivate() };
+            let _ = if wanted { site.switch.activate() } else { site.switch.deactivate() };
             if self.wanted.load(Ordering::Acquire) == wanted {
                 return;
             }
         }
+    }
+
+    /// Whether the probe was announced to callbacks, or is about to be.
+    #[inline]
+    pub(crate) fn is_discovered(&self) -> bool {
+        // Acquire: pairs with the Release in `discover`.
+        self.is_discovered.load(Ordering::Acquire)
+    }
+
+    /// Completes the probe, whose function has a name.
+    pub(crate) fn discover(&self) {
+        self.is_discovered.store(true, Ordering::Release);
     }
 
     /// Announces the probe to all callbacks, if its metadata have become complete.
@@ -140,23 +289,23 @@ impl Probe {
     }
 
     pub(crate) fn metadata(&self) -> Option<ProbeMetadata<'static>> {
-        let name = self.name.load(Ordering::Acquire);
-        if name.is_null() {
+        if !self.is_discovered() {
             return None;
         }
-        let object = self.object();
+        let function = self.function();
+        let object = function.object();
         let address = |offset: u32| object.base + offset as usize;
         let of_function = object.of_functions.unwrap_or(object);
         Some(ProbeMetadata {
             id: self.id(),
             provider: object.provider,
             kind: self.kind,
-            // SAFETY: a C string that is never freed, published with Release.
-            function_name: unsafe { CStr::from_ptr(name) },
-            function_address: self.function_address.load(Ordering::Relaxed),
+            // SAFETY: a C string that is never freed, stored before the probe was discovered.
+            function_name: unsafe { CStr::from_ptr(function.name.load(Ordering::Acquire)) },
+            function_address: function.address.load(Ordering::Relaxed),
             site_address: self.site_address(),
-            body_start: address(self.body.start),
-            body_end: address(self.body.end),
+            body_start: address(function.body.start),
+            body_end: address(function.body.end),
             object_path: of_function.path,
             object_base: of_function.base,
             module_place: None,

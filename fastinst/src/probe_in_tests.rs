@@ -1,13 +1,13 @@
 //! Probes for the unit tests, at calls that are never executed.
 
-use std::ffi::c_char;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 
-use callpatch::{CallSite, Clobbers, Switch};
+use callpatch::stub::CELL_SIZE;
+use callpatch::{CallSite, Clobbers, PackedSite, SiteText, State};
 use wordpatch::near::NearBlock;
 
-use crate::permanent::{Cell, ObjectInfo, PROBES, Probe};
+use crate::permanent::{Cell, NewProbe, ObjectInfo, Probe, SiteFunction};
 use crate::probe::ProbeKind;
 
 /// Excludes other tests: the table of probes, its counters and the callbacks are global.
@@ -16,48 +16,45 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     TEST.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// A name, which makes a probe discovered.
-pub(crate) fn name() -> *mut c_char {
-    c"function".as_ptr().cast_mut()
+/// Gives a probe a name, which makes it discovered.
+pub(crate) fn discover(probe: &Probe) {
+    probe.function().name.store(c"function".as_ptr().cast_mut(), Ordering::Release);
+    probe.discover();
 }
 
-/// An active call to the byte after it, which is never executed.
-pub(crate) fn call_site() -> &'static Switch {
+/// The state of a probe's site.
+pub(crate) fn state_of(probe: &Probe) -> State {
+    probe.site().expect("it is loaded").switch.state().expect("a call, on or off")
+}
+
+/// The offset of the call from the base of its text.
+const OFFSET: u32 = 2;
+
+/// An active call to the byte after it, which is never executed, and the data of a stub.
+pub(crate) fn call_site() -> (SiteText, PackedSite, &'static Cell) {
     const CALL: [u8; 5] = [0xe8, 0, 0, 0, 0];
     let anchor = call_site as *const () as usize;
-    let mut block = NearBlock::allocate(&(anchor..anchor), CALL.len(), 0).expect("a block of text");
+    let mut block = NearBlock::allocate(&(anchor..anchor), CALL.len(), CELL_SIZE).expect("a block of text");
+    let cell = std::ptr::with_exposed_provenance(block.data_address());
     block.code_mut()[..CALL.len()].copy_from_slice(&CALL);
     let code = block.seal().expect("text can be sealed").code;
     // SAFETY: a call in text that belongs to this module and is never executed.
     let site = unsafe { CallSite::decode(code, Clobbers::Nothing) }.expect("a call");
-    Box::leak(Box::new(site.switch()))
+    let (text, site) = site.pack(code - OFFSET as usize).expect("it does not cross a window");
+    // SAFETY: data of the block, which stays mapped, zeroed and aligned.
+    (text, site, unsafe { &*cell })
 }
 
 /// A new probe, switched on, with no name yet.
 pub(crate) fn probe() -> &'static Probe {
-    let site = call_site();
-    let cell =
-        Cell { function: AtomicUsize::new(0), number: AtomicU32::new(0), next_resolved: AtomicU32::new(0) };
-    let cell: &'static Cell = Box::leak(Box::new(cell));
+    let (text, site, cell) = call_site();
     let object = Box::leak(Box::new(ObjectInfo {
         provider: c"tests",
         path: c"/object",
-        base: 0x1000,
+        base: text.base(),
         of_functions: None,
     }));
-    let make = |number: usize| {
-        cell.number.store(number as u32, Ordering::Relaxed);
-        Probe {
-            site: AtomicPtr::new(std::ptr::from_ref(site).cast_mut()),
-            cell,
-            function_address: AtomicUsize::new(1),
-            name: AtomicPtr::new(std::ptr::null_mut()),
-            object: AtomicPtr::new(object),
-            site_offset: 2,
-            body: 1..10,
-            kind: ProbeKind::ENTRY,
-            wanted: AtomicBool::new(false),
-        }
-    };
-    PROBES.push_with(make).and_then(|number| PROBES.get(number)).expect("there is room")
+    let function = SiteFunction::add(1, object, 1..10).expect("there is room");
+    Probe::add(&NewProbe { text, site, site_offset: OFFSET, cell, function, kind: ProbeKind::ENTRY })
+        .expect("there is room")
 }

@@ -16,7 +16,7 @@ static TOGGLES: AtomicU64 = AtomicU64::new(0);
 /// The probe, or an error if it was not announced to callbacks.
 #[inline]
 fn discovered(probe: &'static Probe, id: ProbeId) -> Result<&'static Probe, Error> {
-    if probe.name.load(Ordering::Acquire).is_null() { Err(Error::Undiscovered { id }) } else { Ok(probe) }
+    if probe.is_discovered() { Ok(probe) } else { Err(Error::Undiscovered { id }) }
 }
 
 /// Toggles the site of a probe. Returns whether code was changed.
@@ -27,12 +27,12 @@ fn switch(
 ) -> Result<bool, Error> {
     loop {
         let site = probe.site()?;
-        match toggle(site) {
+        match toggle(&site.switch) {
             Ok(toggle) => return Ok(toggle == Toggle::Changed),
             // The library was unloaded in the meantime: the pages of the site's alias were
             // released, or, without an alias, the text was found changed or unmapped. Each
             // iteration requires another unloading.
-            Err(_) if !std::ptr::eq(probe.site()?, site) => {}
+            Err(_) if probe.site()?.text != site.text => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -48,7 +48,7 @@ unsafe fn switch_on(id: ProbeId, function: ProbeFn) -> Result<bool, Error> {
     };
     let probe = discovered(probe, id)?;
     // Release, and before the code: a thread that executes the new code finds the new function.
-    probe.cell.function.store(function as usize, Ordering::Release);
+    probe.cell().function.store(function as usize, Ordering::Release);
     probe.wanted.store(true, Ordering::Release);
     switch(probe, Switch::activate)
 }
@@ -187,7 +187,7 @@ mod tests {
     use callpatch::State;
 
     use super::*;
-    use crate::probe_in_tests::{alone, call_site, name, probe};
+    use crate::probe_in_tests::{alone, call_site, discover, probe, state_of};
 
     unsafe extern "C" fn first(_: ProbeId, _: usize, _: usize) {}
 
@@ -211,14 +211,14 @@ mod tests {
     fn code_changes_only_if_the_probe_was_in_the_other_state() {
         let _alone = alone();
         let probe = probe();
-        probe.name.store(name(), Ordering::Release);
-        let state = || (probe.site().unwrap().state().unwrap(), probe.wanted.load(Ordering::Relaxed));
+        discover(probe);
+        let state = || (state_of(probe), probe.wanted.load(Ordering::Relaxed));
         assert_eq!((deactivated(probe), state()), (1, (State::Inactive, false)));
         assert_eq!((deactivated(probe), state()), (0, (State::Inactive, false)));
         assert_eq!((activated(probe, first), state()), (1, (State::Active, true)));
-        assert_eq!(probe.cell.function.load(Ordering::Relaxed), first as *const () as usize);
+        assert_eq!(probe.cell().function.load(Ordering::Relaxed), first as *const () as usize);
         assert_eq!((activated(probe, second), state()), (0, (State::Active, true)), "data, not code");
-        assert_eq!(probe.cell.function.load(Ordering::Relaxed), second as *const () as usize);
+        assert_eq!(probe.cell().function.load(Ordering::Relaxed), second as *const () as usize);
         assert_eq!((deactivated(probe), state()), (1, (State::Inactive, false)));
     }
 
@@ -228,8 +228,8 @@ mod tests {
     fn requests_during_the_absence_of_a_library_are_kept_and_withdrawn() {
         let _alone = alone();
         let probe = probe();
-        probe.name.store(name(), Ordering::Release);
-        probe.function_address.store(1, Ordering::Relaxed);
+        discover(probe);
+        probe.function().address.store(1, Ordering::Relaxed);
         deactivated(probe);
         for (requests, expected) in [(&[true][..], State::Active), (&[true, false], State::Inactive)] {
             probe.unload();
@@ -241,9 +241,9 @@ mod tests {
                 };
                 assert!(matches!(refused, Err(Error::Unloaded { .. })), "{refused:?}");
             }
-            probe.reassign(call_site());
-            assert_eq!(probe.site().unwrap().state().unwrap(), expected);
-            assert_eq!(probe.cell.function.load(Ordering::Relaxed), first as *const () as usize);
+            probe.revive();
+            assert_eq!(state_of(probe), expected);
+            assert_eq!(probe.cell().function.load(Ordering::Relaxed), first as *const () as usize);
         }
     }
 
@@ -251,7 +251,7 @@ mod tests {
     fn batches_switch_and_count_every_probe() {
         let _alone = alone();
         let probes: [&Probe; 2] = [probe(), probe()];
-        probes.iter().for_each(|probe| probe.name.store(name(), Ordering::Release));
+        probes.into_iter().for_each(discover);
         let before = toggle_count();
         let ids = probes.map(|probe| probe.id());
         let unknown = ProbeId(u32::MAX);
@@ -270,11 +270,11 @@ mod tests {
         let refused = unsafe { activate(probe.id(), first) };
         assert!(matches!(refused, Err(Error::Undiscovered { id }) if id == probe.id()));
         assert!(matches!(deactivate(probe.id()), Err(Error::Undiscovered { .. })));
-        assert_eq!(probe.site().unwrap().state().unwrap(), State::Active);
-        assert_eq!(probe.cell.function.load(Ordering::Relaxed), 0);
+        assert_eq!(state_of(probe), State::Active);
+        assert_eq!(probe.cell().function.load(Ordering::Relaxed), 0);
         assert!(matches!(with_metadata(probe.id(), |_| ()), Err(Error::Undiscovered { .. })));
         assert!(lasting_metadata(probe.id()).is_none());
-        probe.name.store(name(), Ordering::Release);
+        discover(probe);
         assert!(with_metadata(probe.id(), |metadata| metadata.function_name == c"function").unwrap());
         assert_eq!(lasting_metadata(probe.id()).unwrap().function_name, c"function");
     }
@@ -285,18 +285,18 @@ mod tests {
     fn the_new_site_is_switched_if_the_site_is_replaced_meanwhile() {
         let _alone = alone();
         let probe = probe();
-        let (old, new) = (probe.site().unwrap(), call_site());
+        let (old, (new, _, _)) = (probe.site().unwrap().switch, call_site());
         let foreign =
             || callpatch::Error::NotACall { address: 0, found: wordpatch::Bytes::new(&[0]).unwrap() };
         let toggle = |site: &Switch| {
-            if std::ptr::eq(site, old) {
-                probe.site.store(std::ptr::from_ref(new).cast_mut(), Ordering::Release);
+            if site.is_equivalent(&old) {
+                probe.move_in_tests(&new);
                 return Err(foreign());
             }
             site.deactivate()
         };
         assert!(switch(probe, toggle).unwrap());
-        assert_eq!((old.state().unwrap(), new.state().unwrap()), (State::Active, State::Inactive));
+        assert_eq!((old.state().unwrap(), state_of(probe)), (State::Active, State::Inactive));
         // If the site stays the same, the error is returned to the caller.
         assert!(matches!(switch(probe, |_| Err(foreign())), Err(Error::Call(_))));
         // If the library is not loaded again, the error is that it was unloaded.
@@ -311,7 +311,7 @@ mod tests {
     fn each_callback_is_called_once_for_each_earlier_and_later_probe() {
         let _alone = alone();
         let known = probe();
-        known.name.store(name(), Ordering::Release);
+        discover(known);
         let nameless = probe();
         let reported: [Arc<Mutex<Vec<ProbeId>>>; 2] = Default::default();
         for list in &reported {
@@ -326,7 +326,7 @@ mod tests {
         }
         let discovery = Discovery::begin().unwrap();
         nameless.announce(&discovery);
-        nameless.name.store(name(), Ordering::Release);
+        discover(nameless);
         nameless.announce(&discovery);
         drop(discovery);
         for number in [0, 1] {
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn registration_fails_inside_a_callback_and_succeeds_after_it() {
         let _alone = alone();
-        probe().name.store(name(), Ordering::Release);
+        discover(probe());
         let refused = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&refused);
         register_callback(move |_| {

@@ -450,6 +450,19 @@ fn widened(estimate: Estimate, by: f64) -> Estimate {
     Estimate { value, low: (estimate.low - by).max(0.0), high }
 }
 
+/// Percentiles, the lowest first, with what each says about the others: none is below a lower one.
+fn ordered<const N: usize>(mut percentiles: [Estimate; N]) -> [Estimate; N] {
+    for at in 1..N {
+        percentiles[at].low = percentiles[at].low.max(percentiles[at - 1].low);
+    }
+    for at in (1..N).rev() {
+        let most = percentiles[at].high;
+        let below = &mut percentiles[at - 1];
+        below.high = below.high.into_iter().chain(most).reduce(f64::min);
+    }
+    percentiles
+}
+
 impl Observed {
     /// Adds a call that has returned. `empty` is the mean measured time of a call to an empty
     /// function. At most `kept` samples are kept for the percentiles.
@@ -533,7 +546,7 @@ impl Observed {
         let estimate = |estimate: Estimate| estimate.scaled(1.0 / units.ticks_per_ns);
         // They are stored with lower precision.
         let seen = |ticks: f64| ticks.clamp(self.min, self.max);
-        let [p50, p90, p99] = self
+        let percentiles = self
             .quantiles
             .at(SHARES, if self.cold.memory() > 0 { unknown.max(f64::MIN_POSITIVE) } else { unknown })
             .or_else(|| self.cold.at(SHARES, unknown))?
@@ -546,6 +559,7 @@ impl Observed {
                 let of_probes = self.error_of_probes() * quantile.value;
                 widened(quantile, OVERLAP * units.resolution as f64 + of_probes)
             });
+        let [p50, p90, p99] = ordered(percentiles);
         // Two readings of the clock cannot resolve a time shorter than that between them for an
         // empty call.
         let resolution = units.resolution.max(1) as f64;
@@ -589,6 +603,22 @@ mod tests {
         let negative = Estimate { value: -3.0, low: -5.0, high: None };
         assert_eq!(widened(negative, 13.0), Estimate { value: 0.0, low: 0.0, high: None });
         assert_eq!(widened(Estimate::exact(10_000.0), 13.0), Estimate::exact(10_000.0));
+    }
+
+    /// The upper ones have fewer samples to be estimated from.
+    #[test]
+    fn percentiles_are_in_order() {
+        let at_least = |value, low| Estimate { value, low, high: None };
+        let before = [at_least(40.0, 34.0), at_least(50.0, 18.0), Estimate::within(90.0, 60.0, 95.0)];
+        let expected = [
+            Estimate::within(40.0, 34.0, 95.0),
+            Estimate::within(50.0, 34.0, 95.0),
+            Estimate::within(90.0, 60.0, 95.0),
+        ];
+        assert_eq!(ordered(before), expected);
+        assert_eq!(ordered(expected), expected);
+        let open = [Estimate::within(40.0, 34.0, 44.0), at_least(50.0, 36.0)];
+        assert_eq!(ordered(open), open);
     }
 
     #[test]

@@ -828,3 +828,41 @@ fn switch_on_with(id: ProbeId, function: ProbeFn) {
     // contract of `ProbeFn`.
     let _ = unsafe { fastinst::activate(id, function) };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::function::Entered;
+    use crate::report::Estimate;
+    use crate::thread::Thread;
+
+    /// Calls in signal handlers that have interrupted a probe.
+    #[test]
+    fn missed_calls_are_added_once_however_often_a_function_is_suspended() {
+        governor::Governor::new(None, false, 2.0);
+        let index = FUNCTIONS.push_with(|_| Function::default()).expect("there is room");
+        let function = FUNCTIONS.get(index).expect("it was added");
+        function.reset();
+        let mut schedule = Schedule::new();
+        schedule.functions.extend((1..=index).map(|address| Measured::new(c"", c"", address)));
+        let index = index as u32;
+        schedule.begin(index);
+        let thread = Thread::current().expect("a thread has memory");
+        for _ in 0..10 {
+            assert!(matches!(function.enter(index, tsc::now(), thread), Entered::Observed(_)));
+        }
+        (0..3).for_each(|_| function.lost_entry());
+        let calls = |schedule: &Schedule| {
+            let observed = schedule.functions[index as usize].observed();
+            schedule.strata_now(index, &observed).calls()
+        };
+        let expected = Estimate::within(10.0, 10.0, 13.0);
+        assert_eq!(calls(&schedule), expected);
+        for _ in 0..2 {
+            schedule.exclude(index);
+            assert_eq!(calls(&schedule), expected);
+            schedule.include(index);
+            assert_eq!(calls(&schedule), expected);
+        }
+    }
+}

@@ -8,7 +8,7 @@
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
 
-use tests::Compiler::Gcc;
+use tests::Compiler::{Clang, Gcc};
 use tests::{Competitors, Profiled, compile, profiled};
 
 const ATTEMPTS: usize = 5;
@@ -60,7 +60,8 @@ fn p50_is_within_5_percent_for_functions_of_10_us_and_more() {
         let truth = truth(&profiled);
         assert_eq!(truth.len(), 4, "four functions measure themselves");
         for (name, figures) in truth {
-            let (true_p50, p50) = (figures[2], profiled.report().latency_ns(&name, "p50"));
+            let p50 = profiled.report().latency_ns(&name, "p50").ok_or_else(|| format!("{name}: no p50"))?;
+            let true_p50 = figures[2];
             let error = relative_error(p50, true_p50);
             println!("{name}: p50 {p50:.0} ns, true {true_p50:.0} ns ({:+.2} %)", 100.0 * error);
             if error.abs() > 0.05 {
@@ -124,7 +125,8 @@ fn the_mean_of_calls_that_wait_next_to_other_processes_is_within_10_percent() {
         let profiled = profiled(&binary, &["3"], "");
         let truth = truth(&profiled);
         let [(name, figures)] = &truth[..] else { panic!("one function: {truth:?}") };
-        let (true_mean, mean) = (figures[1], profiled.report().latency_ns(name, "mean"));
+        let mean = profiled.report().latency_ns(name, "mean").ok_or_else(|| format!("{name}: no mean"))?;
+        let true_mean = figures[1];
         let error = relative_error(mean, true_mean);
         println!("{name}: mean {mean:.0} ns, true {true_mean:.0} ns ({:+.2} %)", 100.0 * error);
         if error.abs() > 0.10 {
@@ -202,4 +204,22 @@ fn calls_in_handlers_that_interrupt_probes_are_not_counted_as_exact() {
     println!("{} calls, found {calls}", figures[0]);
     assert!(low < high, "no call interrupted a probe");
     assert!((low..=high).contains(&figures[0]), "{} calls, found {calls}", figures[0]);
+}
+
+/// In several threads, in forked children, and where exceptions and longjmp leave calls.
+#[test]
+fn with_exact_counts_every_call_is_counted() {
+    for compiler in [Gcc, Clang] {
+        let binary = compile("fixtures/exact_counts.cpp", &["-O2", "-pthread"], compiler);
+        let profiled = profiled(&binary, &[], "counts=exact:merge=1");
+        let truth = truth(&profiled);
+        assert_eq!(truth.len(), 7);
+        for (name, figures) in truth {
+            let found = profiled.report().function(&name).expect("it was called");
+            let calls = &found["calls"];
+            let [value, low, high] = ["value", "low", "high"].map(|figure| calls[figure].as_f64());
+            assert_eq!([value, low, high], [Some(figures[0]); 3], "{name}, {compiler:?}: {calls}");
+        }
+        assert_eq!(profiled.report().json["processes"], 6);
+    }
 }

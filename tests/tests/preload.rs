@@ -113,7 +113,7 @@ fn summary(profiled: &Profiled) -> Vec<String> {
 fn assert_short(profiled: &Profiled, names: &[&str]) {
     for name in names {
         let p50 = profiled.report().latency_ns(name, "p50");
-        assert!(p50 < 5_000.0, "{name}: p50 is {p50} ns: someone else's time");
+        assert!(p50.is_none_or(|p50| p50 < 5_000.0), "{name}: p50 is {p50:?} ns: someone else's time");
     }
 }
 

@@ -15,6 +15,7 @@ pub struct Bytes {
 
 impl Bytes {
     /// The bytes of `slice`, or `None` if it is empty or longer than [`MAX_PATCH`].
+    #[inline]
     pub const fn new(slice: &[u8]) -> Option<Self> {
         if slice.is_empty() || slice.len() > MAX_PATCH {
             return None;
@@ -28,7 +29,14 @@ impl Bytes {
         Some(Self { length: slice.len() as u8, bytes })
     }
 
+    /// The bytes in a word: the first one is the lowest, and those above the last one are zero.
+    #[inline]
+    pub const fn word(&self) -> u64 {
+        u64::from_le_bytes(self.bytes)
+    }
+
     /// The bytes as a slice.
+    #[inline]
     pub const fn as_slice(&self) -> &[u8] {
         self.bytes.split_at(self.length as usize).0
     }
@@ -37,6 +45,7 @@ impl Bytes {
 impl std::ops::Deref for Bytes {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         self.as_slice()
     }

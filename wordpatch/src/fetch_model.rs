@@ -59,6 +59,7 @@ impl FetchWindow {
     pub const ALL: [Self; 4] = [Self::Bytes8, Self::Bytes16, Self::Bytes32, Self::Bytes64];
 
     /// The size of the window in bytes.
+    #[inline]
     pub const fn bytes(self) -> usize {
         self as usize
     }
@@ -76,6 +77,7 @@ impl FetchWindow {
 
     /// The position of `length` bytes (at most 8) at `address` relative to the boundaries of this
     /// window.
+    #[inline]
     pub const fn split(self, address: usize, length: usize) -> Split {
         let room = self.bytes() - (address & (self.bytes() - 1));
         if length <= room { Split::Inside } else { Split::Crossing { front: room } }

@@ -14,6 +14,7 @@ use crate::{Bytes, FetchWindow, MAX_PATCH, Split};
 /// The start of the store's eight bytes: the aligned quadword if it contains the patch, else the
 /// patch itself. A patch that crosses into the next quadword begins before the last quadword of its
 /// window, so eight bytes from there do not leave the window either.
+#[inline]
 fn base_of(address: usize, length: usize) -> usize {
     if FetchWindow::Bytes8.split(address, length) == Split::Inside {
         address & !(MAX_PATCH - 1)
@@ -34,6 +35,7 @@ impl Quadword {
     ///
     /// # Panics
     /// If they cross a boundary of `window`.
+    #[inline]
     pub(crate) fn of(window: FetchWindow, address: usize, length: usize) -> Self {
         assert_eq!(window.split(address, length), Split::Inside, "a store must not cross a fetch window");
         let back = address - base_of(address, length);
@@ -41,6 +43,7 @@ impl Quadword {
     }
 
     /// Offset of the patch from the start of the eight bytes.
+    #[inline]
     pub(crate) fn back(&self) -> usize {
         usize::from(self.back)
     }
@@ -50,7 +53,8 @@ impl Quadword {
         usize::from(self.length)
     }
 
-    fn shift(&self) -> u32 {
+    #[inline]
+    pub(crate) fn shift(&self) -> u32 {
         u32::from(self.back) * 8
     }
 
@@ -60,9 +64,7 @@ impl Quadword {
 
     /// A word with `bytes` at the patch's position, and zero elsewhere.
     pub(crate) fn word(&self, bytes: &Bytes) -> u64 {
-        let mut quad = [0; MAX_PATCH];
-        quad[..bytes.len()].copy_from_slice(bytes);
-        u64::from_le_bytes(quad) << self.shift()
+        bytes.word() << self.shift()
     }
 
     /// Extracts the patch's bytes from such a word.

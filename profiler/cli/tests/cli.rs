@@ -34,11 +34,12 @@ fastinst: ./app (pid 7), 2.00s
 4 probes, 20 calls timed, 100 toggles (50.0/s)
 profiling cost 0.81% ±0.16% processor time, budget 1% (probes 4.00ms, service 2.00ms, toggles 1.00ms, start-up 1.00ms), and 123kB of memory
 total includes callees; shares are of the 2.00s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
+-: not known, since too few calls were timed; a longer run, a larger budget or fewer functions (only=) shows more
 
-    calls       total  share  self  share    mean     p50     p90     p99     max  function
-───────────────────────────────────────────────────────────────────────────────────────────
-50.0k ±5%  100ms ±10%   5.0%     -      -  2.00us  1.90us  2.50us  3.00us  3.10us  step
-    1          -           -     -      -       -       -       -       -       -  main
+    calls       total  share  self  share    mean     p50     p90     p99       max  function
+─────────────────────────────────────────────────────────────────────────────────────────────
+50.0k ±5%  100ms ±10%   5.0%     -      -  2.00us  1.90us  2.50us  3.00us  >=3.10us  step
+    1          -           -     -      -       -       -       -       -         -  main
 ";
 
 /// A directory with a harmless library to preload.

@@ -32,10 +32,10 @@ const ESTIMATES: [(&str, Figure); 7] = [
     ("calls", |function| Some(function.calls)),
     ("total_ns", |function| function.total_ns),
     ("self_ns", |function| function.self_ns),
-    ("mean_ns", |function| Some(function.latency_ns?.mean)),
-    ("p50_ns", |function| Some(function.latency_ns?.p50)),
-    ("p90_ns", |function| Some(function.latency_ns?.p90)),
-    ("p99_ns", |function| Some(function.latency_ns?.p99)),
+    ("mean_ns", |function| known(function, |latency| latency.mean)),
+    ("p50_ns", |function| known(function, |latency| latency.p50)),
+    ("p90_ns", |function| known(function, |latency| latency.p90)),
+    ("p99_ns", |function| known(function, |latency| latency.p99)),
 ];
 
 /// The table of the functions selected by `view`.
@@ -59,6 +59,10 @@ pub fn render(report: &Report, view: &View) -> String {
         text.push('\n');
     }
     text
+}
+
+fn known(function: &FunctionReport, pick: fn(&Latency) -> Estimate) -> Option<Estimate> {
+    function.latency_ns.as_ref().and_then(|latency| latency.known(pick(latency)))
 }
 
 fn tenths(value: f64) -> String {
@@ -91,6 +95,7 @@ mod tests {
     fn a_line_for_each_function() {
         let mut report = example();
         report.functions[4].name = "Tree::insert(int, \"x\")".to_owned();
+        report.functions[4].latency_ns.as_mut().unwrap().p99 = Estimate::at_least(900.0);
         let view = View { sort: SortKey::Name, limit: Some(3), ..View::default() };
         let expected = "\
 name,object,address,location,samples,calls,calls_low,calls_high,total_ns,total_ns_low,total_ns_high,\
@@ -98,7 +103,7 @@ self_ns,self_ns_low,self_ns_high,mean_ns,mean_ns_low,mean_ns_high,p50_ns,p50_ns_
 p90_ns,p90_ns_low,p90_ns_high,p99_ns,p99_ns_low,p99_ns_high,min_ns,max_ns,below_resolution,recursive,open_calls,\
 off_cpu_samples,off_cpu_ns
 \"Tree::insert(int, \"\"x\"\")\",/opt/app/bin/app,0x401200,,1100,5000,5000,,7500000,0,20000000,12000,12000,,\
-1500,750,2249.9,1234,617,1851,2000,1000,3000,9999,4999.5,14998.5,900,12000,false,true,0,,
+1500,750,2249.9,1234,617,1851,2000,1000,3000,,,,900,12000,false,true,0,,
 fini,/opt/app/bin/app,0x402200,,0,1,1,1,,,,,,,,,,,,,,,,,,,,,,false,0,,
 hash,/usr/lib/libhash.so.1,0x7f0000001120,/src/hash.c:120,12340,12345678,11300000.4,13400000.2,\
 1185650000,1100000000,1300000000,1185650000,1100000000,1300000000,96,94.1,98,92.5,90.6,94.4,120,117.6,122.4,\

@@ -18,12 +18,12 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use serde::ser::{SerializeStruct, Serializer};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::error::Category;
 use serde_json::ser::Formatter;
 
-use super::{Arc, Caller, Cost, Estimate, FunctionRef, FunctionReport, Report};
+use super::{Arc, Caller, Cost, Estimate, FunctionRef, FunctionReport, Latency, Report};
 use crate::error::Error;
 
 /// The report as JSON, with one line for each function and arc; ends with a newline.
@@ -365,14 +365,33 @@ pub(super) fn whole_or_null<S: Serializer>(
     estimate.as_ref().map(Whole).serialize(serializer)
 }
 
-/// Writes an estimate of nanoseconds with one decimal.
-pub(super) fn tenths<S: Serializer>(estimate: &Estimate, serializer: S) -> Result<S::Ok, S::Error> {
-    rounded(estimate, serializer, 10.0, |number| number)
+/// A latency in its written form: nanoseconds with one decimal.
+impl Serialize for Latency {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Tenths(Estimate);
+        impl Serialize for Tenths {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                rounded(&self.0, serializer, 10.0, |number| number)
+            }
+        }
+        let number = |value: f64| (value * 10.0).round() / 10.0;
+        let known = |figure: Estimate| self.known(figure).map(Tenths);
+        let mut fields = serializer.serialize_struct("Latency", 8)?;
+        fields.serialize_field("min", &number(self.min))?;
+        fields.serialize_field("mean", &known(self.mean))?;
+        fields.serialize_field("p50", &known(self.p50))?;
+        fields.serialize_field("p90", &known(self.p90))?;
+        fields.serialize_field("p99", &known(self.p99))?;
+        fields.serialize_field("max", &number(self.max))?;
+        fields.serialize_field("below_resolution", &self.below_resolution)?;
+        fields.serialize_field("resolution", &number(self.resolution))?;
+        fields.end()
+    }
 }
 
-/// Writes nanoseconds with one decimal.
-pub(super) fn tenths_of_number<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64((value * 10.0).round() / 10.0)
+/// Reads a figure of a latency; null if nothing is known of it.
+pub(super) fn known_or_not<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Estimate, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(Estimate::at_least(0.0)))
 }
 
 /// Writes a relative error.
@@ -494,6 +513,19 @@ mod tests {
         assert_eq!(of("main").latency_ns.unwrap().p50, Estimate::within(10.0, 9.9, 10.1));
         assert_eq!(read.arcs.len(), 3);
         report.arcs.iter().for_each(|arc| assert!(read.arcs.iter().any(|read| read.caller == arc.caller)));
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_latency_is_null() {
+        let mut report = example();
+        let latency = report.functions[0].latency_ns.as_mut().unwrap();
+        latency.p99 = Estimate { value: 410.0, low: 0.3, high: None };
+        let written = to_string(&report);
+        assert!(written.contains(r#""high": 122.4}, "p99": null, "max": 81250.0,"#), "{written}");
+        let read = parse(written.as_bytes(), Path::new("r.json")).unwrap();
+        let latency = read.ranked()[1].latency_ns.unwrap();
+        assert_eq!(latency.p99, Estimate::at_least(0.0));
+        assert_eq!(to_string(&read), written);
     }
 
     #[test]

@@ -136,32 +136,30 @@ pub struct FunctionReport {
 
 /// The distribution of the latencies of one function's calls, including callees, in nanoseconds.
 /// The time for which a preempted thread waited for a processor is excluded. JSON keeps one
-/// decimal.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// decimal, and has null for what is not [known](Latency::known), which is read as a figure of at
+/// least 0.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct Latency {
     /// The shortest timed latency.
-    #[serde(serialize_with = "json::tenths_of_number")]
     pub min: f64,
     /// The arithmetic mean of the latencies.
-    #[serde(serialize_with = "json::tenths")]
+    #[serde(deserialize_with = "json::known_or_not")]
     pub mean: Estimate,
     /// The median.
-    #[serde(serialize_with = "json::tenths")]
+    #[serde(deserialize_with = "json::known_or_not")]
     pub p50: Estimate,
     /// The 90th percentile.
-    #[serde(serialize_with = "json::tenths")]
+    #[serde(deserialize_with = "json::known_or_not")]
     pub p90: Estimate,
     /// The 99th percentile.
-    #[serde(serialize_with = "json::tenths")]
+    #[serde(deserialize_with = "json::known_or_not")]
     pub p99: Estimate,
     /// The longest timed latency.
-    #[serde(serialize_with = "json::tenths_of_number")]
     pub max: f64,
     /// Whether a typical call is shorter than `resolution`, so that its latency is only known to be
     /// below that.
     pub below_resolution: bool,
     /// The shortest latency that the clock can resolve on this machine, in nanoseconds.
-    #[serde(serialize_with = "json::tenths_of_number")]
     pub resolution: f64,
 }
 
@@ -239,6 +237,16 @@ impl Cost {
     pub fn fraction(&self) -> Option<f64> {
         let own = self.cpu_ns.saturating_sub(self.total_ns());
         (own > 0).then(|| self.total_ns() as f64 / own as f64)
+    }
+}
+
+impl Latency {
+    /// One of the figures, if it says anything. A lower bound alone does not if the clock does not
+    /// resolve it, or if it is no more than the shortest timed call.
+    #[must_use]
+    pub fn known(&self, figure: Estimate) -> Option<Estimate> {
+        let least = self.resolution.max(self.min);
+        (figure.high.is_some() || figure.low > least).then_some(figure)
     }
 }
 
@@ -372,6 +380,23 @@ pub(super) mod tests {
             functions: vec![hash, fini, main, leaf, insert],
             arcs,
         }
+    }
+
+    #[test]
+    fn a_lower_bound_that_says_nothing_is_not_known() {
+        let latency = example().functions[0].latency_ns.unwrap();
+        assert_eq!((latency.min, latency.resolution), (81.0, 20.0));
+        let check = |figure, is_known| assert_eq!(latency.known(figure), is_known, "{figure:?}");
+        let all = |figure: Estimate| check(figure, Some(figure));
+        all(Estimate::exact(3.0));
+        all(Estimate::within(30.0, 0.0, 50.0));
+        all(Estimate::at_least(81.1));
+        // The shortest timed call, with which most percentiles without an upper bound begin.
+        check(Estimate::at_least(81.0), None);
+        check(Estimate { value: 96.0, low: 0.3, high: None }, None);
+        let short = Latency { min: 0.0, ..latency };
+        assert_eq!(short.known(Estimate::at_least(20.0)), None);
+        assert_eq!(short.known(Estimate::at_least(20.1)), Some(Estimate::at_least(20.1)));
     }
 
     #[test]

@@ -5,12 +5,13 @@
 //!
 //! Uncertainty is shown: `12.3k ±4%` is an estimate with half the width of its 95 % confidence
 //! interval; `>=10` is a lower and `<=10` an upper bound, used if the interval is wider than the
-//! value. Latencies below the clock's resolution are shown as `<20ns`.
+//! value. Latencies below the clock's resolution are shown as `<20ns`; `-` means that nothing is
+//! known.
 
 use std::fmt::Write;
 
 use super::columns::{self, Alignment, Column, width};
-use super::units::Certainty;
+use super::units::{Certainty, UNKNOWN};
 use super::{Cost, Estimate, FunctionReport, Latency, Report, SortKey, names, units};
 use crate::filter::Patterns;
 use crate::symbol::scopes;
@@ -153,9 +154,9 @@ fn legend(report: &Report, functions: &[(&FunctionReport, String)]) -> String {
     if has_off_cpu(functions) {
         text.push_str("off-cpu: how long timed calls waited for a processor, and how many of them; not part of latencies\n");
     }
-    if functions.iter().any(|(function, _)| latency(function, |latency| latency.p50) == "?") {
+    if functions.iter().any(|(function, _)| latency(function, |latency| latency.p50) == UNKNOWN) {
         text.push_str(
-            "?: too few calls were observed; a longer run, a larger budget or fewer functions (only=) shows more\n",
+            "-: not known, since too few calls were timed; a longer run, a larger budget or fewer functions (only=) shows more\n",
         );
     }
     text + "\n"
@@ -189,11 +190,11 @@ fn table(text: &mut String, functions: &Rows<'_>, thread_time_ns: u64) {
         right("p50", &|function| latency(function, |latency| latency.p50)),
         right("p90", &|function| latency(function, |latency| latency.p90)),
         right("p99", &|function| latency(function, |latency| latency.p99)),
-        right("max", &|function| latency(function, |latency| Estimate::exact(latency.max))),
+        right("max", &longest),
     ];
     if has_off_cpu(functions) {
         columns.push(right("off-cpu", &|function| match function.off_cpu {
-            None => "-".to_owned(),
+            None => UNKNOWN.to_owned(),
             Some(off_cpu) if off_cpu.samples == 0 => "0".to_owned(),
             Some(off_cpu) => {
                 format!("{} ({})", units::time(off_cpu.ns as f64), units::count(off_cpu.samples))
@@ -224,7 +225,7 @@ pub(super) fn count(value: f64) -> String {
 /// A figure, with its error if it has one.
 pub(super) fn with_error(estimate: Option<&Estimate>, unit: &dyn Fn(f64) -> String) -> [String; 2] {
     let Some(certainty) = estimate.map(Certainty::of) else {
-        return ["-".to_owned(), String::new()];
+        return [UNKNOWN.to_owned(), String::new()];
     };
     let error = certainty.error();
     [certainty.show(unit), if error.is_empty() { error } else { format!(" {error}") }]
@@ -240,20 +241,38 @@ pub(super) fn share(estimate: Option<&Estimate>, whole: u64) -> String {
         high: part.high.map(most),
     });
     let shown = part.map(|part| Certainty::of(&part).show(|part| units::share(part, whole)));
-    shown.unwrap_or("-".to_owned())
+    shown.unwrap_or_else(|| UNKNOWN.to_owned())
 }
 
 /// A figure of the latency, without its interval, which is in the JSON report.
 fn latency(function: &FunctionReport, pick: fn(&Latency) -> Estimate) -> String {
-    let shown = function.latency_ns.as_ref().map(|latency| match Certainty::of(&pick(latency)) {
-        Certainty::Exact(value) | Certainty::About(value, _) | Certainty::AtMost(value)
-            if value < latency.resolution =>
-        {
-            format!("<{}", short_time(latency.resolution))
+    let shown = |latency: &Latency| {
+        let known = latency.known(pick(latency))?;
+        Some(match Certainty::of(&known) {
+            Certainty::Exact(value) | Certainty::About(value, _) | Certainty::AtMost(value)
+                if value < latency.resolution =>
+            {
+                format!("<{}", short_time(latency.resolution))
+            }
+            Certainty::Between(low, high) if low < latency.resolution => {
+                Certainty::AtMost(high).show(units::time)
+            }
+            certainty => certainty.show(units::time),
+        })
+    };
+    function.latency_ns.as_ref().and_then(shown).unwrap_or_else(|| UNKNOWN.to_owned())
+}
+
+/// The longest call. If not every call was timed, there may be longer ones.
+fn longest(function: &FunctionReport) -> String {
+    let are_all_timed = function.calls.is_exact() && function.samples as f64 >= function.calls.value;
+    match &function.latency_ns {
+        Some(latency) if !are_all_timed && latency.max >= latency.resolution => {
+            Certainty::AtLeast(latency.max).show(units::time)
         }
-        certainty => certainty.show(units::time),
-    });
-    shown.unwrap_or("-".to_owned())
+        Some(_) if !are_all_timed => UNKNOWN.to_owned(),
+        _ => latency(function, |latency| Estimate::exact(latency.max)),
+    }
 }
 
 /// Whole nanoseconds.
@@ -318,14 +337,15 @@ fastinst: ./app --size 10 (pid 4242), 2.13s
 profiling cost 1.00% ±0.12% processor time, budget 1% (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory
 total includes callees; shares are of the 2.14s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
 off-cpu: how long timed calls waited for a processor, and how many of them; not part of latencies
+-: not known, since too few calls were timed; a longer run, a larger budget or fewer functions (only=) shows more
 
-     calls          total   share           self   share    mean     p50       p90       p99     max     off-cpu  object        function
-────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-     1         2.10s        98.1%     910ms ±12%   42.5%   2.10s   2.10s     2.10s     2.10s   2.10s           0  app           main
- 12.3M ±9%     1.19s ±10%   55.4%     1.19s ±10%   55.4%  96.0ns  92.5ns     120ns     410ns  81.2us  12.4ms (3)  libhash.so.1  hash
->=5000      <=20.0ms       <=0.9%  >=12.0us          >0%  1.50us  1.23us    2.00us    10.0us  12.0us           -  app           Tree::insert
- 3.00M ±3%  <=60.0ms       <=2.8%  <=60.0ms       <=2.8%   <20ns   <20ns  <=22.0ns  <=28.0ns  25.0ns           -  app           leaf
-     1             -            -         -            -       -       -         -         -       -           -  app           fini
+     calls          total   share           self   share    mean     p50       p90       p99       max     off-cpu  object        function
+──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     1         2.10s        98.1%     910ms ±12%   42.5%   2.10s   2.10s     2.10s     2.10s     2.10s           0  app           main
+ 12.3M ±9%     1.19s ±10%   55.4%     1.19s ±10%   55.4%  96.0ns  92.5ns     120ns     410ns  >=81.2us  12.4ms (3)  libhash.so.1  hash
+>=5000      <=20.0ms       <=0.9%  >=12.0us          >0%  1.50us  1.23us    2.00us    10.0us  >=12.0us           -  app           Tree::insert
+ 3.00M ±3%  <=60.0ms       <=2.8%  <=60.0ms       <=2.8%   <20ns   <20ns  <=22.0ns  <=28.0ns  >=25.0ns           -  app           leaf
+     1             -            -         -            -       -       -         -         -         -           -  app           fini
 ",
         );
     }
@@ -333,10 +353,25 @@ off-cpu: how long timed calls waited for a processor, and how many of them; not 
     #[test]
     fn the_legend_says_what_makes_unknown_figures_known() {
         let mut report = example();
-        let unknown = "?: too few calls were observed; a longer run";
+        let unknown = "-: not known, since too few calls were timed; a longer run";
+        report.functions.retain(|function| function.name == "hash");
         assert!(!render(&report, &View::default()).contains(unknown));
-        report.functions[0].latency_ns.as_mut().unwrap().p50 = Estimate::at_least(0.0);
-        assert!(render(&report, &View::default()).contains(unknown));
+        let latency = report.functions[0].latency_ns.as_mut().unwrap();
+        latency.p50 = Estimate { value: 92.5, low: 0.3, high: None };
+        latency.p99 = Estimate::at_least(300.0);
+        let text = render(&report, &View::default());
+        assert!(text.contains(unknown) && text.contains("  96.0ns    -  120ns  >=300ns  >=81.2us"), "{text}");
+    }
+
+    #[test]
+    fn a_lower_end_that_the_clock_does_not_resolve_is_not_shown() {
+        let mut report = example();
+        report.functions.retain(|function| function.name == "hash");
+        let latency = report.functions[0].latency_ns.as_mut().unwrap();
+        latency.p90 = Estimate::within(30.0, 15.0, 150.0);
+        latency.p99 = Estimate::within(50.0, 25.0, 150.0);
+        let text = render(&report, &View::default());
+        assert!(text.contains("  92.5ns  <=150ns  25.0ns-150ns  >=81.2us"), "{text}");
     }
 
     #[test]
@@ -355,13 +390,14 @@ fastinst: ./app --size 10 (pid 4242 and 19 more processes), 2.13s
 1204 probes, 13.4k calls timed, 11.3k toggles (5.31k/s)
 profiling cost 1.00% processor time, no budget (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory, the sum of all processes
 total includes callees; shares are of the 2.14s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
+-: not known, since too few calls were timed; a longer run, a larger budget or fewer functions (only=) shows more
 
-     calls     total   share           self   share    mean     p50       p90       p99     max  function
-─────────────────────────────────────────────────────────────────────────────────────────────────────────────
- 3.00M ±3%  <=60.0ms  <=2.8%  <=60.0ms       <=2.8%   <20ns   <20ns  <=22.0ns  <=28.0ns  25.0ns  leaf
->=5000      <=20.0ms  <=0.9%  >=12.0us          >0%  1.50us  1.23us    2.00us    10.0us  12.0us  Tree::insert
-     1             -       -         -            -       -       -         -         -       -  fini
-     1         2.10s   98.1%     910ms ±12%   42.5%   2.10s   2.10s     2.10s     2.10s   2.10s  main
+     calls     total   share           self   share    mean     p50       p90       p99       max  function
+───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+ 3.00M ±3%  <=60.0ms  <=2.8%  <=60.0ms       <=2.8%   <20ns   <20ns  <=22.0ns  <=28.0ns  >=25.0ns  leaf
+>=5000      <=20.0ms  <=0.9%  >=12.0us          >0%  1.50us  1.23us    2.00us    10.0us  >=12.0us  Tree::insert
+     1             -       -         -            -       -       -         -         -         -  fini
+     1         2.10s   98.1%     910ms ±12%   42.5%   2.10s   2.10s     2.10s     2.10s     2.10s  main
 ",
         );
     }
@@ -465,16 +501,31 @@ profiling cost 1.00% ±0.12% processor time, budget 1% (probes 8.00ms, service 5
 total includes callees; shares are of the 2.14s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
 off-cpu: how long timed calls waited for a processor, and how many of them; not part of latencies
 
-     calls          total   share           self  share    mean     p50     p90     p99     max         off-cpu  function
-─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
- 12.3M ±9%     1.19s ±10%   55.4%     1.19s ±10%  55.4%  96.0ns  92.5ns   120ns   410ns  81.2us      12.4ms (3)  hash
->=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  12.0us  1.00ns (12.3k)  a_long_name_a_long_name_a_long_name_a_long_name_a_…long_name_a_long_name_a_long_name_a_long_name_end
->=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  12.0us  1.00ns (12.3k)  init (a.c:12)
->=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  12.0us  1.00ns (12.3k)  init (b.c:120)
->=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  12.0us  1.00ns (12.3k)  put(int)
->=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  12.0us  1.00ns (12.3k)  put(long)
->=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  12.0us  1.00ns (12.3k)  std::vector<…>::push_back
+     calls          total   share           self  share    mean     p50     p90     p99       max         off-cpu  function
+───────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+ 12.3M ±9%     1.19s ±10%   55.4%     1.19s ±10%  55.4%  96.0ns  92.5ns   120ns   410ns  >=81.2us      12.4ms (3)  hash
+>=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  >=12.0us  1.00ns (12.3k)  a_long_name_a_long_name_a_long_name_a_long_name_a_…long_name_a_long_name_a_long_name_a_long_name_end
+>=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  >=12.0us  1.00ns (12.3k)  init (a.c:12)
+>=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  >=12.0us  1.00ns (12.3k)  init (b.c:120)
+>=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  >=12.0us  1.00ns (12.3k)  put(int)
+>=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  >=12.0us  1.00ns (12.3k)  put(long)
+>=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  >=12.0us  1.00ns (12.3k)  std::vector<…>::push_back
 ");
+    }
+
+    #[test]
+    fn the_longest_timed_call_is_a_lower_bound_unless_all_were_timed() {
+        let of = |calls, samples, max| {
+            let mut function = example().functions.swap_remove(0);
+            (function.calls, function.samples) = (calls, samples);
+            function.latency_ns.as_mut().unwrap().max = max;
+            longest(&function)
+        };
+        assert_eq!(of(Estimate::exact(9.0), 9, 30.0), "30.0ns");
+        assert_eq!(of(Estimate::exact(9.0), 9, 3.0), "<20ns");
+        assert_eq!(of(Estimate::exact(9.0), 8, 30.0), ">=30.0ns");
+        assert_eq!(of(Estimate::within(9.0, 8.0, 10.0), 9, 30.0), ">=30.0ns");
+        assert_eq!(of(Estimate::at_least(9.0), 9, 3.0), "-");
     }
 
     #[test]
@@ -489,7 +540,7 @@ off-cpu: how long timed calls waited for a processor, and how many of them; not 
         assert_eq!(of(Estimate::within(1.0, 0.0, 19.0)), "<20ns");
         assert_eq!(of(Estimate::within(20.0, 10.0, 30.0)), "20.0ns");
         assert_eq!(of(Estimate::within(1.0, 0.0, 100.0)), "<=100ns");
-        assert_eq!(of(Estimate::at_least(1.0)), ">=1.00ns");
+        assert_eq!(of(Estimate::at_least(1.0)), "-");
     }
 
     #[test]

@@ -50,6 +50,9 @@ pub(super) fn bytes(bytes: u64) -> String {
     scaled(bytes as f64, &["B", "kB", "MB", "GB"])
 }
 
+/// Shown for a figure of which nothing is known.
+pub(super) const UNKNOWN: &str = "-";
+
 /// An estimate with its uncertainty, in a few characters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Certainty {
@@ -81,11 +84,11 @@ impl Certainty {
         }
     }
 
-    /// The value, or the bound with `>=` or `<=`; `?` if nothing is known.
+    /// The value, or the bound with `>=` or `<=`; [`UNKNOWN`] if nothing is known.
     pub(super) fn show(self, unit: impl Fn(f64) -> String) -> String {
         match self {
             Certainty::Exact(value) | Certainty::About(value, _) => unit(value),
-            Certainty::AtLeast(..=0.0) => "?".to_owned(),
+            Certainty::AtLeast(..=0.0) => UNKNOWN.to_owned(),
             // A unit may already say "less than 0.1%".
             Certainty::AtLeast(low) => match unit(low) {
                 shown if shown.starts_with('<') => ">0%".to_owned(),
@@ -210,7 +213,7 @@ mod tests {
         check(Estimate::within(1e3, 0.0, 50e3), "<=50.0us", "");
         check(Estimate::within(0.0, 0.0, 30.0), "<=30.0ns", "");
         check(Estimate::at_least(10.0), ">=10.0ns", "");
-        check(Estimate::at_least(0.0), "?", "");
+        check(Estimate::at_least(0.0), "-", "");
         let small = Certainty::of(&Estimate::within(0.0, 0.0, 1.0));
         assert_eq!(small.show(|part| share(part, 1_000_000)), "<0.1%");
         let small = Certainty::of(&Estimate::at_least(1.0));

@@ -55,7 +55,7 @@ impl Session {
         let index = self.function_of(probe)?;
         Function::adopt(index, probe.id, kind)?;
         self.schedule.functions[index as usize].probes += 1;
-        self.stacks.add_site(probe.site_address, kind, index, probe.body_start..probe.body_end);
+        self.stacks.add_site(probe.id);
         if FUNCTIONS.get(index as usize)?.wants_probes() && !OVER.load(Ordering::Relaxed) {
             switch_on(probe.id, kind);
         }

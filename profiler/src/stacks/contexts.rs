@@ -47,25 +47,27 @@ const EMPTY: Context = 0;
 /// addresses.
 const MAX_PASSES: usize = 16;
 
-/// A site: there may be a million of them.
+/// A site, in the body with these addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Site {
-    /// The first address of the body.
-    body: u64,
-    /// The length of the body.
-    length: u32,
-    /// Offset from the start of the body.
-    offset: u32,
-    function: u32,
-    kind: ProbeType,
+pub(super) struct Site {
+    pub(super) address: u64,
+    pub(super) body_start: u64,
+    pub(super) body_end: u64,
+    pub(super) function: u32,
+    pub(super) kind: ProbeType,
 }
 
-const _: () = assert!(size_of::<Site>() == 24);
-
 impl Site {
-    fn address(&self) -> u64 {
-        self.body + u64::from(self.offset)
+    /// The order of sites.
+    fn key(&self) -> (u64, u64) {
+        (self.body_start, self.address)
     }
+}
+
+/// Finds a site by its number: there may be a million of them.
+pub(super) trait Sites {
+    /// The site, as long as it is known.
+    fn site(&self, number: u32) -> Option<Site>;
 }
 
 /// A body that a sampled frame was in.
@@ -101,11 +103,12 @@ type Ranges = Box<[(u64, Option<Context>)]>;
 
 /// All sites, and the contexts that were computed from them.
 #[derive(Debug, Default)]
-pub(super) struct Contexts {
-    /// Ordered by body, then by offset; those that were added since they were last sorted are at
-    /// the end.
-    sites: Vec<Site>,
-    is_sorted: bool,
+pub(super) struct Contexts<S> {
+    sites: S,
+    /// The numbers of the sites, of which the first `sorted` ones are ordered by body, then by
+    /// address. The others were added since.
+    numbers: Vec<u32>,
+    sorted: usize,
     /// Indexed by the first address of the body.
     bodies: HashMap<u64, Body>,
     chains: Chains,
@@ -151,22 +154,17 @@ pub(super) enum FrameState {
     Calling,
 }
 
-impl Contexts {
-    /// Adds a site, in the body with these addresses.
-    pub(super) fn add(&mut self, site: u64, kind: ProbeType, function: u32, body: Range<u64>) {
-        let small = |number: u64| u32::try_from(number).ok();
-        let offset = site.checked_sub(body.start).and_then(small);
-        let (Some(offset), Some(length)) = (offset, body.end.checked_sub(body.start).and_then(small)) else {
-            return;
-        };
-        if self.sites.len() == self.sites.capacity() {
+impl<S: Sites> Contexts<S> {
+    /// Adds the site with this number.
+    pub(super) fn add(&mut self, number: u32) {
+        let Some(site) = self.sites.site(number) else { return };
+        if self.numbers.len() == self.numbers.capacity() {
             // Less than twice as much: there may be a million of them.
-            self.sites.reserve_exact((self.sites.len() / 4).max(64));
+            self.numbers.reserve_exact((self.numbers.len() / 4).max(64));
         }
-        self.sites.push(Site { body: body.start, length, offset, function, kind });
-        self.is_sorted = false;
+        self.numbers.push(number);
         self.looked_up.clear();
-        if let Some(known) = self.bodies.get_mut(&body.start) {
+        if let Some(known) = self.bodies.get_mut(&site.body_start) {
             known.shape = None;
             known.analyzed.iter_mut().for_each(|analyzed| analyzed.is_stale = true);
         }
@@ -174,39 +172,74 @@ impl Contexts {
 
     /// Forgets the code of an object that was unloaded.
     pub(super) fn remove(&mut self, range: &Range<u64>) {
-        self.sites.retain(|site| !range.contains(&site.body));
+        self.sort();
+        let sites = &self.sites;
+        let stays = |number: &u32| sites.site(*number).is_some_and(|site| !range.contains(&site.body_start));
+        self.numbers.retain(stays);
+        self.sorted = self.numbers.len();
         self.bodies.retain(|start, _| !range.contains(start));
         self.looked_up.clear();
     }
 
+    /// The key of a site, which is known once it was added.
+    fn key(&self, number: u32) -> (u64, u64) {
+        self.sites.site(number).map_or((u64::MAX, u64::MAX), |site| site.key())
+    }
+
+    /// The number of ordered sites, among the first `end`, for which the order says this.
+    fn ordered_until(&self, end: usize, is_before: impl Fn((u64, u64)) -> bool) -> usize {
+        self.numbers[..end].partition_point(|number| is_before(self.key(*number)))
+    }
+
+    /// Inserts the sites that were added since into the ordered ones. Sites are looked up for the
+    /// new ones only: they are few, and come often, while functions are called for the first time.
+    /// Of several sites at the same address, the newest one is kept.
     fn sort(&mut self) {
-        if std::mem::replace(&mut self.is_sorted, true) {
+        let mut end = self.sorted;
+        let mut new = self.numbers[end..].to_vec();
+        if new.is_empty() {
             return;
         }
-        // Stable, and fast if most of it is sorted. A library that is loaded again has the same
-        // sites: the newest one is kept.
-        self.sites.sort_by_key(|site| (site.body, site.offset));
-        self.sites.dedup_by(|later, earlier| {
-            let is_same = (later.body, later.offset) == (earlier.body, earlier.offset);
-            if is_same {
-                *earlier = *later;
+        // Stable: the newest of equal ones is the last.
+        new.sort_by_cached_key(|number| self.key(*number));
+        // From the last one on, each is moved to its place, and the ordered sites behind that place
+        // to theirs.
+        let mut free = self.numbers.len();
+        let mut last = None;
+        for number in new.into_iter().rev() {
+            let key = self.key(number);
+            if last.replace(key) == Some(key) {
+                continue;
             }
-            is_same
-        });
+            let place = self.ordered_until(end, |other| other <= key);
+            free -= end - place;
+            self.numbers.copy_within(place..end, free);
+            end = place;
+            if end > 0 && self.key(self.numbers[end - 1]) == key {
+                self.numbers[end - 1] = number;
+            } else {
+                free -= 1;
+                self.numbers[free] = number;
+            }
+        }
+        // What is left between the two parts are the places of older sites.
+        self.numbers.drain(end..free);
+        self.sorted = self.numbers.len();
     }
 
     /// The start of the body that may contain this address, and what is known of it.
     fn body_at(&mut self, address: u64) -> Option<(u64, &mut Body)> {
         self.sort();
-        let end = self.sites.partition_point(|site| site.body <= address);
-        let start = self.sites[end.checked_sub(1)?].body;
+        let end = self.ordered_until(self.sorted, |(start, _)| start <= address);
+        let start = self.sites.site(self.numbers[end.checked_sub(1)?])?.body_start;
         Some((start, self.bodies.entry(start).or_default()))
     }
 
-    /// The sites of a body that has at least one, ascending.
-    fn sites_of(&self, start: u64) -> &[Site] {
-        let sites = &self.sites[self.sites.partition_point(|site| site.body < start)..];
-        &sites[..sites.partition_point(|site| site.body == start)]
+    /// The sites of a body, ascending.
+    fn sites_of(&self, start: u64) -> Vec<Site> {
+        let first = self.ordered_until(self.sorted, |(other, _)| other < start);
+        let sites = self.numbers[first..].iter().map_while(|number| self.sites.site(*number));
+        sites.take_while(|site| site.body_start == start).collect()
     }
 
     /// The context at this address; `None` if it is unknown. `code` returns the bytes of a range,
@@ -269,10 +302,8 @@ impl Contexts {
     /// Derives the shape of a body from its sites: there may be thousands.
     fn look_at(&mut self, start: u64) -> Option<Shape> {
         let sites = self.sites_of(start);
-        let length = sites.iter().map(|site| site.length).max()?;
-        let first = sites.first()?.address();
-        let end = start + u64::from(length);
-        let shape = Shape { end, first, only_function: only_function(sites) };
+        let end = sites.iter().map(|site| site.body_end).max()?;
+        let shape = Shape { end, first: sites.first()?.address, only_function: only_function(&sites) };
         self.bodies.get_mut(&start)?.shape = Some(shape);
         Some(shape)
     }
@@ -284,7 +315,7 @@ impl Contexts {
         code: impl FnOnce(&Range<u64>) -> Option<&'a [u8]>,
     ) -> Option<&Ranges> {
         let analysis =
-            code(&body).and_then(|code| Analysis::new(code, body.start, self.sites_of(body.start)));
+            code(&body).and_then(|code| Analysis::new(code, body.start, &self.sites_of(body.start)));
         let known = analysis.and_then(|analysis| analysis.run(&mut self.chains));
         let ranges = known.unwrap_or_else(|| Box::new([(body.start, None)]));
         let analyzed = Analyzed { ranges, made: Instant::now(), is_stale: false };
@@ -304,7 +335,7 @@ impl Contexts {
         let ranges =
             |body: &Body| body.analyzed.as_ref().map_or(0, |known| size_of_val::<[_]>(&known.ranges));
         let of_body = |body: &Body| size_of::<(u64, Body)>() + ranges(body);
-        self.sites.capacity() * size_of::<Site>()
+        self.numbers.capacity() * size_of::<u32>()
             + self.bodies.values().map(of_body).sum::<usize>()
             + self.chains.links.len() * 2 * size_of::<(Context, u32)>()
             + self.looked_up.capacity() * size_of::<((u64, FrameState), Option<Context>)>()
@@ -382,7 +413,7 @@ impl Analysis {
         let index_of = |address: u64| addresses.binary_search(&address).ok().map(|index| index as u32);
         let mut by_index = vec![None; instructions.len()];
         for site in sites {
-            let index = index_of(site.address())?;
+            let index = index_of(site.address)?;
             let is_transfer = matches!(
                 instructions[index as usize].flow_control(),
                 FlowControl::Call

@@ -35,10 +35,11 @@ use std::collections::VecDeque;
 use std::ops::{Range, RangeInclusive};
 use std::time::{Duration, Instant};
 
+use fastinst::ProbeId;
 use rand::RngExt;
 
 use blocked::{Companion, Moved, Snapshot, Spot};
-use contexts::{Contexts, FrameState};
+use contexts::{Contexts, FrameState, Site, Sites};
 use events::{Events, RawSample, Record};
 use tally::{Functions, Tally};
 use thinning::Thinning;
@@ -49,6 +50,7 @@ use waits::Waits;
 pub(crate) use tally::tests::of_chains;
 pub(crate) use tally::{FunctionTime, Times};
 
+use crate::function::Function;
 use crate::probe_type::ProbeType;
 use crate::{governor, own_time};
 
@@ -124,7 +126,7 @@ pub(crate) struct Stacks {
     pause: Duration,
     thinning: Thinning,
     unwinder: Unwinder,
-    contexts: Contexts,
+    contexts: Contexts<Probes>,
     /// Samples whose functions have not been looked up yet.
     delayed: VecDeque<Sample>,
     tally: Tally,
@@ -142,6 +144,23 @@ fn without_samples(reason: &str) -> String {
     format!(
         "processor time is not sampled, so the total times of many functions have no upper limit ({reason})"
     )
+}
+
+/// The sites of permanent probes, by the numbers of the probes.
+#[derive(Debug, Default)]
+struct Probes;
+
+impl Sites for Probes {
+    fn site(&self, number: u32) -> Option<Site> {
+        let probe = fastinst::lasting_metadata(ProbeId(number))?;
+        Some(Site {
+            address: probe.site_address as u64,
+            body_start: probe.body_start as u64,
+            body_end: probe.body_end as u64,
+            function: Function::of_probe(probe.id)?.index,
+            kind: ProbeType::of(probe.kind)?,
+        })
+    }
 }
 
 impl Stacks {
@@ -199,10 +218,10 @@ impl Stacks {
         }
     }
 
-    /// Adds a site of this function, in the body with these addresses.
-    pub(crate) fn add_site(&mut self, site: usize, kind: ProbeType, function: u32, body: Range<usize>) {
+    /// Adds the site of a probe, which belongs to a function.
+    pub(crate) fn add_site(&mut self, probe: ProbeId) {
         self.has_new_sites = true;
-        self.contexts.add(site as u64, kind, function, body.start as u64..body.end as u64);
+        self.contexts.add(probe.0);
     }
 
     /// Reads the samples taken since the last call.

@@ -133,7 +133,7 @@ static MAPPINGS: Mutex<Vec<TextMapping>> = Mutex::new(Vec::new());
 unsafe impl Send for TextMapping {}
 
 /// A location in text, with its writable alias looked up in advance. Cheap to copy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextRef {
     address: usize,
     writable: Option<NonNull<u8>>,
@@ -189,9 +189,21 @@ impl TextRef {
     }
 
     /// The location `offset` bytes further, in the same mapping.
+    #[inline]
     pub(crate) fn at_offset(&self, offset: usize) -> Self {
-        let writable = self.writable.and_then(|view| NonNull::new(view.as_ptr().wrapping_add(offset)));
-        Self { address: self.address + offset, writable, ..*self }
+        let writable = match self.writable {
+            Some(view) => NonNull::new(view.as_ptr().wrapping_add(offset)),
+            None => None,
+        };
+        Self { address: self.address.wrapping_add(offset), writable, ..*self }
+    }
+
+    /// The location of another address. It can be used if the address is in the same mapping;
+    /// otherwise it can only be used to compute other locations.
+    #[inline]
+    #[must_use]
+    pub fn at(&self, address: usize) -> Self {
+        self.at_offset(address.wrapping_sub(self.address))
     }
 
     /// The same location, with the caller's guarantee that its text stays mapped. If a debugger has

@@ -46,12 +46,32 @@ impl TogglePair {
     /// If the bytes cross a boundary of `window`, or the two forms differ in length.
     pub fn new(place: &TextRef, window: FetchWindow, offset: usize, forms: [&Bytes; 2]) -> Self {
         assert_eq!(forms[0].len(), forms[1].len());
+        Self::of_words(place, window, offset, forms[0].len(), [forms[0].word(), forms[1].word()])
+    }
+
+    /// As [`TogglePair::new`], for two forms of this length, each in a word as [`Bytes::word`]
+    /// returns it.
+    ///
+    /// # Panics
+    /// As [`TogglePair::new`].
+    #[inline]
+    pub fn of_words(
+        place: &TextRef,
+        window: FetchWindow,
+        offset: usize,
+        length: usize,
+        forms: [u64; 2],
+    ) -> Self {
         let place = place.at_offset(offset);
-        let quadword = Quadword::of(window, place.address, forms[0].len());
-        let start = |view: NonNull<u8>| NonNull::new(view.as_ptr().wrapping_sub(quadword.back()).cast());
+        let quadword = Quadword::of(window, place.address, length);
+        let base = match place.writable {
+            Some(view) => NonNull::new(view.as_ptr().wrapping_sub(quadword.back()).cast()),
+            None => None,
+        };
+        let [first, second] = forms;
         Self {
-            base: place.writable.and_then(start),
-            words: forms.map(|form| quadword.word(form)),
+            base,
+            words: [first << quadword.shift(), second << quadword.shift()],
             quadword,
             address: place.address,
             window,

@@ -65,7 +65,7 @@ pub use arrivals::arrival;
 use crate::discovery::Discovery;
 use crate::error::Error;
 use crate::loaded::{self, LoadedObject, ObjectKind};
-use crate::permanent::{ObjectInfo, PROBES, Probe};
+use crate::permanent::{self, ObjectInfo, PROBES, Probe};
 use crate::provider::{self, EarlyCalls, Extent, KnownFunction, Provider as _};
 use arrivals::{ARRIVALS_PENDING, KNOWN, KnownObject, STARTED, TOO_MANY_ARRIVALS};
 use index::{Blocks, Index};
@@ -201,7 +201,7 @@ impl provider::Provider for CygProfile {
     }
 
     fn memory_bytes(&self) -> usize {
-        HELD.load(Ordering::Relaxed) + PROBES.len() * size_of::<Probe>() + arrivals::memory()
+        HELD.load(Ordering::Relaxed) + permanent::memory() + arrivals::memory()
     }
 
     fn take_early_calls(&self, take: &mut dyn FnMut(usize, EarlyCalls)) -> u64 {
@@ -245,7 +245,7 @@ fn discover(discovery: &Discovery) -> Option<Instant> {
     with_provider(|provider| {
         let mut resolved = Vec::new();
         resolve::take_resolved(|probe| {
-            arrivals::resolved(probe.id(), probe.function_address.load(Ordering::Relaxed));
+            arrivals::resolved(probe.id(), probe.function().address.load(Ordering::Relaxed));
             if provider.name(probe) {
                 probe.announce(discovery);
             }
@@ -345,7 +345,7 @@ impl State {
                     // An error means that the breakpoint is in these bytes; then the bytes of the
                     // debugger take precedence. SAFETY: the object is loaded during the call. If
                     // another one was loaded at its address, it has no copied pages of ours.
-                    let _ = unsafe { site.settle() };
+                    let _ = unsafe { site.switch.settle() };
                 }
             });
         }

@@ -73,25 +73,30 @@ impl State {
         new
     }
 
-    /// Sets the name of a probe whose function is known. Returns whether it has been set by this
-    /// call.
+    /// Sets the name of a probe's function, if the function is known, and completes the probe.
+    /// Returns whether this call has completed it.
     pub(super) fn name(&mut self, probe: &Probe) -> bool {
-        let address = probe.function_address.load(Ordering::Relaxed);
-        if address == 0 || !probe.name.load(Ordering::Relaxed).is_null() {
+        let function = probe.function();
+        let address = function.address.load(Ordering::Relaxed);
+        if address == 0 || probe.is_discovered() {
             return false;
         }
-        let object = self.object_of(probe.object(), address);
-        if !std::ptr::eq(object, probe.object()) {
-            probe.object.store(std::ptr::from_ref(object).cast_mut(), Ordering::Release);
+        // Otherwise another probe of the function was completed before.
+        if function.name.load(Ordering::Relaxed).is_null() {
+            let object = self.object_of(function.object(), address);
+            if !std::ptr::eq(object, function.object()) {
+                function.object.store(std::ptr::from_ref(object).cast_mut(), Ordering::Release);
+            }
+            let key = (std::ptr::from_ref(object).addr(), address);
+            let name = self.symbol(address).or_else(|| self.places.get(&key).copied()).unwrap_or_else(|| {
+                let name = self.imported(object, address).unwrap_or_else(|| place(object, address));
+                let name: &'static CStr = Box::leak(name.into_boxed_c_str());
+                self.places.insert(key, name);
+                name
+            });
+            function.name.store(name.as_ptr().cast_mut(), Ordering::Release);
         }
-        let key = (std::ptr::from_ref(object).addr(), address);
-        let name = self.symbol(address).or_else(|| self.places.get(&key).copied()).unwrap_or_else(|| {
-            let name = self.imported(object, address).unwrap_or_else(|| place(object, address));
-            let name: &'static CStr = Box::leak(name.into_boxed_c_str());
-            self.places.insert(key, name);
-            name
-        });
-        probe.name.store(name.as_ptr().cast_mut(), Ordering::Release);
+        probe.discover();
         true
     }
 }

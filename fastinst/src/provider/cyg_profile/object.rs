@@ -70,7 +70,7 @@ impl Object {
             // SAFETY: the object is loaded here and stays loaded during the call; the site is
             // inside its text.
             probe.site().is_ok_and(|site| unsafe {
-                site.is_stale(probe.site_address(), callpatch::Shape::Call.len())
+                site.switch.is_stale(probe.site_address(), callpatch::Shape::Call.len())
             })
         };
         let has_same_starts = || {
@@ -138,7 +138,7 @@ impl Instrumented {
         let memory = stubs.memory();
         let previous_probe = |site: &scan::Site| {
             let old = back.get(&site.address).copied()?;
-            (old.kind == site.kind).then_some(old)
+            (old.kind == site.kind && old.shape() == site.shape).then_some(old)
         };
         let sites = std::mem::take(&mut found.sites).into_iter().map(|site| (previous_probe(&site), site));
         let (mut returning, mut new) = (Vec::new(), Vec::new());
@@ -149,18 +149,15 @@ impl Instrumented {
             }
         }
         let mut step = Step { new: 0..0, refused: Vec::new() };
-        let mut switches = 0;
         // Comes first because it may move the text's writable view.
         if !returning.is_empty() {
             let probes = if returning.len() == back.len() { RestoreExtent::All } else { RestoreExtent::Some };
             let made = stubs.restore(loaded, &returning, probes);
-            switches += made.switches;
             step.refused.extend(made.refused);
             back.retain(|_, probe| probe.site().is_err());
         }
         match stubs.make(loaded, info, &new, scan) {
             Ok(made) => {
-                switches += made.switches;
                 step.refused.extend(made.refused);
                 step.new = made.new;
             }
@@ -169,10 +166,7 @@ impl Instrumented {
         for number in &work.intervals[first..work.done] {
             arrivals::keep(known.index.start(*number), known.index.finish(*number).into(), true);
         }
-        HELD.fetch_add(
-            stubs.memory() - memory + switches * size_of::<callpatch::Switch>(),
-            Ordering::Relaxed,
-        );
+        HELD.fetch_add(stubs.memory() - memory, Ordering::Relaxed);
         match probes.last_mut() {
             Some(last) if last.end == step.new.start => last.end = step.new.end,
             _ if step.new.is_empty() => {}

@@ -25,18 +25,19 @@ pub(super) unsafe extern "C" fn resolve(id: ProbeId, _call_site: usize, this_fn:
     if is_entry {
         arrivals::add(this_fn);
     }
-    if probe.function_address.compare_exchange(0, this_fn, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+    let address = &probe.function().address;
+    if address.compare_exchange(0, this_fn, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return;
     }
     if is_entry && service::is_running() {
         stubs::count_from_now_on(probe);
     } else if let Ok(site) = probe.site() {
         // After an error the site stays on, which costs time but is correct.
-        let _ = site.deactivate();
+        let _ = site.switch.deactivate();
     }
     let mut head = RESOLVED.load(Ordering::Relaxed);
     loop {
-        probe.cell.next_resolved.store(head, Ordering::Relaxed);
+        probe.cell().next_resolved.store(head, Ordering::Relaxed);
         match RESOLVED.compare_exchange_weak(head, id.0 + 1, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => break,
             Err(now) => head = now,
@@ -49,7 +50,7 @@ pub(super) unsafe extern "C" fn resolve(id: ProbeId, _call_site: usize, this_fn:
 pub(super) fn take_resolved(mut complete: impl FnMut(&'static Probe)) {
     let mut next = RESOLVED.swap(0, Ordering::Acquire);
     while let Some(probe) = next.checked_sub(1).and_then(|id| PROBES.get(id as usize)) {
-        next = probe.cell.next_resolved.load(Ordering::Relaxed);
+        next = probe.cell().next_resolved.load(Ordering::Relaxed);
         complete(probe);
     }
 }
@@ -65,14 +66,14 @@ mod tests {
     fn an_entry_that_nobody_asks_for_is_switched_off_when_it_is_executed() {
         let _alone = alone();
         let probe = probe_in_tests::probe();
-        probe.function_address.store(0, Ordering::Relaxed);
+        probe.function().address.store(0, Ordering::Relaxed);
         let run = |this_fn| {
             // SAFETY: any function may be passed.
             unsafe { resolve(probe.id(), 0, this_fn) };
-            probe.site().unwrap().state()
+            probe_in_tests::state_of(probe)
         };
-        service::stopped_in_tests(|| assert_eq!(run(0x1234), Some(State::Inactive)));
-        assert_eq!(probe.function_address.load(Ordering::Relaxed), 0x1234);
+        service::stopped_in_tests(|| assert_eq!(run(0x1234), State::Inactive));
+        assert_eq!(probe.function().address.load(Ordering::Relaxed), 0x1234);
         // It is discovered when discovery is requested.
         let mut resolved = Vec::new();
         take_resolved(|probe| resolved.push(probe.id()));

@@ -8,13 +8,13 @@
 //! Entry sites that are made lazily always call the old target, a relay ([`super::relays`]) or
 //! their stub, each of which counts the entry.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::mem::offset_of;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use callpatch::stub::{CELL_SIZE, NUMBER, RELAY_SIZE, STUB_SIZE, relay, stub};
-use callpatch::{CallSite, Clobbers, Shape, State, Switch};
+use callpatch::{CallSite, Clobbers, PackedSite, Shape, SiteText, State};
 use fastinst_sigsafe::Segments;
 use wordpatch::near::NearBlock;
 
@@ -23,7 +23,7 @@ use super::scan::Site;
 use super::{Scan, arrivals, resolve};
 use crate::error::Error;
 use crate::loaded::LoadedObject;
-use crate::permanent::{Cell, ObjectInfo, PROBES, Probe};
+use crate::permanent::{Cell, NewProbe, ObjectInfo, PROBES, Probe, SiteFunction};
 use crate::probe::{ProbeFn, ProbeKind};
 
 const _: () = assert!(size_of::<Cell>() == CELL_SIZE && offset_of!(Cell, number) == NUMBER);
@@ -220,8 +220,6 @@ pub(super) enum RestoreExtent {
 pub(super) struct NewProbes {
     /// The new ids.
     pub(super) new: Range<u32>,
-    /// The number of switches that were allocated.
-    pub(super) switches: usize,
     /// The reasons for sites that were left unchanged.
     pub(super) refused: Vec<Error>,
 }
@@ -328,14 +326,14 @@ impl Stubs {
             }
             (place, meanwhile)
         });
-        let mut made = NewProbes {
-            new: first as u32..first as u32,
-            switches: retargeted.owners.len(),
-            refused: retargeted.refused,
-        };
-        let switches: &'static [Switch] = Box::leak(retargeted.switches.into_boxed_slice());
-        for (switch, (site, place)) in switches.iter().zip(retargeted.owners) {
-            let probe = new_probe(object, site, switch, place, scan);
+        let mut made = NewProbes { new: first as u32..first as u32, refused: retargeted.refused };
+        let mut functions = Functions { object, known: HashMap::new() };
+        for ((text, packed), (site, place)) in retargeted.sites.iter().zip(retargeted.owners) {
+            let Some(probe) = functions.new_probe(site, (text, *packed), place, scan) else {
+                // The site is off, or leads to a stub that counts, for ever.
+                made.refused.push(Error::TooManyProbes { limit: Segments::<Probe>::LIMIT });
+                continue;
+            };
             made.new.end = probe.id().0 + 1;
             if interrupted.contains(&site.address) {
                 match site.function {
@@ -357,24 +355,26 @@ impl Stubs {
     ) -> NewProbes {
         let mut retargeted = Retargeted::default();
         retargeted.retarget(loaded, sites.iter().map(|(site, probe)| (site, *probe)), |probe, _| {
-            let place = self.of_cell(std::ptr::from_ref(probe.cell).addr());
+            let place = self.of_cell(std::ptr::from_ref(probe.cell()).addr());
             (place.expect("the stub of a probe belongs to its object"), DuringRetarget::Off)
         });
         let probes = retargeted.owners.iter().map(|(probe, _)| *probe);
-        let mut made = NewProbes { new: 0..0, switches: 0, refused: retargeted.refused };
+        let mut made = NewProbes { new: 0..0, refused: retargeted.refused };
         for (probe, _) in &retargeted.owners {
-            let function = probe.function_address.load(Ordering::Relaxed);
+            let function = probe.function().address.load(Ordering::Relaxed);
             if probe.kind == ProbeKind::ENTRY && function != 0 {
                 arrivals::interrupted(function);
             }
         }
         let is_all = restored == RestoreExtent::All && made.refused.is_empty();
-        if let Some(previous) = is_all.then(|| revived(&retargeted.switches, probes.clone())).flatten() {
-            probes.zip(previous).for_each(|(probe, switch)| probe.reassign(switch));
+        if is_all && are_revived(&retargeted.sites, probes.clone()) {
+            probes.for_each(Probe::revive);
         } else {
-            made.switches = retargeted.switches.len();
-            let switches: &'static [Switch] = Box::leak(retargeted.switches.into_boxed_slice());
-            probes.zip(switches).for_each(|(probe, switch)| probe.reassign(switch));
+            for (probe, (text, packed)) in probes.zip(&retargeted.sites) {
+                if !probe.reassign(text, *packed) {
+                    made.refused.push(Error::TooManyProbes { limit: Segments::<Probe>::LIMIT });
+                }
+            }
         }
         made
     }
@@ -396,7 +396,7 @@ fn relays_for(loaded: &LoadedObject, sites: &[Site], scan: Scan) -> Option<Relay
 
 /// Sites that were retargeted to their stubs.
 struct Retargeted<O> {
-    switches: Vec<Switch>,
+    sites: Vec<(SiteText, PackedSite)>,
     /// Their owners and stubs, in the same order.
     owners: Vec<(O, Place)>,
     /// The reasons for sites that were left unchanged.
@@ -405,7 +405,7 @@ struct Retargeted<O> {
 
 impl<O> Default for Retargeted<O> {
     fn default() -> Self {
-        Self { switches: Vec::new(), owners: Vec::new(), refused: Vec::new() }
+        Self { sites: Vec::new(), owners: Vec::new(), refused: Vec::new() }
     }
 }
 
@@ -464,7 +464,8 @@ impl<O> Retargeted<O> {
                 Ok(site) => {
                     // SAFETY: the loader never unloads such an object.
                     let site = if loaded.stays { unsafe { site.staying_mapped() } } else { site };
-                    self.switches.push(site.switch());
+                    let packed = site.pack(loaded.range.start);
+                    self.sites.push(packed.expect("a site that may change registers has no island"));
                     self.owners.push(owner);
                 }
                 Err(error) => self.refused.push(error.into()),
@@ -473,61 +474,83 @@ impl<O> Retargeted<O> {
     }
 }
 
-/// Revives the switches that these probes had before their object was unloaded, if all of them are
-/// equivalent to the `new` ones, so that loading an object again uses no memory. Then the
-/// `new` ones must not be used any more.
+/// Revives the text that these probes had before their object was unloaded, if all of their sites
+/// are equivalent to the `new` ones, so that loading an object again uses no memory. Then the `new`
+/// ones must not be used any more. Returns whether it was revived.
 ///
-/// A thread may have started to toggle an old switch before the object was unloaded. Until all
-/// sites are retargeted to their stubs, its store goes to memory that is not executed; after that,
-/// its toggle is like any other.
-fn revived(new: &[Switch], probes: impl Iterator<Item = &'static Probe>) -> Option<Vec<&'static Switch>> {
-    let previous: Vec<_> = probes.map(Probe::previous_site).collect::<Option<_>>()?;
-    let first = *previous.first()?;
-    let are_equivalent =
-        previous.iter().zip(new).all(|(old, new)| old.is_equivalent(new) && old.shares_text_with(first));
-    // SAFETY: the new switches are used by our caller only, which drops them. The old ones are the
+/// A thread may have started to toggle an old site before the object was unloaded. Until all sites
+/// are retargeted to their stubs, its store goes to memory that is not executed; after that, its
+/// toggle is like any other.
+fn are_revived(
+    new: &[(SiteText, PackedSite)],
+    mut probes: impl Iterator<Item = &'static Probe> + Clone,
+) -> bool {
+    let Some(first) = probes.clone().next().and_then(Probe::previous_site) else { return false };
+    let is_equivalent = |(probe, (text, packed)): (&'static Probe, &(SiteText, PackedSite))| {
+        let Some(old) = probe.previous_site() else { return false };
+        let offset = probe.site_address() - text.base();
+        // SAFETY: the site was packed with this text, and is at the address of the probe's.
+        let new = unsafe { packed.switch(text, offset) };
+        old.is_equivalent(&new) && old.shares_text_with(&first)
+    };
+    let are_equivalent = probes.by_ref().zip(new).all(is_equivalent);
+    // SAFETY: the new sites are used by our caller only, which drops them. The old ones are the
     // same calls, in text that is mapped.
-    (are_equivalent && unsafe { first.revive() }).then_some(previous)
+    are_equivalent && unsafe { first.revive() }
 }
 
-fn new_probe(
+/// The functions of new probes of an object.
+struct Functions {
     object: &'static ObjectInfo,
-    site: &Site,
-    switch: &'static Switch,
-    place: Place,
-    scan: Scan,
-) -> &'static Probe {
-    let cell = cell(place.cell);
-    let is_open = site.function.is_none();
-    let is_counted = is_counted(site, scan);
-    if !is_counted {
-        cell.function.store(RESOLVE as usize, Ordering::Relaxed);
-    }
-    // The stubs are within reach of the object, so offsets in the object have 32 bits.
-    let offset = |address: usize| (address - object.base) as u32;
-    let probe = |number: usize| {
-        cell.number.store(number as u32, Ordering::Relaxed);
-        Probe {
-            site: AtomicPtr::new(std::ptr::from_ref(switch).cast_mut()),
-            cell,
-            function_address: AtomicUsize::new(site.function.unwrap_or(0)),
-            name: AtomicPtr::new(std::ptr::null_mut()),
-            object: AtomicPtr::new(std::ptr::from_ref(object).cast_mut()),
-            site_offset: offset(site.address),
-            body: offset(site.body.start)..offset(site.body.end),
-            kind: site.kind,
-            wanted: AtomicBool::new(false),
+    /// The numbers of known functions, by their addresses and the bodies that contain their sites.
+    known: HashMap<(usize, Range<usize>), u32>,
+}
+
+impl Functions {
+    /// The number of the function of a site: all sites of a known function in a body share it.
+    fn number(&mut self, site: &Site) -> Option<u32> {
+        // The stubs are within reach of the object, so offsets in the object have 32 bits.
+        let offset = |address: usize| (address - self.object.base) as u32;
+        let body = offset(site.body.start)..offset(site.body.end);
+        let Some(address) = site.function else { return SiteFunction::add(0, self.object, body) };
+        let key = (address, site.body.clone());
+        if let Some(number) = self.known.get(&key) {
+            return Some(*number);
         }
-    };
-    let number = PROBES.push_with(probe).expect("room was checked while no other thread could add probes");
-    if is_open {
-        // After it was counted; the probe can be found now.
-        cell.function.store(RESOLVE as usize, Ordering::Release);
-        // After an error the site stays off, which is correct: its function is determined later or
-        // never.
-        let _ = switch.activate();
+        let number = SiteFunction::add(address, self.object, body)?;
+        self.known.insert(key, number);
+        Some(number)
     }
-    PROBES.get(number).expect("it was just pushed")
+
+    /// Adds a probe; `None` if there are too many.
+    fn new_probe(
+        &mut self,
+        site: &Site,
+        (text, packed): (&SiteText, PackedSite),
+        place: Place,
+        scan: Scan,
+    ) -> Option<&'static Probe> {
+        let cell = cell(place.cell);
+        if !is_counted(site, scan) {
+            cell.function.store(RESOLVE as usize, Ordering::Relaxed);
+        }
+        let probe = Probe::add(&NewProbe {
+            text: *text,
+            site: packed,
+            site_offset: (site.address - self.object.base) as u32,
+            cell,
+            function: self.number(site)?,
+            kind: site.kind,
+        })?;
+        if site.function.is_none() {
+            // After it was counted; the probe can be found now.
+            cell.function.store(RESOLVE as usize, Ordering::Release);
+            // After an error the site stays off, which is correct: its function is determined later
+            // or never.
+            let _ = probe.site().map(|site| site.switch.activate());
+        }
+        Some(probe)
+    }
 }
 
 const COUNT: ProbeFn = arrivals::count;
@@ -535,7 +558,7 @@ const RESOLVE: ProbeFn = resolve::resolve;
 
 /// Lets a site at an entry, which is on to determine its function, count its entries instead.
 pub(super) fn count_from_now_on(probe: &Probe) {
-    let cell = &probe.cell.function;
+    let cell = &probe.cell().function;
     let _ = cell.compare_exchange(RESOLVE as usize, COUNT as usize, Ordering::Relaxed, Ordering::Relaxed);
 }
 
@@ -544,10 +567,10 @@ pub(super) fn count_from_now_on(probe: &Probe) {
 pub(super) fn settle(probes: impl Iterator<Item = &'static Probe>) {
     let (count, resolve) = (COUNT as usize, RESOLVE as usize);
     let stop = |probe: &&Probe| {
-        let cell = &probe.cell.function;
+        let cell = &probe.cell().function;
         let stops = cell.compare_exchange(count, resolve, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if stops && let Ok(site) = probe.site() {
-            let _ = site.deactivate();
+            let _ = site.switch.deactivate();
         }
         stops
     };
@@ -576,8 +599,37 @@ mod tests {
     }
 
     #[test]
+    fn sites_of_a_function_share_it() {
+        let start = 9 << 40;
+        let object: &ObjectInfo = Box::leak(Box::new(ObjectInfo {
+            provider: c"tests",
+            path: c"/object",
+            base: start,
+            of_functions: None,
+        }));
+        let mut functions = Functions { object, known: HashMap::new() };
+        let mut number = |body: Range<usize>, function| {
+            let body = start + body.start..start + body.end;
+            let (shape, kind) = (Shape::Call, ProbeKind::ENTRY);
+            functions.number(&Site { address: body.start, body, kind, shape, function }).expect("room")
+        };
+        let one = number(16..32, Some(start + 16));
+        assert_eq!(number(16..32, Some(start + 16)), one);
+        // Another one, inlined into the first; the same one, inlined elsewhere; and two that are
+        // not known yet.
+        let others = [
+            number(16..32, Some(start + 64)),
+            number(32..48, Some(start + 16)),
+            number(16..32, None),
+            number(16..32, None),
+        ];
+        assert_eq!(BTreeSet::from(others).len(), 4);
+        assert!(!others.contains(&one));
+    }
+
+    #[test]
     fn stubs_are_assigned_once_and_found_by_their_cells() {
-        let near = new_probe as *const () as usize;
+        let near = cell as *const () as usize;
         let mut stubs = Stubs::default();
         let mut given = std::collections::BTreeSet::new();
         for shape in [Shape::Call, Shape::IndirectCall, Shape::Jump] {

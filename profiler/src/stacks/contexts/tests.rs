@@ -58,7 +58,26 @@ fn assembled(ops: &[Op]) -> (Vec<u8>, Vec<u64>) {
     (code, addresses)
 }
 
-fn contexts_of(ops: &[Op], code: &[u8], addresses: &[u64]) -> Contexts {
+impl Sites for Vec<Site> {
+    fn site(&self, number: u32) -> Option<Site> {
+        self.get(number as usize).copied()
+    }
+}
+
+fn add(
+    contexts: &mut Contexts<Vec<Site>>,
+    address: u64,
+    kind: ProbeType,
+    function: u32,
+    body: Range<u64>,
+) -> u32 {
+    let number = contexts.sites.len() as u32;
+    contexts.sites.push(Site { address, body_start: body.start, body_end: body.end, function, kind });
+    contexts.add(number);
+    number
+}
+
+fn contexts_of(ops: &[Op], code: &[u8], addresses: &[u64]) -> Contexts<Vec<Site>> {
     let mut contexts = Contexts::default();
     let end = START + code.len() as u64;
     for (op, address) in ops.iter().zip(addresses) {
@@ -67,7 +86,7 @@ fn contexts_of(ops: &[Op], code: &[u8], addresses: &[u64]) -> Contexts {
             Exit(function) | ExitAndReturn(function) => (ProbeType::Exit, *function),
             _ => continue,
         };
-        contexts.add(*address, kind, function, START..end);
+        add(&mut contexts, *address, kind, function, START..end);
     }
     contexts
 }
@@ -223,7 +242,7 @@ fn a_site_that_is_added_changes_what_was_looked_up() {
     let (code, addresses) = assembled(&ops);
     let first = [Enter(1), Plain, Call, Plain, Exit(1), Return];
     let mut contexts = contexts_of(&first, &code, &addresses);
-    let functions = |contexts: &mut Contexts| {
+    let functions = |contexts: &mut Contexts<Vec<Site>>| {
         let context = contexts.at(addresses[2], FrameState::Calling, |_| Some(&code)).unwrap();
         let mut functions = Vec::new();
         contexts.functions(context, |function| functions.push(function));
@@ -231,8 +250,8 @@ fn a_site_that_is_added_changes_what_was_looked_up() {
     };
     assert_eq!(functions(&mut contexts), [1]);
     let body = START..START + code.len() as u64;
-    contexts.add(addresses[1], ProbeType::Entry, 2, body.clone());
-    contexts.add(addresses[3], ProbeType::Exit, 2, body);
+    add(&mut contexts, addresses[1], ProbeType::Entry, 2, body.clone());
+    add(&mut contexts, addresses[3], ProbeType::Exit, 2, body);
     assert_eq!(functions(&mut contexts), [2, 1]);
 }
 
@@ -242,7 +261,7 @@ fn results_of_an_old_analysis_are_not_kept() {
     let ops = [Enter(1), Enter(2), Plain, Exit(2), Exit(1), Return];
     let (code, addresses) = assembled(&ops);
     let mut contexts = contexts_of(&[Enter(1), Plain, Plain, Plain, Exit(1), Return], &code, &addresses);
-    let innermost = |contexts: &mut Contexts| {
+    let innermost = |contexts: &mut Contexts<Vec<Site>>| {
         let context = contexts.at(addresses[2], FrameState::Executing, |_| Some(&code)).unwrap();
         let mut functions = Vec::new();
         contexts.functions(context, |function| functions.push(function));
@@ -250,11 +269,39 @@ fn results_of_an_old_analysis_are_not_kept() {
     };
     assert_eq!(innermost(&mut contexts), 1);
     let body = START..START + code.len() as u64;
-    contexts.add(addresses[1], ProbeType::Entry, 2, body.clone());
-    contexts.add(addresses[3], ProbeType::Exit, 2, body);
+    add(&mut contexts, addresses[1], ProbeType::Entry, 2, body.clone());
+    add(&mut contexts, addresses[3], ProbeType::Exit, 2, body);
     // The context according to the previous analysis.
     assert_eq!(innermost(&mut contexts), 1);
     let analyzed = contexts.bodies.get_mut(&START).and_then(|body| body.analyzed.as_mut()).unwrap();
     analyzed.made -= LIFETIME;
     assert_eq!(innermost(&mut contexts), 2);
+}
+
+/// Sites come in any order, some at addresses of others that are gone.
+#[test]
+fn sites_are_ordered_as_they_come_and_the_newest_is_kept() {
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+    for seed in 0..50 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let mut contexts = Contexts::<Vec<Site>>::default();
+        let mut expected = std::collections::BTreeMap::new();
+        for _ in 0..random.random_range(1..20) {
+            for _ in 0..random.random_range(0..20) {
+                let body = START + 0x100 * random.random_range(0..10);
+                let address = body + random.random_range(0..8);
+                let number = add(&mut contexts, address, ProbeType::Entry, 1, body..body + 0x100);
+                expected.insert((body, address), number);
+            }
+            contexts.sort();
+            assert!(contexts.numbers.iter().eq(expected.values()), "seed {seed}");
+            if random.random_bool(0.2) {
+                let gone = START + 0x300..START + 0x600;
+                expected.retain(|(body, _), _| !gone.contains(body));
+                contexts.remove(&gone);
+                assert!(contexts.numbers.iter().eq(expected.values()), "seed {seed}");
+            }
+        }
+    }
 }

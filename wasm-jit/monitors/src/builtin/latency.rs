@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use profiler::embedded::{self, CALLS, Empty, EntryProbe, Function, Probes, Profiler};
 use profiler::options::{Budget, Counts};
-use profiler::report::{Caller, Estimate, FunctionReport, Report as Latencies, View, json, text};
+use profiler::report::{self, Caller, Estimate, FunctionReport, Report as Latencies, View, json, text};
 use profiler::settings::Settings;
 use wasm_jit::probes::{
     Bound, Kind, Location, NativeFn, Place, Probe, ProbeError, ProbeSpec, UnwoundWatch, deactivate_all,
@@ -312,10 +312,13 @@ fn functions(latencies: &Latencies) -> Table {
         row.extend(figure(Some(function.calls), 0));
         row.extend(figure(function.total_ns, 0));
         row.extend(figure(function.self_ns, 0));
-        row.extend(figure(latency.map(|latency| latency.mean), 1));
-        row.extend(figure(latency.map(|latency| latency.p50), 1));
-        row.extend(figure(latency.map(|latency| latency.p90), 1));
-        row.extend(figure(latency.map(|latency| latency.p99), 1));
+        let known = |pick: fn(&report::Latency) -> Estimate| {
+            figure(latency.and_then(|latency| latency.known(pick(&latency))), 1)
+        };
+        row.extend(known(|latency| latency.mean));
+        row.extend(known(|latency| latency.p50));
+        row.extend(known(|latency| latency.p90));
+        row.extend(known(|latency| latency.p99));
         let tenths = |value: Option<f64>| value.map_or(Cell::None, |value| Cell::Float(value, 1));
         row.extend([
             tenths(latency.map(|latency| latency.min)),
