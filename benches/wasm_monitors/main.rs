@@ -41,6 +41,10 @@ struct Arguments {
     #[arg(long, value_name = "LIST")]
     monitors: Option<String>,
 
+    /// Does not measure monitor modules and the script with a condition
+    #[arg(long)]
+    without_modules: bool,
+
     /// Does not measure rewritten modules, which do the same themselves
     #[arg(long)]
     without_rewriting: bool,
@@ -263,7 +267,8 @@ impl Loaded {
 }
 
 fn main() {
-    let Arguments { options, choice, monitors, without_rewriting, called, scripts } = Arguments::parse();
+    let Arguments { options, choice, monitors, without_modules, without_rewriting, called, scripts } =
+        Arguments::parse();
     let mut report = Report::new("What do monitors cost, and what the same analyses by rewriting?");
     let chosen = kernels::SCALAR.sample(&choice, &options);
     assert!(!chosen.is_empty(), "there is nothing to measure");
@@ -280,12 +285,14 @@ fn main() {
     };
     let mut variants = vec![(Variant::Original, "original")];
     variants.extend(of_monitors.iter().map(|request| (Variant::Monitor(request), *request)));
-    for (text, [module, always]) in MODULES {
-        variants.push((Variant::Module(text), module));
-        variants.extend(called.then_some((Variant::Called(text), always)));
-    }
-    for (text, [switched, checked]) in SCRIPTS {
-        variants.extend([(Variant::Script(text), switched), (Variant::Checked(text), checked)]);
+    if !without_modules {
+        for (text, [module, always]) in MODULES {
+            variants.push((Variant::Module(text), module));
+            variants.extend(called.then_some((Variant::Called(text), always)));
+        }
+        for (text, [switched, checked]) in SCRIPTS {
+            variants.extend([(Variant::Script(text), switched), (Variant::Checked(text), checked)]);
+        }
     }
     if !without_rewriting {
         variants.extend(REWRITTEN.map(|(analysis, name)| (Variant::Rewritten(analysis), name)));

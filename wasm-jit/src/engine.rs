@@ -61,10 +61,9 @@ pub enum ProbeSites {
     All,
 }
 
-/// The default of [`Config::counter_stubs`]. Measured in a loop
-/// (`benches/wasm_probes/counters.rs`): where branches are eight instructions apart, as in most
-/// programs, six counters in stubs cost as much as code that counts inline; where there are no
-/// branches, two. Counters at code that is rarely executed cost nothing in stubs.
+/// The default of [`Config::counter_stubs`] for functions that have sites from the start: a few
+/// counters then need no version of the function. Otherwise, a version that counts inline costs no
+/// more than stubs.
 const COUNTER_STUBS: u32 = 4;
 
 /// Settings of an [`Engine`].
@@ -79,7 +78,7 @@ pub struct Config {
     avx512: Option<bool>,
     uses_fuel: bool,
     probe_sites: ProbeSites,
-    counter_stubs: u32,
+    counter_stubs: Option<u32>,
     cache: Option<Cache>,
     maps_stored_code: bool,
     compiles_lazily: bool,
@@ -98,7 +97,7 @@ impl Default for Config {
             avx512: None,
             uses_fuel: false,
             probe_sites: ProbeSites::default(),
-            counter_stubs: COUNTER_STUBS,
+            counter_stubs: None,
             cache: None,
             maps_stored_code: true,
             compiles_lazily: false,
@@ -214,13 +213,13 @@ impl Config {
         self
     }
 
-    /// The number of [counting](crate::probes::Kind::Count) probes in a function that use stubs: 4
-    /// by default. A function with more of them, or with several counters that are on half of its
-    /// instructions, gets a version of its code that counts all of its instructions inline. This
-    /// version is a few percent slower, whichever of its counters are on. With [`u32::MAX`], no
-    /// function gets one because of its number of counters.
+    /// The number of [counting](crate::probes::Kind::Count) probes in a function that use stubs: by
+    /// default 4 if functions have [sites](Config::probe_sites) from the start, otherwise 0. A
+    /// function with more of them, or with several counters that are on half of its instructions,
+    /// gets a version of its code that counts inline. This version costs the same whichever of its
+    /// counters are on. With [`u32::MAX`], no function gets one because of its number of counters.
     pub fn counter_stubs(&mut self, limit: u32) -> &mut Self {
-        self.counter_stubs = limit;
+        self.counter_stubs = Some(limit);
         self
     }
 
@@ -396,7 +395,10 @@ impl Engine {
             uses_avx512,
             uses_fuel: config.uses_fuel,
             sites,
-            counter_stubs: config.counter_stubs,
+            counter_stubs: config.counter_stubs.unwrap_or(match config.probe_sites {
+                ProbeSites::None => 0,
+                ProbeSites::Functions | ProbeSites::Branches | ProbeSites::All => COUNTER_STUBS,
+            }),
             patches_calls: false,
         };
         Ok(Self(Arc::new(EngineInner {

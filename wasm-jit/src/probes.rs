@@ -55,11 +55,11 @@
 //! probe is switched off again later, or by [`deactivate_all`], or until one of its probes is
 //! dropped.
 //!
-//! A function with more than a few counters
-//! ([`Config::counter_stubs`](crate::Config::counter_stubs)), or with one for
-//! [branches](Kind::CountBranch), gets a *counting version* instead, which counts all its
-//! instructions whichever probes are on: one addition for each sequence of instructions without a
-//! branch or a call. Switching such a counter changes no code. Other kinds of probe have sites in
+//! A function with counters (how many, [`Config::counter_stubs`](crate::Config::counter_stubs)
+//! says), or with one for [branches](Kind::CountBranch), gets a *counting version* instead, which
+//! counts whichever probes are on: one addition for each sequence of instructions without a branch
+//! or a call that has a counter, or for all if half of the instructions have one. Switching such a
+//! counter changes no code. Other kinds of probe have sites in
 //! counting versions, too.
 //!
 //! With [`Config::probe_sites`](crate::Config::probe_sites), functions have sites from the start,

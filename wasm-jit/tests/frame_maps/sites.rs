@@ -83,6 +83,17 @@ impl Version {
 
     /// A version that counts, the choices of all instructions included.
     fn counting(info: &ModuleInfo, index: u32, body: &FunctionBody<'_>, sites: &Sites) -> Self {
+        Self::counting_runs(info, index, body, sites, None)
+    }
+
+    /// A version that counts these runs, or all.
+    fn counting_runs(
+        info: &ModuleInfo,
+        index: u32,
+        body: &FunctionBody<'_>,
+        sites: &Sites,
+        counted: Option<Box<[u32]>>,
+    ) -> Self {
         let (mut chunk, mut seen) = (Chunk::default(), Seen::default());
         let operators = body.get_operators_reader().unwrap().into_iter_with_offsets().map(Result::unwrap);
         let chooses = |operator: &Operator<'_>| {
@@ -90,7 +101,7 @@ impl Version {
         };
         let choices = operators.filter(|(operator, _)| chooses(operator));
         let choices = choices.map(|(_, at)| (at as u32, 5)).collect();
-        let counting = Counting { first_cell: 100, choices, runs: None };
+        let counting = Counting { first_cell: 100, choices, runs: None, counted };
         let mut compiler = Compiler::new(info);
         let instrumentation = Instrumentation { sites, counting: Some(&counting) };
         compiler.compile_version(index, body, &mut chunk, instrumentation, &mut seen).unwrap();
@@ -232,6 +243,7 @@ fn compare(module: &Module, bytes: &[u8]) -> (usize, [usize; 2], [usize; 2]) {
             check_counters_address(&counting);
         }
         let counting = Version::counting(&info, function.index(), &body, &Sites::None);
+        check_counted_runs(&info, function.index(), &body, &counting);
         let found = check_counters_address(&counting);
         increments = [0, 1].map(|at| increments[at] + found[at]);
         check_loops(&info, function.index(), &body, &loops);
@@ -295,6 +307,21 @@ fn check_originals(version: &Version, body: &FunctionBody<'_>) -> [usize; 2] {
         }
     }
     [fused, jumps]
+}
+
+/// A version that counts some of the runs of another one: the others have no code.
+fn check_counted_runs(info: &ModuleInfo, index: u32, body: &FunctionBody<'_>, all: &Version) {
+    let starts = all.seen.runs.iter().filter(|run| run.with == run.wasm).map(|run| run.wasm);
+    let counted: Box<[u32]> = starts.step_by(2).collect();
+    let version = Version::counting_runs(info, index, body, &Sites::None, Some(counted.clone()));
+    assert_eq!(version.seen.instructions, all.seen.instructions);
+    assert_eq!(version.frame(), all.frame());
+    assert_eq!(version.seen.runs.len(), all.seen.runs.len());
+    for (run, other) in version.seen.runs.iter().zip(&all.seen.runs) {
+        assert_eq!((run.wasm, run.with), (other.wasm, other.with));
+        let is_counted = run.with == run.wasm && counted.contains(&run.wasm);
+        assert_eq!(run.counted > run.code, is_counted, "{run:x?}");
+    }
 }
 
 /// In the plain version, each local and operand is in a slot of its own in front of each

@@ -414,7 +414,7 @@ fn originals_with_sites_need_no_versions() {
     let is_sub =
         |it: &wasm_jit::wasmparser::Operator<'_>| matches!(it, wasm_jit::wasmparser::Operator::I32Sub);
     for sites in [ProbeSites::None, ProbeSites::Functions, ProbeSites::Branches, ProbeSites::All] {
-        let engine = wasm_jit::Engine::new(Config::new().probe_sites(sites)).unwrap();
+        let engine = wasm_jit::Engine::new(Config::new().probe_sites(sites).counter_stubs(4)).unwrap();
         let module = Module::new(&engine, text).unwrap();
         let versions = || {
             let mut map = Vec::new();

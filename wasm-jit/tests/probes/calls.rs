@@ -605,7 +605,7 @@ fn functions_have_versions_except_at_entries_with_sites() {
     let text = "(module (func (export \"run\") (param i32) (result i32)
         (loop (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1))))) (local.get 0)))";
     for sites in [ProbeSites::None, ProbeSites::Functions, ProbeSites::Branches, ProbeSites::All] {
-        let engine = Engine::new(Config::new().probe_sites(sites)).unwrap();
+        let engine = Engine::new(Config::new().probe_sites(sites).counter_stubs(4)).unwrap();
         let module = Module::new(&engine, text).unwrap();
         let shown = module.show_to_gdb();
         let mapped = || {

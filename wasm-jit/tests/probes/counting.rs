@@ -84,6 +84,48 @@ fn check_frames_that_are_left(engine: &Engine) {
     }
 }
 
+/// Counters at a few instructions, then at more: only the runs that they need are counted, as often
+/// as their instructions are executed, also in programs whose frames are left.
+#[test]
+fn runs_of_a_few_counters_are_counted_exactly() {
+    let mut config = Config::new();
+    let engine = Engine::new(config.counter_stubs(0)).unwrap();
+    let random_programs = (0..if super::is_long() { 200 } else { 20 })
+        .map(|seed| wat::parse_str(programs::program(seed)).unwrap());
+    let left = TRAPPING.into_iter().filter(|body| !body.contains("call $inner")).map(trapping);
+    let mut random = SmallRng::seed_from_u64(3);
+    let (mut few, mut executed) = (0, 0);
+    for bytes in random_programs.chain(left).chain(LEAVING.map(leaving)) {
+        let (expected, counts, places) = reference(&engine, &bytes, 1);
+        let module = Module::from_binary(&engine, &bytes).unwrap();
+        let mut probes: Vec<(usize, Probe, u64)> = Vec::new();
+        for round in 0..5 {
+            for (number, place) in places.iter().enumerate() {
+                if random.random_range(0..40) > 0 {
+                    continue;
+                }
+                let spec = ProbeSpec { location: location(&module, *place), kind: Kind::Count };
+                match module.probe(spec) {
+                    Ok(probe) => {
+                        probe.activate().unwrap();
+                        probes.push((number, probe, round));
+                    }
+                    Err(ProbeError::Unreachable { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert_eq!(outcome(&module).0, expected);
+            for (number, probe, since) in &probes {
+                let times = round + 1 - since;
+                assert_eq!(probe.count(), times * counts[*number], "{round}: {:x?}", places[*number]);
+                executed += probe.count();
+            }
+            few += usize::from(4 * probes.len() < places.len());
+        }
+    }
+    assert!(few > 50 && executed > 10_000, "{few} {executed}");
+}
+
 /// A program is interrupted anywhere in a run: the instructions up to the one that the backtrace
 /// names have been counted once more than those after it.
 #[test]

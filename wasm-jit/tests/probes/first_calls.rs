@@ -67,6 +67,53 @@ fn probes_of_first_calls_observe_them() {
     assert!(total > 10_000, "{total}");
 }
 
+/// A function that calls itself while another version becomes the current one, or while its first
+/// call is watched: its own calls, which go straight to the version that they are made from, lead
+/// to where others lead. The frame that makes them comes to no point at which it could move before.
+#[test]
+fn calls_of_a_function_to_itself_lead_to_its_current_version() {
+    let text = "(module (memory (export \"memory\") 1)
+        (func $f (param i32) (result i32)
+            (if (result i32) (local.get 0)
+                (then (i32.add (i32.const 1) (call $f (i32.sub (local.get 0) (i32.const 1)))))
+                (else (i32.const 0))))
+        (func (export \"main\") (result i64) (i64.extend_i32_u (call $f (i32.const 9)))))";
+    let engine = engine();
+    let module = Module::new(&engine, text).unwrap();
+    let watched = Arc::new(AtomicU32::new(0));
+    let entered = AtomicU32::new(0);
+    let later: Arc<Mutex<(Vec<Probe>, Vec<FirstCallWatch>)>> = Arc::default();
+    let (of_closure, of_watch, made) = (module.clone(), watched.clone(), later.clone());
+    let at_entry =
+        |kind| ProbeSpec { location: wasm_jit::probes::Location { function: 0, place: Place::Entry }, kind };
+    let closure = Callback::new(move |_| {
+        let (probes, watches) = &mut *made.lock().unwrap();
+        match entered.fetch_add(1, Ordering::Relaxed) {
+            // Its count needs another version, or a site in this one, which is not there yet.
+            3 => {
+                let probe = of_closure.probe(at_entry(Kind::Count)).unwrap();
+                probe.activate().unwrap();
+                probes.push(probe);
+            }
+            6 => {
+                let watched = of_watch.clone();
+                let watch = of_closure.watch_first_calls(move |function| {
+                    assert_eq!(function, 0);
+                    watched.fetch_add(1, Ordering::Relaxed);
+                });
+                watches.push(watch.unwrap());
+            }
+            _ => {}
+        }
+    });
+    let probe = module.probe(at_entry(Kind::Callback { function: closure, values: [].into() })).unwrap();
+    probe.activate().unwrap();
+    let (outcome, _store, _instance) = outcome(&module);
+    assert_eq!(outcome.0, Ok(9));
+    let later = later.lock().unwrap();
+    assert_eq!((later.0[0].count(), watched.load(Ordering::Relaxed)), (6, 1));
+}
+
 /// A watch that ends leaves nothing behind, and one that begins later finds what was probed.
 #[test]
 fn watches_begin_and_end() {
@@ -238,6 +285,7 @@ pub(crate) fn test_all() {
     global_probes_keep_their_order();
     probes_of_first_calls_observe_them();
     watches_begin_and_end();
+    calls_of_a_function_to_itself_lead_to_its_current_version();
     closures_may_probe_other_functions();
     threads_wait_for_the_probes_of_first_calls();
 }

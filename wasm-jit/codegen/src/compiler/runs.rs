@@ -2,10 +2,11 @@
 //!
 //! A *straight-line run* (here: run) is a sequence of instructions that are executed one after the
 //! other: it ends with a branch or a call, and before a label. At its start, before any code of its
-//! first instruction, the code adds 1 to the run's cell; nothing else counts, and counting needs no
-//! jumps. Each instruction of a run has therefore been executed as often as its run was begun,
-//! except for those after an instruction that trapped or was interrupted, which the runtime
-//! subtracts: [`Observer::run`] reports the code position from which a run has been counted.
+//! first instruction, the code adds 1 to the run's cell, unless nothing depends on this count
+//! ([`Counting::counted`]); nothing else counts, and counting needs no jumps. Each instruction of a
+//! run has therefore been executed as often as its run was begun, except for those after an
+//! instruction that trapped or was interrupted, which the runtime subtracts: [`Observer::run`]
+//! reports the code position from which a run has been counted.
 //!
 //! ```text
 //! mov r11, [r14 + COUNTERS]       unless `r11` has this value already (`run_loops.rs`)
@@ -59,9 +60,18 @@ pub struct Counting {
     /// In a plain version, where the runs of the other versions begin, whose cells its runs use.
     /// Runs that only the plain version has share the cell after them, unless they are joined.
     pub runs: Option<Box<[u32]>>,
+    /// The starts of the runs that are counted, in ascending order, each with those that are joined
+    /// to it; all of them if there is no list.
+    pub counted: Option<Box<[u32]>>,
 }
 
 impl Counting {
+    /// Whether a run is counted, which is not joined to another.
+    #[must_use]
+    pub fn counts(&self, run: u32) -> bool {
+        self.counted.as_ref().is_none_or(|counted| counted.binary_search(&run).is_ok())
+    }
+
     /// The number of a run, or `None` if only a plain version has it, and the number of the next
     /// one.
     fn number(&self, next: u32, position: u32) -> (Option<u32>, u32) {
@@ -197,6 +207,9 @@ impl FunctionCompiler<'_> {
             runs.with = position;
         }
         let number = number.unwrap_or_else(|| runs.counting.shared());
+        if !runs.counting.counts(position) {
+            return self.show_run(Run { wasm: position, code, counted: code, with: position });
+        }
         let cell = 8 * (runs.counting.first_cell + number) as i32;
         let counted = self.increment_run(cell);
         self.flags_hold_since(code);

@@ -71,7 +71,7 @@ impl FunctionCompiler<'_> {
             observer.transfer(code);
         }
         // No branch target and no site shares the address with the transfer point.
-        if *self.sites.wanted != Sites::None || self.runs.is_some() {
+        if *self.sites.wanted != Sites::None {
             self.asm.nops(nop);
         }
     }

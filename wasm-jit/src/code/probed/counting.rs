@@ -1,9 +1,10 @@
 //! Counting versions, and the counts of probes.
 //!
 //! A function with many counting probes ([`has_many`]), or with one that counts choices, gets
-//! *counting versions* from then on: each straight-line run adds 1 to its cell when it begins
-//! (`wasm_jit_codegen::Counting`), wherever probes are. Only probes that do something else have
-//! sites. Switching a counter changes no code.
+//! *counting versions* from then on: each straight-line run that a count depends on adds 1 to its
+//! cell when it begins (`wasm_jit_codegen::Counting`). Only probes that do something else have
+//! sites. Switching a counter changes no code. If half of the instructions have counters, or in the
+//! last counting version that a function may have, all runs are counted.
 //!
 //! # The count of an instruction
 //! It is the sum of three cells: that of its site, to which stubs add in versions that do not
@@ -36,6 +37,7 @@ use wasm_jit_codegen::{Counting, Position, Run};
 use wasmparser::{BinaryReader, Operator, OperatorsReader};
 
 use super::counters::Counters;
+use super::make::Needs;
 use super::stubs::{ProbeAction, Site};
 use super::version::Observations;
 use super::{Changes, FunctionState, Version};
@@ -94,6 +96,22 @@ pub(super) struct RunCells {
 }
 
 impl RunCells {
+    /// The cells of runs, the first of which is at `first`.
+    pub(super) fn new(first: u32, exit: u32, runs: &[Run]) -> Self {
+        let counted_with = runs.iter().enumerate().map(|(number, run)| {
+            // A run without instructions has the position of the next one.
+            let earlier = run.with != run.wasm;
+            let after = || runs.partition_point(|earlier| earlier.wasm <= run.with);
+            if earlier { after().saturating_sub(1) as u32 } else { number as u32 }
+        });
+        Self {
+            first,
+            exit,
+            starts: runs.iter().map(|run| run.wasm).collect(),
+            counted_with: counted_with.collect(),
+        }
+    }
+
     pub(super) fn first(&self) -> u32 {
         self.first
     }
@@ -116,6 +134,11 @@ impl RunCells {
     /// The cell of a run.
     fn cell(&self, number: usize) -> u32 {
         self.first + self.counted_with[number]
+    }
+
+    /// The start of the run with which a run is counted.
+    fn counted_with(&self, number: usize) -> u32 {
+        self.starts[self.counted_with[number] as usize]
     }
 }
 
@@ -167,7 +190,13 @@ impl Runs {
 
     /// Whether the code counts executions of a place.
     pub(super) fn counts(&self, position: u32) -> bool {
-        position != self.exit
+        let is_counted = |run: usize| self.counting.counts(self.runs[run].with);
+        position != self.exit && self.run_of(position).is_some_and(is_counted)
+    }
+
+    /// Whether the code counts the run that begins there, if it is not joined to another.
+    pub(super) fn counts_run(&self, start: u32) -> bool {
+        self.counting.counts(start)
     }
 
     /// Records the cell of a site.
@@ -193,12 +222,13 @@ impl Runs {
         let rest = place.into_iter().flat_map(move |(position, is_pending, is_counted)| {
             let number = self.run_of(position).expect("places are in runs");
             let run = self.runs[number];
-            let own = is_counted.then_some((number, position + u32::from(is_executed && !is_pending)));
+            let own = (is_counted && self.counting.counts(run.with))
+                .then_some((number, position + u32::from(is_executed && !is_pending)));
             // Runs that the thread has not reached, and that were counted with this one or with an
             // earlier one.
             let is_joined = move |later: &Run| {
                 let is_with = later.with < run.wasm || is_counted && later.with <= position;
-                is_with && position < later.wasm
+                is_with && position < later.wasm && self.counting.counts(later.with)
             };
             let later = self.runs.iter().enumerate().skip(number + 1);
             let joined = later.filter(move |(_, later)| !self.continues(later) && is_joined(later));
@@ -230,17 +260,7 @@ impl Runs {
 
     /// The cells of the runs, which were allocated for the first counting version.
     pub(super) fn cells(&self) -> RunCells {
-        let starts = self.runs.iter().map(|run| run.wasm).collect();
-        let counted_with = self.runs.iter().enumerate().map(|(number, run)| {
-            let earlier = (run.with != run.wasm).then(|| self.run_of(run.with)).flatten();
-            earlier.unwrap_or(number) as u32
-        });
-        RunCells {
-            first: self.counting.first_cell,
-            exit: self.exit,
-            counted_with: counted_with.collect(),
-            starts,
-        }
+        RunCells::new(self.counting.first_cell, self.exit, &self.runs)
     }
 
     /// Whether a choice is counted.
@@ -445,24 +465,35 @@ impl FunctionState {
         [site.map(|site| site.cell), run, site.and_then(|site| site.shared)]
     }
 
+    /// The number of the run after a branch, if it is executed whenever the branch does not jump.
+    fn run_after(&self, branch: u32) -> Option<usize> {
+        let runs = self.runs.as_ref()?;
+        let next = runs.number(branch) + 1;
+        // No other way leads to the run after a branch, unless what follows the branch is never
+        // executed.
+        let after = self.sites.get(&branch)?.more()?.next?;
+        (runs.starts.get(next) == Some(&after)).then_some(next)
+    }
+
+    /// The starts of the runs that must be counted for what is needed at a place.
+    pub(super) fn runs_for(&self, position: u32, needs: &Needs) -> impl Iterator<Item = u32> {
+        let is_branch = matches!(needs.choice, Some(Choice::Branch { .. }));
+        let runs = self.runs.as_ref().filter(|runs| position != runs.exit);
+        let own = runs.filter(|_| needs.counter || is_branch).map(|runs| runs.number(position));
+        let after = if is_branch { self.run_after(position) } else { None };
+        own.into_iter().chain(after).filter_map(move |number| Some(runs?.counted_with(number)))
+    }
+
     /// The cells of a count of a choice.
     fn cells_of_choice(&self, position: u32, choice: Choice, number: usize) -> Cells {
-        let site = &self.sites[&position];
         match (choice, number) {
             (Choice::Branch { .. }, 0) => self.cells(position),
             (Choice::Branch { .. }, _) => {
-                let next = self.runs.as_ref().and_then(|runs| {
-                    let next = runs.number(position) + 1;
-                    // No other way leads to the run after a branch, unless what follows the branch
-                    // is never executed.
-                    let after = site.more()?.next?;
-                    let follows = runs.starts.get(next) == Some(&after);
-                    follows.then(|| runs.cell(next))
-                });
-                [next, None, None]
+                let cell = |number| Some(self.runs.as_ref()?.cell(number));
+                [self.run_after(position).and_then(cell), None, None]
             }
             (Choice::Select | Choice::Table { .. }, _) => {
-                let choices = site.more().and_then(|more| more.choices);
+                let choices = self.sites[&position].more().and_then(|more| more.choices);
                 [choices.map(|first| first + number as u32), None, None]
             }
         }

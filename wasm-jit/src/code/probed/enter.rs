@@ -337,6 +337,11 @@ impl Changes {
         if !entry.is_diverted {
             let to_stub = jump(address, stub);
             self.exchange(address, &entry.stands, &to_stub)?;
+            let function = image.probed().function(image, index);
+            let current = function.map_or(0, |function| function.current.load(Ordering::Relaxed));
+            if let Some(version) = function.and_then(|function| function.versions[current].get()) {
+                self.lead_own_calls(version, &entry, true)?;
+            }
             self.state(index).entry = Some(Entry { stands: to_stub, is_diverted: true, ..entry });
         }
         Ok(())

@@ -1,11 +1,11 @@
 //! Makes probes: steps 1 and 2 of the algorithm in the module above, up to the activation.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-use wasm_jit_codegen::{CompiledFunction, CompiledSites, Counting, NoValue, Sites};
+use wasm_jit_codegen::{CompiledFunction, CompiledSites, Counting, Instrumentation, NoValue, Sites};
 
 use super::counting::{self, Choice, RunCells, Tally};
 use super::stub_memory::Change;
@@ -156,8 +156,10 @@ impl CodeImage {
                 is_needed => !is_needed || place.settled,
             };
             let has_choice = || last.runs.as_ref().is_some_and(|runs| runs.counts_choice(*position));
+            let counts = |run| last.runs.as_ref().is_some_and(|runs| runs.counts_run(run));
             (!needs.site(is_counting) || last.place(*position).is_some_and(is_settled))
                 && (!needs.cells() || has_choice())
+                && (!is_counting || state.runs_for(*position, needs).all(counts))
         };
         let ends_accessors = !end_accessors || last.ends_accessors();
         if last.runs.is_some() == is_counting && places.iter().all(has) && ends_accessors {
@@ -187,21 +189,30 @@ impl CodeImage {
             }
         }
         self.add_sites(state, function, &used, original.1);
+        let mut positions = used.iter().filter(|(_, needs)| needs.site(is_counting)).peekable();
         let sites = if is_last {
             Sites::All { settled: true }
+        } else if positions.peek().is_none() {
+            Sites::None
         } else {
-            let sites = || used.iter().filter(|(_, needs)| needs.site(is_counting));
-            let settled = sites().filter(|(_, needs)| needs.settled);
-            Sites::At {
-                settled: settled.map(|(position, _)| *position).collect(),
-                positions: sites().map(|(position, _)| *position).collect(),
-            }
+            let (all, settled): (Vec<_>, Vec<_>) =
+                positions.map(|(position, needs)| (*position, needs.settled.then_some(*position))).unzip();
+            Sites::At { positions: all.into(), settled: settled.into_iter().flatten().collect() }
         };
+        let counters = used.values().filter(|needs| needs.counter || needs.choice.is_some()).count();
+        let counts_all = is_last || 2 * counters >= original.1.instructions.len();
+        if is_counting && !counts_all && state.runs.is_none() {
+            self.find_runs(index, state, probes)?;
+        }
         let counting = is_counting.then(|| {
             let choices =
                 used.keys().filter_map(|position| Some((*position, state.sites[position].more()?.choices?)));
             let first_cell = state.runs.as_ref().map_or_else(|| self.counters.next(), RunCells::first);
-            Counting { first_cell, choices: choices.collect(), runs: None }
+            let counted = (!counts_all).then(|| {
+                let counted = used.iter().flat_map(|(position, needs)| state.runs_for(*position, needs));
+                counted.collect::<BTreeSet<u32>>().into_iter().collect()
+            });
+            Counting { first_cell, choices: choices.collect(), runs: None, counted }
         });
         let memory = (arenas, &self.probed().blocks);
         let sites = (sites, counting);
@@ -211,22 +222,43 @@ impl CodeImage {
         if let Some(runs) = &version.runs
             && state.runs.is_none()
         {
-            let runs = state.runs.insert(runs.cells());
-            self.counters.add(runs.count());
-            let state = &*state;
-            // Counters that are not for all instances get one more cell each.
-            let own = state.probes.iter().filter_map(|number| probes[*number].as_ref());
-            let counters = own.filter(|probe| probe.what == ProbeAction::Count);
-            for (only, position) in counters.filter_map(|probe| Some((probe.only?, probe.position))) {
-                let [_, run, _] = state.cells(position);
-                run.iter().for_each(|cell| self.counters.watch(only, *cell));
-            }
+            self.add_runs(runs.cells(), state, probes);
         }
         self.install(index, function, version, changes)?;
         if function.current.load(Ordering::Relaxed) != 0 {
             changes.change_version(index, function, number)?;
         }
         Ok(())
+    }
+
+    /// Finds the runs of a function that has no counting version yet.
+    fn find_runs(
+        &self,
+        index: u32,
+        state: &mut FunctionState,
+        probes: &[Option<ProbeState>],
+    ) -> Result<(), MakeError> {
+        let counting = Counting { counted: Some(Box::default()), ..Counting::default() };
+        let mut seen = Observations::default();
+        let instrumentation = Instrumentation { sites: &Sites::None, counting: Some(&counting) };
+        self.compile_again(index, instrumentation, &mut seen)?;
+        let exit = self.body_range(index).end;
+        self.add_runs(RunCells::new(self.counters.next(), exit, &seen.runs), state, probes);
+        Ok(())
+    }
+
+    /// Adds the cells of a function's runs, the first of which is the next counter.
+    fn add_runs(&self, runs: RunCells, state: &mut FunctionState, probes: &[Option<ProbeState>]) {
+        let runs = state.runs.insert(runs);
+        self.counters.add(runs.count());
+        let state = &*state;
+        // Counters that are not for all instances get one more cell each.
+        let own = state.probes.iter().filter_map(|number| probes[*number].as_ref());
+        let counters = own.filter(|probe| probe.what == ProbeAction::Count);
+        for (only, position) in counters.filter_map(|probe| Some((probe.only?, probe.position))) {
+            let [_, run, _] = state.cells(position);
+            run.iter().for_each(|cell| self.counters.watch(only, *cell));
+        }
     }
 
     /// Adds a version to those of its function, with the probes that are on.

@@ -17,7 +17,7 @@
 //!    unless its probes are being toggled all the time ([`returns`]), or its frames have accessors
 //!    ([`frames`]).
 //!
-//! If a function has many counters, it gets counting versions ([`counting`]), which have sites for
+//! If a function has counters, it gets counting versions ([`counting`]), which have sites for
 //! other probes only.
 //!
 //! An original has sites if the engine's settings request them; their stubs are made when its
@@ -28,6 +28,9 @@
 //! 2. It is recorded as the current one: from now on, traps lead to it.
 //! 3. Traps are written into the version that was current.
 //! 4. The original's entry becomes a JMP, or PUSH again.
+//!
+//! Calls of a version to its own function go straight to the version's entry. It becomes a JMP to
+//! the original's entry in step 3, and PUSH again in step 1.
 //!
 //! In whatever order a thread sees these stores, it executes valid code with a valid frame. A trap
 //! is one byte that is an invalid instruction on all x86-64 processors, so setting it is one atomic
@@ -381,6 +384,18 @@ impl Changes {
         Ok(())
     }
 
+    /// Makes the calls of a version to its own function lead to the function's entry in the
+    /// original, or go straight to the version.
+    fn lead_own_calls(&self, version: &Version, entry: &Entry, to_original: bool) -> Result<(), Error> {
+        if version.number == 0 {
+            return Ok(());
+        }
+        let own = version.at(version.entry);
+        let jump = version::jump(own, entry.address);
+        let (old, new) = if to_original { (&version.first, &jump) } else { (&jump, &version.first) };
+        self.exchange(own, old, new)
+    }
+
     /// Makes a version the current one; see the write order.
     fn change_version(&mut self, index: u32, function: &Function, to: usize) -> Result<(), Error> {
         let from = function.current.load(Ordering::Relaxed);
@@ -402,12 +417,14 @@ impl Changes {
         if self.state(index).trapped[to] {
             self.trap(version(to), false)?;
         }
+        let entry = self.state(index).entry.expect("known since the first version");
+        self.lead_own_calls(version(to), &entry, entry.is_diverted)?;
         function.current.store(to, Ordering::Release);
         let state = self.state(index);
         state.trapped[to] = false;
         state.trapped[from] = true;
-        let entry = state.entry.expect("known since the first version");
         self.trap(version(from), true)?;
+        self.lead_own_calls(version(from), &entry, true)?;
         if entry.is_diverted { Ok(()) } else { self.enter_current(index, Some(function)) }
     }
 
@@ -416,7 +433,10 @@ impl Changes {
         let entry = self.state(index).entry.expect("known since the first version, or it waited");
         let current = function.map_or(0, |function| function.current.load(Ordering::Relaxed));
         let new = match function.and_then(|function| function.versions[current].get()) {
-            Some(version) if current > 0 => version::jump(entry.address, version.at(version.entry)),
+            Some(version) if current > 0 => {
+                self.lead_own_calls(version, &entry, false)?;
+                version::jump(entry.address, version.at(version.entry))
+            }
             _ => entry.first,
         };
         self.exchange(entry.address, &entry.stands, &new)?;

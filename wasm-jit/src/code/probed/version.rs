@@ -16,9 +16,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use wasm_jit_codegen::{
-    AtSite, Catch, CompiledFunction, CounterStub, Counting, Instrumentation, Limit, Located, NoValue,
-    Observer, Position, Run, SITE_LENGTH, SITE_OFF, SiteJump, SiteState, Sites, State, Ty, Value, Wanted,
-    counter_stub, move_last, site_jump,
+    AtSite, Catch, CompiledFunction, CounterStub, Counting, ENTRY_LENGTH, Instrumentation, Limit, Located,
+    NoValue, Observer, Position, Run, SITE_LENGTH, SITE_OFF, SiteJump, SiteState, Sites, State, Ty, Value,
+    Wanted, counter_stub, move_last, site_jump,
 };
 use wordpatch::Bytes;
 
@@ -284,6 +284,8 @@ pub(crate) struct Version {
     /// The address that offsets are relative to.
     pub(super) base: usize,
     pub entry: u32,
+    /// The instruction at the entry, unless it leads to the original's.
+    pub(super) first: Bytes,
     pub body: u32,
     /// The end of the function; stubs follow.
     pub(super) end: u32,
@@ -321,10 +323,12 @@ impl Version {
             // SAFETY: in the image's code.
             unsafe { image.at(*offset).read_volatile() }
         };
+        let entry: [u8; ENTRY_LENGTH as usize] = std::array::from_fn(|at| byte(&(first.entry + at as u32)));
         Self {
             number: 0,
             base: image.memory().address(),
             entry: first.entry,
+            first: Bytes::new(&entry).expect("five bytes"),
             body: first.body,
             end: first.end,
             stubs_end: first.end,
@@ -371,7 +375,10 @@ impl Version {
             code[at as usize..][..4].copy_from_slice(&distance.to_le_bytes());
         };
         for call in &chunk.calls {
-            relative(&mut code, call.at, image.entry(call.function) as usize);
+            let calls_itself = call.function == function && !is_plain(number);
+            let own = base + compiled.entry as usize;
+            let target = if calls_itself { own } else { image.entry(call.function) as usize };
+            relative(&mut code, call.at, target);
         }
         let places = stubs.link(0, 0, &mut code);
         arena.append(&code, ALIGNMENT)?;
@@ -383,6 +390,7 @@ impl Version {
             number,
             base,
             entry: compiled.entry,
+            first: Bytes::new(&code[compiled.entry as usize..][..ENTRY_LENGTH as usize]).expect("five bytes"),
             body: compiled.body,
             end: compiled.end,
             stubs_end: code.len() as u32,
