@@ -2,8 +2,9 @@
 //!
 //! One pass over the operators with an abstract stack, whose values are constants or in registers.
 //! Several values may share a register; one that is changed is copied before, if it is shared.
-//! Arguments are loaded when they are first used. A local that is set in an arm of an `if` has its
-//! own register throughout; nothing else outlives an arm except its result.
+//! Arguments are loaded when they are first used. A register is free again when its value has been
+//! read for the last time. A local that an arm of an `if` sets, and that is read after the `if`, has
+//! a register of its own in both arms; nothing else outlives an arm except its result.
 //!
 //! A number in memory or a global that is increased by a constant takes one instruction, and a
 //! comparison is used where its flags are.
@@ -99,11 +100,23 @@ impl Values {
         value
     }
 
-    /// Keeps all registers as they are, until the state is replaced.
-    fn keep_all(&mut self) {
-        for value in self.stack.iter().chain(&self.locals) {
+    /// Keeps the registers of the stack and of these locals as they are, until the state is
+    /// replaced.
+    fn keep(&mut self, locals: u64) {
+        let of_locals = self.locals.iter().enumerate().filter(|(local, _)| locals >> local & 1 != 0);
+        for value in self.stack.iter().chain(of_locals.map(|(_, value)| value)) {
             if let Sym::Reg(reg) = value {
                 self.uses[reg.index()] += 1;
+            }
+        }
+    }
+
+    /// Releases the values of all locals except these: nothing reads them.
+    fn release_locals_except(&mut self, live: u64) {
+        for local in 0..self.locals.len() {
+            if live >> local & 1 == 0 {
+                let value = std::mem::replace(&mut self.locals[local], Sym::Const(0));
+                self.release(value);
             }
         }
     }
@@ -136,8 +149,8 @@ pub(super) struct Inliner<'a, 'c> {
     pub(super) known: Extents,
     pub(super) found: Extents,
     pub(super) values: Values,
-    /// Locals that are set in arms have a register of their own.
-    pub(super) in_registers: u64,
+    /// The locals that have a register of their own, because an arm sets them.
+    pub(super) pinned: u64,
 }
 
 impl Inliner<'_, '_> {
@@ -156,18 +169,17 @@ impl Inliner<'_, '_> {
                 Some(value) => self.constant_argument(local, *value).unwrap_or(Sym::Argument),
             };
             self.values.locals.push(value);
-            if inlined.set_in_arms >> local & 1 != 0 {
+        }
+        // Loads may change the flags, so they do not come between a comparison and its arms.
+        let set = set_in_arms(&inlined.body);
+        for local in 0..self.arguments.len() {
+            if set >> local & 1 != 0 && self.values.locals[local] == Sym::Argument {
                 let reg = self.values.alloc()?;
-                match value {
-                    Sym::Const(bits) => self.asm.mov_imm(reg, bits),
-                    _ => self.load_argument(local, reg)?,
-                }
+                self.load_argument(local, reg)?;
                 self.values.locals[local] = Sym::Reg(reg);
-                self.in_registers |= 1 << local;
             }
         }
-        self.list(&inlined.body)?;
-        Ok(())
+        self.list(&inlined.body)
     }
 
     fn constant_argument(&self, local: usize, value: Value) -> Option<Sym> {
@@ -189,29 +201,21 @@ impl Inliner<'_, '_> {
         Ok(())
     }
 
-    /// Whether control reaches the end of the list.
-    fn list(&mut self, ops: &[Op]) -> Result<bool, Refused> {
+    fn list(&mut self, ops: &[Op]) -> Result<(), Refused> {
         let mut at = 0;
         while let Some(op) = ops.get(at) {
             at += 1;
-            if *op == Op::Call {
-                self.call_instead(None)?;
-                return Ok(false);
-            }
             at += self.op(op, &ops[at..])?;
         }
-        Ok(true)
+        Ok(())
     }
 
-    /// Calls the function if the condition holds, or in any case.
-    fn call_instead(&mut self, cond: Option<Cond>) -> Result<(), Refused> {
+    /// Calls the function if the condition holds.
+    fn call_instead(&mut self, cond: Cond) -> Result<(), Refused> {
         if self.values.has_effects {
             return Err(Refused::Function);
         }
-        match cond {
-            Some(cond) => self.asm.jcc(cond, self.call),
-            None => self.asm.jmp(self.call),
-        }
+        self.asm.jcc(cond, self.call);
         Ok(())
     }
 
@@ -219,7 +223,8 @@ impl Inliner<'_, '_> {
     fn op(&mut self, op: &Op, rest: &[Op]) -> Result<usize, Refused> {
         match *op {
             Op::Const(bits) => self.values.push(Sym::Const(bits)),
-            Op::Get(local) => self.get(local as usize)?,
+            Op::Get(local) => self.get(local as usize, false)?,
+            Op::Take(local) => self.get(local as usize, true)?,
             Op::Set(local) => self.set(local as usize),
             Op::Tee(local) => {
                 let value = self.values.pop();
@@ -263,38 +268,62 @@ impl Inliner<'_, '_> {
                 self.asm.mov_imm(SCRATCH, address as u64);
                 self.write(width.into(), Mem::base(SCRATCH, 0), value);
             }
-            Op::If { has_result, ref then, ref otherwise } => {
+            Op::If { .. } => {
                 let test = self.test_top();
-                self.branch(test, has_result, then, otherwise)?;
+                self.branch(test, op)?;
             }
-            Op::Call => unreachable!("the list ends with it"),
+            // It would always be called.
+            Op::Call => return Err(Refused::Function),
         }
         Ok(0)
     }
 
-    fn get(&mut self, local: usize) -> Result<(), Refused> {
+    fn is_pinned(&self, local: usize) -> bool {
+        self.pinned >> local & 1 != 0
+    }
+
+    /// Pushes the value of a local, perhaps for the last time.
+    fn get(&mut self, local: usize, is_last: bool) -> Result<(), Refused> {
         let value = match self.values.locals[local] {
-            Sym::Reg(reg) if self.in_registers >> local & 1 != 0 => {
+            Sym::Reg(reg) if self.is_pinned(local) => {
                 let copy = self.values.alloc()?;
                 self.asm.mov(Width::W64, copy, reg);
-                Sym::Reg(copy)
+                self.values.push(Sym::Reg(copy));
+                return Ok(());
             }
             Sym::Argument => {
                 let reg = self.values.alloc()?;
                 self.load_argument(local, reg)?;
-                self.values.locals[local] = Sym::Reg(reg);
-                self.values.share(Sym::Reg(reg))
+                Sym::Reg(reg)
             }
-            value => self.values.share(value),
+            value => value,
         };
+        if is_last {
+            self.values.locals[local] = Sym::Const(0);
+        } else {
+            self.values.locals[local] = self.values.share(value);
+        }
         self.values.push(value);
+        Ok(())
+    }
+
+    /// Gives these locals registers of their own. Does not change the flags.
+    fn pin(&mut self, locals: u64) -> Result<(), Refused> {
+        let locals = locals & !self.pinned;
+        for local in 0..self.values.locals.len() {
+            if locals >> local & 1 != 0 {
+                let reg = self.owned(self.values.locals[local])?;
+                self.values.locals[local] = Sym::Reg(reg);
+            }
+        }
+        self.pinned |= locals;
         Ok(())
     }
 
     fn set(&mut self, local: usize) {
         let value = self.values.pop();
         match self.values.locals[local] {
-            Sym::Reg(own) if self.in_registers >> local & 1 != 0 => {
+            Sym::Reg(own) if self.is_pinned(local) => {
                 match value {
                     Sym::Const(bits) => self.asm.mov_imm(own, bits),
                     Sym::Reg(reg) => self.asm.mov(Width::W64, own, reg),
@@ -457,8 +486,8 @@ impl Inliner<'_, '_> {
             at += 1;
         }
         match rest.get(at) {
-            Some(Op::If { has_result, then, otherwise }) => {
-                self.branch(test, *has_result, then, otherwise)?;
+            Some(op @ Op::If { .. }) => {
+                self.branch(test, op)?;
                 return Ok(at + 1);
             }
             Some(Op::Select) => {
@@ -498,52 +527,63 @@ impl Inliner<'_, '_> {
         Ok(())
     }
 
-    fn branch(&mut self, test: Test, has_result: bool, then: &[Op], otherwise: &[Op]) -> Result<(), Refused> {
-        let cond = match test {
-            Test::Known(known) => {
-                // After a call in a list that is always executed, there is nothing.
-                return match self.list(if known { then } else { otherwise })? {
-                    true => Ok(()),
-                    false => Err(Refused::Function),
-                };
+    /// An `if` with this condition.
+    fn branch(&mut self, test: Test, op: &Op) -> Result<(), Refused> {
+        let Op::If { has_result, then, otherwise, live, set } = op else { unreachable!("no `if`") };
+        match test {
+            Test::Known(known) => self.list(if known { then } else { otherwise })?,
+            Test::Flags(cond) if **then == [Op::Call] => {
+                self.call_instead(cond)?;
+                self.list(otherwise)?;
             }
-            Test::Flags(cond) => cond,
-        };
-        if let [Op::Call] = then {
-            self.call_instead(Some(cond))?;
-            return match self.list(otherwise)? {
-                true => Ok(()),
-                false => Err(Refused::Function),
-            };
+            Test::Flags(cond) if **otherwise == [Op::Call] => {
+                self.call_instead(cond.opposite())?;
+                self.list(then)?;
+            }
+            Test::Flags(cond) => self.arms(cond, *has_result, [then, otherwise], *live, *set)?,
         }
+        self.values.release_locals_except(live | self.pinned);
+        Ok(())
+    }
+
+    fn arms(
+        &mut self,
+        cond: Cond,
+        has_result: bool,
+        arms: [&[Op]; 2],
+        live: u64,
+        set: u64,
+    ) -> Result<(), Refused> {
+        let pinned = self.pinned;
+        self.pin(set)?;
         let result = if has_result { Some(self.values.alloc()?) } else { None };
         let (other, end) = (self.asm.new_label(), self.asm.new_label());
         self.asm.jcc(cond.opposite(), other);
         let before = self.values.clone();
         let (mut compared, mut has_effects) = (before.compared, before.has_effects);
-        for (is_first, ops) in [(true, then), (false, otherwise)] {
+        for (is_first, ops) in [true, false].into_iter().zip(arms) {
             self.values = before.clone();
-            self.values.keep_all();
-            if self.list(ops)? {
-                if let Some(result) = result {
-                    match self.values.pop() {
-                        Sym::Const(bits) => self.asm.mov_imm(result, bits),
-                        Sym::Reg(reg) => self.asm.mov(Width::W64, result, reg),
-                        Sym::Argument => unreachable!("only of locals"),
-                    }
-                }
-                has_effects |= self.values.has_effects;
-                if is_first && !otherwise.is_empty() {
-                    self.asm.jmp(end);
+            self.values.keep(live);
+            self.list(ops)?;
+            if let Some(result) = result {
+                match self.values.pop() {
+                    Sym::Const(bits) => self.asm.mov_imm(result, bits),
+                    Sym::Reg(reg) => self.asm.mov(Width::W64, result, reg),
+                    Sym::Argument => unreachable!("only of locals"),
                 }
             }
+            has_effects |= self.values.has_effects;
             compared &= self.values.compared;
             if is_first {
+                if !arms[1].is_empty() {
+                    self.asm.jmp(end);
+                }
                 self.asm.bind(other);
             }
         }
         self.asm.bind(end);
         self.values = Values { compared, has_effects, ..before };
+        self.pinned = pinned;
         if let Some(result) = result {
             self.values.push(Sym::Reg(result));
         }
@@ -566,9 +606,11 @@ impl Inliner<'_, '_> {
                     self.asm.mov_imm(SCRATCH, memory.length as u64);
                     self.asm.mov(Width::W64, SCRATCH, Mem::base(SCRATCH, 0));
                     self.asm.alu_imm(Alu::Sub, Width::W64, SCRATCH, self.known.offset as i32);
-                    self.call_instead(Some(Cond::Below))?;
+                    if u64::from(self.known.offset) > memory.least {
+                        self.call_instead(Cond::Below)?;
+                    }
                     self.asm.alu(Alu::Cmp, Width::W64, reg, SCRATCH);
-                    self.call_instead(Some(Cond::Above))?;
+                    self.call_instead(Cond::Above)?;
                     self.values.compared |= reg.bit();
                 }
                 self.asm.mov_imm(SCRATCH, memory.base as u64);
@@ -652,6 +694,15 @@ impl Inliner<'_, '_> {
         self.values.push(Sym::Reg(reg));
         Ok(0)
     }
+}
+
+/// The locals that need a register of their own at some `if`.
+fn set_in_arms(ops: &[Op]) -> u64 {
+    let of_op = |op: &Op| match op {
+        Op::If { then, otherwise, set, .. } => set | set_in_arms(then) | set_in_arms(otherwise),
+        _ => 0,
+    };
+    ops.iter().map(of_op).fold(0, |all, set| all | set)
 }
 
 /// The bits as an immediate operand of an instruction of this size, if they fit.
