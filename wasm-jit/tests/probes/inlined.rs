@@ -512,8 +512,12 @@ fn traps_are_those_of_the_function() {
     }
     // A memory that grows meanwhile.
     memory.grow(&mut store, 1).unwrap();
-    run.call(&mut store, 65529).unwrap();
-    assert_eq!(memory.data(&store)[65533], 1);
+    for (argument, is_in_bounds) in [(65529, true), (65536, true), (131_064, true), (131_065, false)] {
+        assert_eq!(run.call(&mut store, argument).is_ok(), is_in_bounds, "{argument}");
+        if is_in_bounds {
+            assert_eq!(memory.data(&store)[argument as usize + 4], 1);
+        }
+    }
 }
 
 /// An address of 64 bits is passed as an `i32` without its upper half, whose loads and stores would

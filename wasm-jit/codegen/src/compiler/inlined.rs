@@ -25,7 +25,8 @@
 //! again, which is correct only if it has not changed memory or a global: a function that compares
 //! an address after it has changed something is not inlined. Constant addresses are compared once,
 //! at the start, or not at all if the memory was already large enough when the probe was made:
-//! memories do not shrink.
+//! memories do not shrink. Other addresses are compared with the length that the memory had then,
+//! and only larger ones with its length.
 //!
 //! # Equivalence to a call
 //! - An interrupt finds the thread in the program's stub, at the probe's instruction.
@@ -43,7 +44,7 @@ use crate::asm::{Alu, Cond, Size, Width};
 use crate::module::{CompiledSites, ModuleInfo};
 
 /// Maximum number of operators of an inlined function.
-const MAX_OPERATORS: usize = 128;
+const MAX_OPERATORS: usize = 192;
 /// Maximum length of the body of an inlined function, in bytes.
 const MAX_LENGTH: u64 = 512;
 /// Maximum number of parameters and locals of an inlined function.
@@ -271,7 +272,8 @@ impl<G: Fn(u32) -> usize> Parser<'_, G> {
             self.count += 1;
             let operator = self.operators.read().ok()?;
             match operator {
-                Operator::Nop => {}
+                // 32-bit values are zero-extended.
+                Operator::Nop | Operator::I64ExtendI32U => {}
                 Operator::End => return Some((all.into(), Ended::End)),
                 Operator::Else => return Some((all.into(), Ended::Else)),
                 Operator::If { blockty } => {
@@ -406,8 +408,6 @@ impl<G: Fn(u32) -> usize> Parser<'_, G> {
             O::I32Popcnt => unary(Unary::Popcnt(W32)),
             O::I64Popcnt => unary(Unary::Popcnt(W64)),
             O::I32WrapI64 => unary(Unary::Wrap),
-            // 32-bit values are zero-extended.
-            O::I64ExtendI32U => unary(Unary::Wrap),
             O::I64ExtendI32S | O::I64Extend32S => unary(Unary::Extend(Size::B4, W64)),
             O::I32Extend8S => unary(Unary::Extend(Size::B1, W32)),
             O::I32Extend16S => unary(Unary::Extend(Size::B2, W32)),

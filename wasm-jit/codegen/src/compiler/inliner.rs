@@ -11,7 +11,8 @@
 
 use super::abi::{SCRATCH, Ty};
 use super::cached_locals::bits;
-use super::inlined::{Binary, Inlined, Op, Unary};
+use super::inlined::{Binary, Inlined, InlinedMemory, Op, Unary};
+use super::inlined_fold::{fold, fold_unary, holds};
 use super::stub_list::{Saved, integer};
 use super::values::{Source, Value};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Rm, Shift, Size, Width};
@@ -47,6 +48,34 @@ enum Sym {
     Argument,
 }
 
+/// What is known about the values in registers, as bits.
+#[derive(Clone, Copy, Default)]
+struct Facts {
+    /// They were compared with the memory's length.
+    compared: u32,
+    /// The upper half is zero.
+    narrow: u32,
+    /// They are not zero.
+    nonzero: u32,
+}
+
+impl Facts {
+    fn forget(&mut self, reg: Reg) {
+        self.compared &= !reg.bit();
+        self.narrow &= !reg.bit();
+        self.nonzero &= !reg.bit();
+    }
+
+    /// What is known after one or the other.
+    fn or(self, other: Self) -> Self {
+        Self {
+            compared: self.compared & other.compared,
+            narrow: self.narrow & other.narrow,
+            nonzero: self.nonzero & other.nonzero,
+        }
+    }
+}
+
 /// Where values are, at one point of the code.
 #[derive(Clone)]
 pub(super) struct Values {
@@ -56,8 +85,7 @@ pub(super) struct Values {
     free: u32,
     /// How many values are in each register.
     uses: [u8; 16],
-    /// The registers that were compared with the memory's length.
-    compared: u32,
+    facts: Facts,
     /// Whether memory or a global was changed.
     has_effects: bool,
 }
@@ -69,7 +97,7 @@ impl Values {
             locals: Vec::new(),
             free: pool,
             uses: [0; 16],
-            compared: 0,
+            facts: Facts::default(),
             has_effects: false,
         }
     }
@@ -77,7 +105,7 @@ impl Values {
     fn alloc(&mut self) -> Result<Reg, Refused> {
         let reg = bits(self.free).next().ok_or(Refused::Registers)?;
         self.free &= !reg.bit();
-        self.compared &= !reg.bit();
+        self.facts.forget(reg);
         self.uses[reg.index()] = 1;
         Ok(reg)
     }
@@ -134,6 +162,54 @@ impl Values {
 enum Test {
     Known(bool),
     Flags(Cond),
+    /// The register is compared with 0: [`Cond::Equal`] or [`Cond::NotEqual`].
+    Zero(Cond, Reg),
+}
+
+impl Test {
+    fn negated(self) -> Self {
+        match self {
+            Self::Known(known) => Self::Known(!known),
+            Self::Flags(cond) => Self::Flags(cond.opposite()),
+            Self::Zero(cond, reg) => Self::Zero(cond.opposite(), reg),
+        }
+    }
+}
+
+/// A comparison with the length that the memory has now, for an address that may be beyond its
+/// first length.
+pub(super) struct Longer {
+    address: Reg,
+    /// The end of the access, from the address.
+    offset: u32,
+    /// Where the comparison begins, and where control continues.
+    start: Label,
+    back: Label,
+}
+
+impl Longer {
+    /// The comparison, outside of the function's code.
+    pub(super) fn emit(&self, memory: InlinedMemory, call: Label, asm: &mut Assembler<'_>) {
+        asm.bind(self.start);
+        compare_with_length(memory, self.address, self.offset, call, asm);
+        asm.jmp(self.back);
+    }
+}
+
+/// Continues at `call` if an access would be out of bounds.
+fn compare_with_length(
+    memory: InlinedMemory,
+    address: Reg,
+    offset: u32,
+    call: Label,
+    asm: &mut Assembler<'_>,
+) {
+    asm.mov_imm(SCRATCH, memory.length as u64);
+    asm.mov(Width::W64, SCRATCH, Mem::base(SCRATCH, 0));
+    asm.alu_imm(Alu::Sub, Width::W64, SCRATCH, offset as i32);
+    asm.jcc(Cond::Below, call);
+    asm.alu(Alu::Cmp, Width::W64, address, SCRATCH);
+    asm.jcc(Cond::Above, call);
 }
 
 /// The code of one function in a stub.
@@ -151,6 +227,7 @@ pub(super) struct Inliner<'a, 'c> {
     pub(super) values: Values,
     /// The locals that have a register of their own, because an arm sets them.
     pub(super) pinned: u64,
+    pub(super) longer: Vec<Longer>,
 }
 
 impl Inliner<'_, '_> {
@@ -198,6 +275,9 @@ impl Inliner<'_, '_> {
             return Err(Refused::Function);
         }
         integer(reg, ty, self.arguments[local], self.saved, self.site, self.asm);
+        if ty == Ty::I32 {
+            self.values.facts.narrow |= reg.bit();
+        }
         Ok(())
     }
 
@@ -212,10 +292,16 @@ impl Inliner<'_, '_> {
 
     /// Calls the function if the condition holds.
     fn call_instead(&mut self, cond: Cond) -> Result<(), Refused> {
+        self.call_may_follow()?;
+        self.asm.jcc(cond, self.call);
+        Ok(())
+    }
+
+    /// Whether the function may be called at this point.
+    fn call_may_follow(&self) -> Result<(), Refused> {
         if self.values.has_effects {
             return Err(Refused::Function);
         }
-        self.asm.jcc(cond, self.call);
         Ok(())
     }
 
@@ -238,7 +324,7 @@ impl Inliner<'_, '_> {
                 self.values.release(value);
             }
             Op::Select => {
-                let test = self.test_top();
+                let test = self.test_top(Width::W32);
                 self.select(test)?;
             }
             Op::Unary(unary) => self.unary(unary)?,
@@ -248,15 +334,7 @@ impl Inliner<'_, '_> {
                 return self.use_test(test, rest);
             }
             Op::Eqz(width) => {
-                let test = match self.values.pop() {
-                    Sym::Const(bits) => Test::Known(bits == 0),
-                    value => {
-                        let reg = self.in_register(value)?;
-                        self.asm.test(width, reg, reg);
-                        self.values.release(Sym::Reg(reg));
-                        Test::Flags(Cond::Equal)
-                    }
-                };
+                let test = self.test_top(width).negated();
                 return self.use_test(test, rest);
             }
             Op::Load { size, sign, offset } => return self.load(size, sign, offset, rest),
@@ -269,7 +347,7 @@ impl Inliner<'_, '_> {
                 self.write(width.into(), Mem::base(SCRATCH, 0), value);
             }
             Op::If { .. } => {
-                let test = self.test_top();
+                let test = self.test_top(Width::W32);
                 self.branch(test, op)?;
             }
             // It would always be called.
@@ -329,7 +407,7 @@ impl Inliner<'_, '_> {
                     Sym::Reg(reg) => self.asm.mov(Width::W64, own, reg),
                     Sym::Argument => unreachable!("only of locals"),
                 }
-                self.values.compared &= !own.bit();
+                self.values.facts.forget(own);
                 self.values.release(value);
             }
             before => {
@@ -356,7 +434,7 @@ impl Inliner<'_, '_> {
     fn owned(&mut self, value: Sym) -> Result<Reg, Refused> {
         let reg = self.in_register(value)?;
         if self.values.uses[reg.index()] == 1 {
-            self.values.compared &= !reg.bit();
+            self.values.facts.forget(reg);
             return Ok(reg);
         }
         let copy = self.values.alloc()?;
@@ -384,7 +462,15 @@ impl Inliner<'_, '_> {
         let value = match self.values.pop() {
             Sym::Const(bits) => Sym::Const(fold_unary(unary, bits)),
             value => {
+                let is_narrow = matches!(value, Sym::Reg(reg) if self.values.facts.narrow & reg.bit() != 0);
+                if unary == Unary::Wrap && is_narrow {
+                    self.values.push(value);
+                    return Ok(());
+                }
                 let reg = self.owned(value)?;
+                if matches!(unary, Unary::Wrap) {
+                    self.values.facts.narrow |= reg.bit();
+                }
                 match unary {
                     Unary::Clz(width) => self.asm.lzcnt(width, reg, reg),
                     Unary::Ctz(width) => self.asm.tzcnt(width, reg, reg),
@@ -414,6 +500,9 @@ impl Inliner<'_, '_> {
         }
         let reg = self.owned(left)?;
         self.values.push(Sym::Reg(reg));
+        if width == Width::W32 {
+            self.values.facts.narrow |= reg.bit();
+        }
         let count = |bits: u64| (bits & u64::from(width.bits() - 1)) as u8;
         match (binary, right) {
             (Binary::Alu(what), right) => {
@@ -421,6 +510,9 @@ impl Inliner<'_, '_> {
                 return Ok(());
             }
             (Binary::Mul, Sym::Reg(right)) => self.asm.imul(width, reg, right),
+            (Binary::Mul, Sym::Const(bits)) if bits.is_power_of_two() => {
+                self.asm.shift_imm(Shift::Shl, width, reg, bits.trailing_zeros() as u8);
+            }
             (Binary::Mul, Sym::Const(bits)) => match immediate(bits, width.into()) {
                 Some(imm) => self.asm.imul_imm(width, reg, reg, imm),
                 None => {
@@ -457,19 +549,29 @@ impl Inliner<'_, '_> {
             (left, right, cond) = (right, left, cond.swapped());
         }
         let reg = self.in_register(left)?;
+        if let Sym::Const(bits @ 0x1_0000_0000..) = right
+            && self.values.facts.narrow & reg.bit() != 0
+            && matches!(cond, Cond::Above | Cond::AboveEqual | Cond::Below | Cond::BelowEqual)
+        {
+            self.values.release(Sym::Reg(reg));
+            return Ok(Test::Known(holds(cond, width, 0, bits)));
+        }
         self.alu(Alu::Cmp, width, reg, right);
         self.values.release(Sym::Reg(reg));
         Ok(Test::Flags(cond))
     }
 
     /// Whether the top operand is not 0.
-    fn test_top(&mut self) -> Test {
+    fn test_top(&mut self, width: Width) -> Test {
         match self.values.pop() {
             Sym::Const(bits) => Test::Known(bits != 0),
             Sym::Reg(reg) => {
-                self.asm.test(Width::W32, reg, reg);
                 self.values.release(Sym::Reg(reg));
-                Test::Flags(Cond::NotEqual)
+                if self.values.facts.nonzero & reg.bit() != 0 {
+                    return Test::Known(true);
+                }
+                self.asm.test(width, reg, reg);
+                Test::Zero(Cond::NotEqual, reg)
             }
             Sym::Argument => unreachable!("only of locals"),
         }
@@ -479,10 +581,7 @@ impl Inliner<'_, '_> {
     fn use_test(&mut self, mut test: Test, rest: &[Op]) -> Result<usize, Refused> {
         let mut at = 0;
         while let Some(Op::Eqz(_)) = rest.get(at) {
-            test = match test {
-                Test::Known(known) => Test::Known(!known),
-                Test::Flags(cond) => Test::Flags(cond.opposite()),
-            };
+            test = test.negated();
             at += 1;
         }
         match rest.get(at) {
@@ -498,10 +597,11 @@ impl Inliner<'_, '_> {
         }
         let value = match test {
             Test::Known(known) => Sym::Const(known.into()),
-            Test::Flags(cond) => {
+            Test::Flags(cond) | Test::Zero(cond, _) => {
                 let reg = self.values.alloc()?;
                 self.asm.setcc(cond, reg);
                 self.asm.movzx(Size::B1, reg, reg);
+                self.values.facts.narrow |= reg.bit();
                 Sym::Reg(reg)
             }
         };
@@ -514,7 +614,7 @@ impl Inliner<'_, '_> {
         let (chosen, other) = match test {
             Test::Known(true) => (left, right),
             Test::Known(false) => (right, left),
-            Test::Flags(cond) => {
+            Test::Flags(cond) | Test::Zero(cond, _) => {
                 // None of these moves changes the flags.
                 let right = self.in_register(right)?;
                 let left = self.owned(left)?;
@@ -532,18 +632,35 @@ impl Inliner<'_, '_> {
         let Op::If { has_result, then, otherwise, live, set } = op else { unreachable!("no `if`") };
         match test {
             Test::Known(known) => self.list(if known { then } else { otherwise })?,
-            Test::Flags(cond) if **then == [Op::Call] => {
-                self.call_instead(cond)?;
+            test if **then == [Op::Call] => {
+                self.call_if(test)?;
                 self.list(otherwise)?;
             }
-            Test::Flags(cond) if **otherwise == [Op::Call] => {
-                self.call_instead(cond.opposite())?;
+            test if **otherwise == [Op::Call] => {
+                self.call_if(test.negated())?;
                 self.list(then)?;
             }
-            Test::Flags(cond) => self.arms(cond, *has_result, [then, otherwise], *live, *set)?,
+            Test::Flags(cond) | Test::Zero(cond, _) => {
+                self.arms(cond, *has_result, [then, otherwise], *live, *set)?;
+            }
         }
         self.values.release_locals_except(live | self.pinned);
         Ok(())
+    }
+
+    /// Calls the function if the condition, which is not known, holds.
+    fn call_if(&mut self, test: Test) -> Result<(), Refused> {
+        match test {
+            Test::Known(_) => Err(Refused::Function),
+            Test::Flags(cond) => self.call_instead(cond),
+            Test::Zero(cond, reg) => {
+                self.call_instead(cond)?;
+                if cond == Cond::Equal {
+                    self.values.facts.nonzero |= reg.bit();
+                }
+                Ok(())
+            }
+        }
     }
 
     fn arms(
@@ -560,7 +677,7 @@ impl Inliner<'_, '_> {
         let (other, end) = (self.asm.new_label(), self.asm.new_label());
         self.asm.jcc(cond.opposite(), other);
         let before = self.values.clone();
-        let (mut compared, mut has_effects) = (before.compared, before.has_effects);
+        let (mut facts, mut has_effects) = (before.facts, before.has_effects);
         for (is_first, ops) in [true, false].into_iter().zip(arms) {
             self.values = before.clone();
             self.values.keep(live);
@@ -573,7 +690,7 @@ impl Inliner<'_, '_> {
                 }
             }
             has_effects |= self.values.has_effects;
-            compared &= self.values.compared;
+            facts = facts.or(self.values.facts);
             if is_first {
                 if !arms[1].is_empty() {
                     self.asm.jmp(end);
@@ -582,7 +699,7 @@ impl Inliner<'_, '_> {
             }
         }
         self.asm.bind(end);
-        self.values = Values { compared, has_effects, ..before };
+        self.values = Values { facts, has_effects, ..before };
         self.pinned = pinned;
         if let Some(result) = result {
             self.values.push(Sym::Reg(result));
@@ -602,22 +719,33 @@ impl Inliner<'_, '_> {
             }
             Sym::Reg(reg) => {
                 self.found.offset = self.found.offset.max(offset + size.bytes());
-                if self.values.compared & reg.bit() == 0 {
-                    self.asm.mov_imm(SCRATCH, memory.length as u64);
-                    self.asm.mov(Width::W64, SCRATCH, Mem::base(SCRATCH, 0));
-                    self.asm.alu_imm(Alu::Sub, Width::W64, SCRATCH, self.known.offset as i32);
-                    if u64::from(self.known.offset) > memory.least {
-                        self.call_instead(Cond::Below)?;
-                    }
-                    self.asm.alu(Alu::Cmp, Width::W64, reg, SCRATCH);
-                    self.call_instead(Cond::Above)?;
-                    self.values.compared |= reg.bit();
+                if self.values.facts.compared & reg.bit() == 0 {
+                    self.compare_address(reg)?;
+                    self.values.facts.compared |= reg.bit();
                 }
                 self.asm.mov_imm(SCRATCH, memory.base as u64);
                 Ok(Mem::indexed(SCRATCH, reg, 0, offset as i32))
             }
             Sym::Argument => unreachable!("only of locals"),
         }
+    }
+
+    /// Calls the function if an access at this address may be out of bounds. Addresses below the
+    /// length that the memory had at first are compared with a constant.
+    fn compare_address(&mut self, address: Reg) -> Result<(), Refused> {
+        self.call_may_follow()?;
+        let (memory, offset) = (self.inlined.memory, self.known.offset);
+        let first = memory.least.checked_sub(offset.into()).and_then(|first| i32::try_from(first).ok());
+        let Some(first) = first else {
+            compare_with_length(memory, address, offset, self.call, self.asm);
+            return Ok(());
+        };
+        let (start, back) = (self.asm.new_label(), self.asm.new_label());
+        self.asm.alu_imm(Alu::Cmp, Width::W64, address, first);
+        self.asm.jcc(Cond::Above, start);
+        self.asm.bind(back);
+        self.longer.push(Longer { address, offset, start, back });
+        Ok(())
     }
 
     fn load(&mut self, size: Size, sign: Option<Width>, offset: u32, rest: &[Op]) -> Result<usize, Refused> {
@@ -643,6 +771,9 @@ impl Inliner<'_, '_> {
         match sign {
             Some(width) => self.asm.movsx(size, width, reg, place),
             None => self.asm.movzx(size, reg, place),
+        }
+        if sign.is_none() && size != Size::B8 {
+            self.values.facts.narrow |= reg.bit();
         }
         self.values.push(Sym::Reg(reg));
         Ok(0)
@@ -710,65 +841,5 @@ fn immediate(bits: u64, size: Size) -> Option<i32> {
     match size {
         Size::B8 => i32::try_from(bits as i64).ok(),
         _ => Some(bits as i32),
-    }
-}
-
-/// The value of an operator, if it has one without a trap.
-fn fold(binary: Binary, width: Width, left: u64, right: u64) -> Option<u64> {
-    let count = (right & u64::from(width.bits() - 1)) as u32;
-    let is_32 = width == Width::W32;
-    let value = match binary {
-        Binary::Alu(Alu::Add) => left.wrapping_add(right),
-        Binary::Alu(Alu::Sub) => left.wrapping_sub(right),
-        Binary::Alu(Alu::And) => left & right,
-        Binary::Alu(Alu::Or) => left | right,
-        Binary::Alu(Alu::Xor) => left ^ right,
-        Binary::Alu(Alu::Adc | Alu::Sbb | Alu::Cmp) => return None,
-        Binary::Mul => left.wrapping_mul(right),
-        Binary::Shl => left << count,
-        Binary::ShrU => left >> count,
-        Binary::ShrS if is_32 => (left as i32 >> count) as u64,
-        Binary::ShrS => (left as i64 >> count) as u64,
-        Binary::Rotl if is_32 => u64::from((left as u32).rotate_left(count)),
-        Binary::Rotl => left.rotate_left(count),
-        Binary::Rotr if is_32 => u64::from((left as u32).rotate_right(count)),
-        Binary::Rotr => left.rotate_right(count),
-        Binary::DivU => left.checked_div(right)?,
-        Binary::RemU => left.checked_rem(right)?,
-    };
-    Some(if is_32 { u64::from(value as u32) } else { value })
-}
-
-fn fold_unary(unary: Unary, bits: u64) -> u64 {
-    let narrow = |value: u64, width| if width == Width::W32 { u64::from(value as u32) } else { value };
-    match unary {
-        Unary::Clz(Width::W32) => (bits as u32).leading_zeros().into(),
-        Unary::Clz(Width::W64) => bits.leading_zeros().into(),
-        Unary::Ctz(Width::W32) => (bits as u32).trailing_zeros().into(),
-        Unary::Ctz(Width::W64) => bits.trailing_zeros().into(),
-        Unary::Popcnt(width) => narrow(bits, width).count_ones().into(),
-        Unary::Wrap => u64::from(bits as u32),
-        Unary::Extend(Size::B1, width) => narrow(bits as i8 as u64, width),
-        Unary::Extend(Size::B2, width) => narrow(bits as i16 as u64, width),
-        Unary::Extend(_, width) => narrow(bits as i32 as u64, width),
-    }
-}
-
-/// Whether a comparison holds.
-fn holds(cond: Cond, width: Width, left: u64, right: u64) -> bool {
-    let signed = |bits: u64| if width == Width::W32 { i64::from(bits as i32) } else { bits as i64 };
-    let ([low, high], [first, second]) = ([left, right], [signed(left), signed(right)]);
-    match cond {
-        Cond::Equal => low == high,
-        Cond::NotEqual => low != high,
-        Cond::Below => low < high,
-        Cond::BelowEqual => low <= high,
-        Cond::Above => low > high,
-        Cond::AboveEqual => low >= high,
-        Cond::Less => first < second,
-        Cond::LessEqual => first <= second,
-        Cond::Greater => first > second,
-        Cond::GreaterEqual => first >= second,
-        _ => unreachable!("no comparison of integers"),
     }
 }

@@ -21,7 +21,9 @@
 //!     mov register, [rsp + n]
 //!     lea rsp, [rsp + SAVED + 128]
 //! jmp back
-//! call:                                for each function
+//!     ...                              for each function: comparisons of addresses that are beyond
+//!     ...                              the length that the memory had when the probe was made
+//! call:
 //!     ...                              restores what was saved
 //!     ...                              calls it, as in `stub_list`
 //!     ...                              saves again
@@ -156,11 +158,13 @@ impl Fast<'_> {
                         found: *extents,
                         values: Values::new(self.pool),
                         pinned: 0,
+                        longer: Vec::new(),
                     };
                     inliner.function()?;
                     *extents = inliner.found;
+                    let longer = inliner.longer;
                     asm.bind(next);
-                    rest.push((*action, call, next));
+                    rest.push((*action, call, next, longer));
                 }
                 _ => unreachable!("`inline_stub` has refused it"),
             }
@@ -169,13 +173,16 @@ impl Fast<'_> {
             saved.restore(&kept, asm);
         }
         let back = asm.jmp_to_link();
-        for (action, call, next) in rest {
+        for (action, call, next, longer) in rest {
             let Action::Call {
-                callee: Callee::Wasm { func_ref, is_host, parameters, .. }, arguments, ..
+                callee: Callee::Wasm { func_ref, is_host, parameters, inlined: Some(inlined), .. },
+                arguments,
+                ..
             } = action
             else {
-                unreachable!("only calls are pushed")
+                unreachable!("only inlined functions are pushed")
             };
+            longer.iter().for_each(|longer| longer.emit(inlined.memory, call, asm));
             asm.bind(call);
             if saves {
                 saved.restore(&kept, asm);
@@ -268,7 +275,8 @@ mod tests {
         let compared = code.iter().filter(|text| text.starts_with("cmp ")).count();
         let changed = code.iter().filter(|text| text.starts_with("add dword")).count();
         assert_eq!((compared, changed), (1, 2), "{code:?}");
-        assert!(code.contains(&"sub r11,8".to_owned()), "{code:?}");
+        // With the length that it had when the probe was made.
+        assert!(code.contains(&"cmp rax,0FFF8h".to_owned()), "{code:?}");
     }
 
     /// An access that may trap must not follow a change.
