@@ -53,6 +53,10 @@ struct Arguments {
     /// which takes much longer than everything else
     #[arg(long)]
     scripts: bool,
+
+    /// Measures only the columns whose names begin with one of these, such as `cache`
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    columns: Vec<String>,
 }
 
 /// How a kernel runs.
@@ -263,7 +267,8 @@ impl Loaded {
 }
 
 fn main() {
-    let Arguments { options, choice, monitors, without_rewriting, called, scripts } = Arguments::parse();
+    let Arguments { options, choice, monitors, without_rewriting, called, scripts, columns } =
+        Arguments::parse();
     let mut report = Report::new("What do monitors cost, and what the same analyses by rewriting?");
     let chosen = kernels::SCALAR.sample(&choice, &options);
     assert!(!chosen.is_empty(), "there is nothing to measure");
@@ -298,6 +303,12 @@ fn main() {
             variants.extend([(Variant::Script(text), in_place), (Variant::Instrumented(text), instrumented)]);
             variants.extend(others.iter().map(|engine| (Variant::Elsewhere(*engine, Some(text)), elsewhere)));
         }
+    }
+    if !columns.is_empty() {
+        variants.retain(|(variant, name)| {
+            let is_original = *variant == variant.original();
+            is_original || columns.iter().any(|column| name.starts_with(column.as_str()))
+        });
     }
     let variants: Arc<[(Variant, &'static str)]> = variants.into();
 
