@@ -3,8 +3,8 @@
 //! One pass over the operators with an abstract stack, whose values are constants or in registers.
 //! Several values may share a register; one that is changed is copied before, if it is shared.
 //! Arguments are loaded when they are first used. A register is free again when its value has been
-//! read for the last time. A local that an arm of an `if` sets, and that is read after the `if`, has
-//! a register of its own in both arms; nothing else outlives an arm except its result.
+//! read for the last time. A local that an arm of an `if` sets, and that is read after the `if`,
+//! has a register of its own in both arms; nothing else outlives an arm except its result.
 //!
 //! A number in memory or a global that is increased by a constant takes one instruction, and a
 //! comparison is used where its flags are.

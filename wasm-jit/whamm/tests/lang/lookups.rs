@@ -1,11 +1,11 @@
-//! Keys that are looked up several times by a rule: it has the same effects as if each were searched
-//! for, which is so if the key is computed by a function.
+//! Keys that are looked up several times by a rule: it has the same effects as if each were
+//! searched for, which is so if the key is computed by a function.
 
 use rand::prelude::*;
 
 use super::behaviour::{Monitor, values};
 
-/// Random statements. Keys are between `{{` and `}}`.
+/// Random statements. Keys are between `«` and `»`.
 struct Rule {
     random: StdRng,
     text: String,
@@ -19,7 +19,7 @@ impl Rule {
 
     fn lookup(&mut self) -> String {
         let map = self.choose(&["m", "m", "m", "n"]);
-        format!("{map}{{{{{}}}}}", self.choose(&["a", "a", "v", "a + 1", "v % 4", "arg0"]))
+        format!("{map}«{}»", self.choose(&["a", "a", "v", "a + 1", "v % 4", "arg0"]))
     }
 
     fn value(&mut self, depth: usize) -> String {
@@ -75,7 +75,8 @@ impl Rule {
                 self.text += &format!("var i{number}: u32; while (i{number} < 3) {{ i{number}++;");
                 self.statements(depth - 1);
                 let condition = self.condition(0);
-                self.text += &format!("if ({condition}) {{ {} }}", self.choose(&["break;", "continue;"]));
+                let leave = self.choose(&["break;", "continue;"]);
+                self.text += &format!("if ({condition}) {{ {leave} }}");
                 self.statements(depth - 1);
                 "}".to_owned()
             }
@@ -108,8 +109,8 @@ fn keys_are_found_as_if_they_were_searched_for_each_time() {
         let mut rule = Rule { random: StdRng::seed_from_u64(seed), text: String::new(), loops: 0 };
         rule.statements(3);
         let text = format!("{SCRIPT}{}}}", rule.text);
-        let remembered = text.replace("{{", "[").replace("}}", "]");
-        let searched = text.replace("{{", "[key(").replace("}}", ")]");
+        let remembered = text.replace('«', "[").replace('»', "]");
+        let searched = text.replace('«', "[key(").replace('»', ")]");
         assert_eq!(report(&remembered), report(&searched), "seed {seed}: {remembered}");
     }
 }

@@ -317,7 +317,7 @@ fn short_rules_are_copied() {
         "report var sum: i32; wasm:opcode:i32.sub|i32.mul:before { sum = sum + arg0 - arg1 + arg1; }
             wasm:func:exit { sum = sum + 100; }",
         "report var sum: i32; wasm:opcode:i32.const:before { sum = sum + imm0; }",
-        "report var last: i32; wasm:opcode:loop|br_if:before { last = last + last + local0; }",
+        "report var last: i32; wasm:opcode:loop|br_if(local0: i32):before { last = last + last + local0; }",
     ];
     for script in copied {
         check(script, program, None);

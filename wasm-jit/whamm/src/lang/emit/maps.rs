@@ -15,7 +15,8 @@ use super::super::types::Type;
 use super::code::{Code, memarg};
 use super::runtime::{HASH, KEY};
 
-/// A key that has been looked up in a map: its words, and the address of its value, or 0, in locals.
+/// A key that has been looked up in a map: its words, and the address of its value, or 0, in
+/// locals.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     map: Place,

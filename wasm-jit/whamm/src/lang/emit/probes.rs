@@ -145,7 +145,8 @@ impl Emitter<'_> {
             .filter(|_| probe.mode == Mode::Before)
     }
 
-    /// Emits a part of a probe. `predicate` is its predicate at match time, if that has been emitted.
+    /// Emits a part of a probe. `predicate` is its predicate at match time, if that has been
+    /// emitted.
     pub(super) fn probe(&mut self, probe: &Probe, part: &Part, predicate: &mut Option<String>) {
         let guard = (!probe.mode.has_operands()).then(|| format!("guard_{}", probe.mode.text()));
         if let Some(guard) = &guard {
