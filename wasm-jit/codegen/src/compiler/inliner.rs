@@ -128,17 +128,6 @@ impl Values {
         value
     }
 
-    /// Keeps the registers of the stack and of these locals as they are, until the state is
-    /// replaced.
-    fn keep(&mut self, locals: u64) {
-        let of_locals = self.locals.iter().enumerate().filter(|(local, _)| locals >> local & 1 != 0);
-        for value in self.stack.iter().chain(of_locals.map(|(_, value)| value)) {
-            if let Sym::Reg(reg) = value {
-                self.uses[reg.index()] += 1;
-            }
-        }
-    }
-
     /// Releases the values of all locals except these: nothing reads them.
     fn release_locals_except(&mut self, live: u64) {
         for local in 0..self.locals.len() {
@@ -641,7 +630,7 @@ impl Inliner<'_, '_> {
                 self.list(then)?;
             }
             Test::Flags(cond) | Test::Zero(cond, _) => {
-                self.arms(cond, *has_result, [then, otherwise], *live, *set)?;
+                self.arms(cond, *has_result, [then, otherwise], *set)?;
             }
         }
         self.values.release_locals_except(live | self.pinned);
@@ -663,14 +652,7 @@ impl Inliner<'_, '_> {
         }
     }
 
-    fn arms(
-        &mut self,
-        cond: Cond,
-        has_result: bool,
-        arms: [&[Op]; 2],
-        live: u64,
-        set: u64,
-    ) -> Result<(), Refused> {
+    fn arms(&mut self, cond: Cond, has_result: bool, arms: [&[Op]; 2], set: u64) -> Result<(), Refused> {
         let pinned = self.pinned;
         self.pin(set)?;
         let result = if has_result { Some(self.values.alloc()?) } else { None };
@@ -678,9 +660,9 @@ impl Inliner<'_, '_> {
         self.asm.jcc(cond.opposite(), other);
         let before = self.values.clone();
         let (mut facts, mut has_effects) = (before.facts, before.has_effects);
+        // An arm does not take the last use of what is read after it, and sets only pinned locals.
         for (is_first, ops) in [true, false].into_iter().zip(arms) {
             self.values = before.clone();
-            self.values.keep(live);
             self.list(ops)?;
             if let Some(result) = result {
                 match self.values.pop() {

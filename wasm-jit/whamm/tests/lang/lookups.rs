@@ -135,3 +135,28 @@ fn values_that_have_moved_are_found() {
     let rows: Vec<_> = report.lines().filter(|row| !row.contains(",,,,2")).collect();
     assert_eq!(rows[1..], ["m,\"map<u32, u32>\",,,,6,8", "m,\"map<u32, u32>\",,,,1,2", "sum,u32,,,,,10"]);
 }
+
+/// Maps grow in a function that is called, or in one of two arms.
+#[test]
+fn values_that_have_moved_elsewhere_are_found() {
+    let grow = "while (i < 100) { i++; m[2000 + i] = i; }";
+    let called = format!(
+        "report var m: map<u32, u32>; report var sum: u32;
+        fn grow() -> u32 {{ var i: u32; {grow} return 1; }}
+        wasm:opcode:call(arg0: u32):before {{ m[1] = 1; sum = sum + grow(); m[1] = 5; }}"
+    );
+    let in_an_arm = format!(
+        "report var m: map<u32, u32>; report var sum: u32;
+        wasm:opcode:call(arg0: u32):before {{
+            var i: u32;
+            m[1] = 1; if (arg0 == 5) {{ {grow} sum = 1; }} else {{ sum = 2; }} m[1] = 5;
+        }}"
+    );
+    for script in [called, in_an_arm] {
+        let mut monitor = Monitor::new(&script);
+        monitor.hit_all("wasm:opcode:call:before", 1, &values(&[("arg0", 5)], 0));
+        let report = monitor.report();
+        let rows: Vec<_> = report.lines().filter(|row| !row.contains(",,,,2")).collect();
+        assert_eq!(rows[1..], ["m,\"map<u32, u32>\",,,,1,5", "sum,u32,,,,,1"], "{script}");
+    }
+}

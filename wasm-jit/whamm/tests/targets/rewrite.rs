@@ -324,7 +324,7 @@ fn short_rules_are_copied() {
         assert_eq!(calls(script, program), 0, "{script}");
     }
     let called = [
-        "report var last: f64; wasm:opcode:i32.sub:before { last = local1; }",
+        "report var last: f64; wasm:opcode:i32.sub(local1: f64):before { last = local1; }",
         "report var times: map<i32, u64>; wasm:opcode:i32.sub:before { times[arg1]++; }",
         "report var n: u64; wasm:opcode:i32.sub:before { while (n < 3) { n++; } }",
     ];
