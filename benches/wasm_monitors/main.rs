@@ -41,10 +41,6 @@ struct Arguments {
     #[arg(long, value_name = "LIST")]
     monitors: Option<String>,
 
-    /// Does not measure monitor modules and the script with a condition
-    #[arg(long)]
-    without_modules: bool,
-
     /// Does not measure rewritten modules, which do the same themselves
     #[arg(long)]
     without_rewriting: bool,
@@ -57,6 +53,10 @@ struct Arguments {
     /// which takes much longer than everything else
     #[arg(long)]
     scripts: bool,
+
+    /// Measures only the columns whose names begin with one of these, such as `cache`
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    columns: Vec<String>,
 }
 
 /// How a kernel runs.
@@ -267,7 +267,7 @@ impl Loaded {
 }
 
 fn main() {
-    let Arguments { options, choice, monitors, without_modules, without_rewriting, called, scripts } =
+    let Arguments { options, choice, monitors, without_rewriting, called, scripts, columns } =
         Arguments::parse();
     let mut report = Report::new("What do monitors cost, and what the same analyses by rewriting?");
     let chosen = kernels::SCALAR.sample(&choice, &options);
@@ -285,14 +285,12 @@ fn main() {
     };
     let mut variants = vec![(Variant::Original, "original")];
     variants.extend(of_monitors.iter().map(|request| (Variant::Monitor(request), *request)));
-    if !without_modules {
-        for (text, [module, always]) in MODULES {
-            variants.push((Variant::Module(text), module));
-            variants.extend(called.then_some((Variant::Called(text), always)));
-        }
-        for (text, [switched, checked]) in SCRIPTS {
-            variants.extend([(Variant::Script(text), switched), (Variant::Checked(text), checked)]);
-        }
+    for (text, [module, always]) in MODULES {
+        variants.push((Variant::Module(text), module));
+        variants.extend(called.then_some((Variant::Called(text), always)));
+    }
+    for (text, [switched, checked]) in SCRIPTS {
+        variants.extend([(Variant::Script(text), switched), (Variant::Checked(text), checked)]);
     }
     if !without_rewriting {
         variants.extend(REWRITTEN.map(|(analysis, name)| (Variant::Rewritten(analysis), name)));
@@ -305,6 +303,12 @@ fn main() {
             variants.extend([(Variant::Script(text), in_place), (Variant::Instrumented(text), instrumented)]);
             variants.extend(others.iter().map(|engine| (Variant::Elsewhere(*engine, Some(text)), elsewhere)));
         }
+    }
+    if !columns.is_empty() {
+        variants.retain(|(variant, name)| {
+            let is_original = *variant == variant.original();
+            is_original || columns.iter().any(|column| name.starts_with(column.as_str()))
+        });
     }
     let variants: Arc<[(Variant, &'static str)]> = variants.into();
 

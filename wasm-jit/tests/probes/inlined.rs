@@ -512,8 +512,65 @@ fn traps_are_those_of_the_function() {
     }
     // A memory that grows meanwhile.
     memory.grow(&mut store, 1).unwrap();
-    run.call(&mut store, 65529).unwrap();
-    assert_eq!(memory.data(&store)[65533], 1);
+    for (argument, is_in_bounds) in [(65529, true), (65536, true), (131_064, true), (131_065, false)] {
+        assert_eq!(run.call(&mut store, argument).is_ok(), is_in_bounds, "{argument}");
+        if is_in_bounds {
+            assert_eq!(memory.data(&store)[argument as usize + 4], 1);
+        }
+    }
+}
+
+/// A register with another value, or after the other arm, has nothing of what was known about it.
+#[test]
+fn what_is_known_about_values_is_forgotten() {
+    let bodies = [
+        // Not zero, or the difference is.
+        "(if (i32.eqz (local.get 0)) (then (call $other)))
+            (local.set 1 (i32.sub (local.get 0) (i32.const 5)))
+            (if (local.get 1) (then (i32.store (i32.const 8) (i32.const 1)))
+                (else (i32.store (i32.const 8) (i32.const 2))))",
+        // The upper half is zero, or not.
+        "(if (i64.gt_u (i64.sub (i64.extend_i32_u (local.get 0)) (i64.const 1)) (i64.const 0x100000000))
+                (then (i32.store (i32.const 8) (i32.const 1)))
+                (else (i32.store (i32.const 8) (i32.const 2))))",
+        // Compared with the length in one arm.
+        "(if (i32.gt_u (local.get 0) (i32.const 65532)) (then (local.set 1 (i32.const 1)))
+                (else (local.set 1 (i32.load (local.get 0)))))
+            (i32.store (i32.const 8) (i32.add (local.get 1) (i32.load (local.get 0))))",
+        // In a register that an arm uses as well.
+        "(local.set 1 (i32.mul (local.get 0) (i32.const 3)))
+            (if (i32.and (local.get 0) (i32.const 1))
+                (then (local.set 2 (i32.add (i32.mul (local.get 0) (i32.const 7)) (local.get 1))))
+                (else (local.set 2 (i32.sub (local.get 1) (i32.mul (local.get 0) (i32.const 9))))))
+            (i32.store (i32.const 8) (i32.xor (local.get 1) (local.get 2)))",
+    ];
+    let engine = engine();
+    let program = Module::new(&engine, "(module (func (export \"run\") (param i32)))").unwrap();
+    for body in bodies {
+        let [inlined, called] = ["", "(block)"].map(|start| {
+            let text = format!(
+                "(module (memory (export \"memory\") 1) (func $other (i32.store (i32.const 16) (i32.const 3)))
+                    (func (export \"at\") (param i32) (local i32 i32) {start} {body}))"
+            );
+            let monitor = Module::new(&engine, text).unwrap();
+            let mut store = Store::new(&engine, ());
+            let instance = Instance::new(&mut store, &monitor, &[]).unwrap();
+            let at = instance.get_func(&mut store, "at").unwrap();
+            let function = WasmFn::new(&store, at).unwrap();
+            let kind = Kind::Wasm { function, values: [Bound::Local(0)].into() };
+            let location = Location { function: 0, place: Place::Entry };
+            let probe = program.probe(ProbeSpec { location, kind }).unwrap();
+            probe.activate().unwrap();
+            let running = Instance::new(&mut store, &program, &[]).unwrap();
+            let run = running.get_typed_func::<i32, ()>(&mut store, "run").unwrap();
+            let memory = instance.get_memory(&mut store, "memory").unwrap();
+            [0, 1, 2, 5, 65532, 65533, 1 << 30].map(|argument| {
+                let is_trap = run.call(&mut store, argument).is_err();
+                (is_trap, memory.data(&store)[..24].to_vec())
+            })
+        });
+        assert_eq!(inlined, called, "{body}");
+    }
 }
 
 /// An address of 64 bits is passed as an `i32` without its upper half, whose loads and stores would

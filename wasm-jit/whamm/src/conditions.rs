@@ -19,27 +19,12 @@
 use std::collections::{BTreeMap, HashMap};
 
 use wasm_encoder::{CustomSection, Encode};
-use wasm_jit::wasmparser::{BinaryReader, BinaryReaderError, Parser, Payload};
+use wasm_jit::wasmparser::{BinaryReader, BinaryReaderError};
 
 use crate::monitor_module::{Call, Parameter, Static};
 
-const SECTION: &str = "wasm-jit.predicates";
-
-/// What the last custom section with a name contains; the default if there is none, or none can be
-/// read.
-pub(crate) fn last_section<T: Default>(
-    module: &[u8],
-    name: &str,
-    read: impl Fn(BinaryReader<'_>) -> Result<T, BinaryReaderError>,
-) -> T {
-    let sections = Parser::new(0).parse_all(module).filter_map(|payload| match payload {
-        Ok(Payload::CustomSection(section)) if section.name() == name => {
-            read(BinaryReader::new(section.data(), 0)).ok()
-        }
-        _ => None,
-    });
-    sections.last().unwrap_or_default()
-}
+/// The name of the section.
+pub(crate) const SECTION: &str = "wasm-jit.predicates";
 
 /// The constants that a parameter is compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,12 +124,8 @@ pub(crate) struct Predicates {
 }
 
 impl Predicates {
-    /// Reads the section of a module.
-    pub(crate) fn of(module: &[u8]) -> Self {
-        last_section(module, SECTION, Self::read)
-    }
-
-    fn read(mut reader: BinaryReader<'_>) -> Result<Self, BinaryReaderError> {
+    /// Reads a section.
+    pub(crate) fn read(mut reader: BinaryReader<'_>) -> Result<Self, BinaryReaderError> {
         let intern = reader.read_string()?.to_owned();
         let mut all = HashMap::new();
         for _ in 0..reader.read_var_u32()? {
@@ -169,6 +150,12 @@ impl Predicates {
             if kind == 1 { Constants::Integers32(numbers) } else { Constants::Integers64(numbers) }
         };
         Ok(Condition { parameter, constants })
+    }
+
+    /// The exports of the predicates.
+    #[cfg(test)]
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> + '_ {
+        self.all.keys().map(String::as_str)
     }
 
     /// What is known about a predicate.

@@ -72,6 +72,7 @@
 //! Whamm on it!" (OOPSLA 2025).
 
 mod conditions;
+mod described;
 mod failure;
 pub mod lang;
 pub mod monitor_module;

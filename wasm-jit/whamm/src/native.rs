@@ -27,7 +27,8 @@ use std::sync::Arc;
 
 use wasm_jit::{Caller, Config, Engine, Error, Instance, Linker, Module, NumericFunc, Store, Val, ValType};
 
-use crate::conditions::{Actual, Index, Known, Predicates};
+use crate::conditions::{Actual, Index, Known};
+use crate::described::Described;
 use crate::failure;
 use crate::lang::{FAILURES, FRAME_BLOCK, Script, ScriptReport, THREAD_BLOCK};
 use crate::monitor_module::{
@@ -174,7 +175,7 @@ impl NativeMonitor {
             })?;
             rules.extend(rule.map(|rule| (export.name().to_owned(), rule)));
         }
-        let predicates = Predicates::of(script.module());
+        let predicates = Described::of(script.module()).predicates;
         let of_rule = |(_, rule): &(String, Rule)| predicates.known(rule.predicate.as_ref());
         let known: Vec<Known> = rules.iter().map(of_rule).collect();
         let mut index = Index::default();

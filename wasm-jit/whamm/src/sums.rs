@@ -18,9 +18,8 @@ use std::collections::HashSet;
 use wasm_encoder::{CustomSection, Encode};
 use wasm_jit::wasmparser::{BinaryReader, BinaryReaderError};
 
-use crate::conditions::last_section;
-
-const SECTION: &str = "wasm-jit.sums";
+/// The name of the section.
+pub(crate) const SECTION: &str = "wasm-jit.sums";
 
 /// The section that lists exports.
 pub(crate) fn section<'a>(exports: impl ExactSizeIterator<Item = &'a str>) -> CustomSection<'static> {
@@ -30,12 +29,8 @@ pub(crate) fn section<'a>(exports: impl ExactSizeIterator<Item = &'a str>) -> Cu
     CustomSection { name: SECTION.into(), data: data.into() }
 }
 
-/// The exports that a module lists; none if there is no such section, or it cannot be read.
-pub(crate) fn listed(module: &[u8]) -> HashSet<String> {
-    last_section(module, SECTION, read)
-}
-
-fn read(mut reader: BinaryReader<'_>) -> Result<HashSet<String>, BinaryReaderError> {
+/// The exports that a section lists.
+pub(crate) fn read(mut reader: BinaryReader<'_>) -> Result<HashSet<String>, BinaryReaderError> {
     let count = reader.read_var_u32()?;
     (0..count).map(|_| reader.read_string().map(str::to_owned)).collect()
 }

@@ -25,7 +25,8 @@
 //! again, which is correct only if it has not changed memory or a global: a function that compares
 //! an address after it has changed something is not inlined. Constant addresses are compared once,
 //! at the start, or not at all if the memory was already large enough when the probe was made:
-//! memories do not shrink.
+//! memories do not shrink. Other addresses are compared with the length that the memory had then,
+//! and only larger ones with its length.
 //!
 //! # Equivalence to a call
 //! - An interrupt finds the thread in the program's stub, at the probe's instruction.
@@ -43,7 +44,7 @@ use crate::asm::{Alu, Cond, Size, Width};
 use crate::module::{CompiledSites, ModuleInfo};
 
 /// Maximum number of operators of an inlined function.
-const MAX_OPERATORS: usize = 128;
+const MAX_OPERATORS: usize = 192;
 /// Maximum length of the body of an inlined function, in bytes.
 const MAX_LENGTH: u64 = 512;
 /// Maximum number of parameters and locals of an inlined function.
@@ -59,8 +60,6 @@ pub struct Inlined {
     pub(super) body: Box<[Op]>,
     /// Number of parameters and locals.
     pub(super) locals: u32,
-    /// The locals that are set in an arm of an `if`, as bits.
-    pub(super) set_in_arms: u64,
 }
 
 impl PartialEq for Inlined {
@@ -104,6 +103,8 @@ pub struct InlinedInstance {
 pub(super) enum Op {
     Const(u64),
     Get(u32),
+    /// A `Get` after which nothing reads the value of the local.
+    Take(u32),
     Set(u32),
     Tee(u32),
     Drop,
@@ -129,6 +130,10 @@ pub(super) enum Op {
         has_result: bool,
         then: Box<[Op]>,
         otherwise: Box<[Op]>,
+        /// The locals whose values are read after it, as bits.
+        live: u64,
+        /// Those of them that an arm sets.
+        set: u64,
     },
     /// The function is called instead.
     Call,
@@ -188,25 +193,58 @@ impl Inlined {
             return None;
         }
         let operators = body.get_operators_reader().ok()?;
-        let mut parser = Parser { module, global: &global, operators, count: 0, set_in_arms: 0 };
-        let body = parser.function()?;
-        Some(Self {
-            func_ref: instance.func_ref,
-            must_call: instance.must_call,
-            memory: instance.memory,
-            body,
-            locals,
-            set_in_arms: parser.set_in_arms,
-        })
+        let mut parser = Parser { module, global: &global, operators, count: 0 };
+        let InlinedInstance { func_ref, must_call, memory } = instance;
+        Some(Self { func_ref, must_call, memory, body: parser.function()?, locals })
     }
+}
+
+/// Finds the last uses of locals in a list of operators. `live` has the locals that are read after
+/// the list. Returns those that it reads, or leaves as they are for what follows, and those that it
+/// sets.
+fn find_last_uses(ops: &mut [Op], mut live: u64) -> (u64, u64) {
+    let mut all_set = 0;
+    for op in ops.iter_mut().rev() {
+        match op {
+            Op::Get(local) => {
+                let bit = 1 << *local;
+                if live & bit == 0 {
+                    *op = Op::Take(*local);
+                }
+                live |= bit;
+            }
+            Op::Set(local) | Op::Tee(local) => {
+                let bit = 1 << *local;
+                if live & bit == 0 && matches!(op, Op::Set(_)) {
+                    *op = Op::Drop;
+                }
+                all_set |= bit;
+                live &= !bit;
+            }
+            Op::If { then, otherwise, live: after, set, .. } => {
+                *after = live;
+                let (then_reads, then_sets) = find_last_uses(then, live);
+                let (otherwise_reads, otherwise_sets) = find_last_uses(otherwise, live);
+                *set = (then_sets | otherwise_sets) & live;
+                all_set |= then_sets | otherwise_sets;
+                live = then_reads | otherwise_reads;
+            }
+            // The function has its own locals.
+            Op::Call => live = 0,
+            _ => {}
+        }
+    }
+    (live, all_set)
 }
 
 #[cfg(test)]
 impl Inlined {
-    /// A function with these operators, which sets no local in an arm.
+    /// A function with these operators.
     pub(super) fn of_ops(instance: InlinedInstance, body: &[Op], locals: u32) -> Self {
         let InlinedInstance { func_ref, must_call, memory } = instance;
-        Self { func_ref, must_call, memory, body: body.into(), locals, set_in_arms: 0 }
+        let mut body: Box<[Op]> = body.into();
+        find_last_uses(&mut body, 0);
+        Self { func_ref, must_call, memory, body, locals }
     }
 }
 
@@ -215,13 +253,13 @@ struct Parser<'a, G> {
     global: &'a G,
     operators: OperatorsReader<'a>,
     count: usize,
-    set_in_arms: u64,
 }
 
 impl<G: Fn(u32) -> usize> Parser<'_, G> {
     /// The operators of the function, if there are not too many.
     fn function(&mut self) -> Option<Box<[Op]>> {
-        let (body, ended) = self.list(0)?;
+        let (mut body, ended) = self.list(0)?;
+        find_last_uses(&mut body, 0);
         (ended == Ended::End && self.count <= MAX_OPERATORS).then_some(body)
     }
 
@@ -229,12 +267,13 @@ impl<G: Fn(u32) -> usize> Parser<'_, G> {
     /// others: the function starts again.
     fn list(&mut self, depth: u32) -> Option<(Box<[Op]>, Ended)> {
         let mut all = Vec::new();
-        let before = (self.count, self.set_in_arms);
+        let before = self.count;
         loop {
             self.count += 1;
             let operator = self.operators.read().ok()?;
             match operator {
-                Operator::Nop => {}
+                // 32-bit values are zero-extended.
+                Operator::Nop | Operator::I64ExtendI32U => {}
                 Operator::End => return Some((all.into(), Ended::End)),
                 Operator::Else => return Some((all.into(), Ended::Else)),
                 Operator::If { blockty } => {
@@ -248,17 +287,12 @@ impl<G: Fn(u32) -> usize> Parser<'_, G> {
                         Ended::Else => self.list(depth + 1)?.0,
                         Ended::End => Box::default(),
                     };
-                    all.push(Op::If { has_result, then, otherwise });
+                    all.push(Op::If { has_result, then, otherwise, live: 0, set: 0 });
                 }
                 operator => match self.op(&operator) {
-                    Some(op) => {
-                        if let (Op::Set(local) | Op::Tee(local), true) = (&op, depth > 0) {
-                            self.set_in_arms |= 1 << local;
-                        }
-                        all.push(op);
-                    }
+                    Some(op) => all.push(op),
                     None if depth > 0 => {
-                        (self.count, self.set_in_arms) = before;
+                        self.count = before;
                         return Some(([Op::Call].into(), self.skip(&operator)?));
                     }
                     None => return None,
@@ -374,8 +408,6 @@ impl<G: Fn(u32) -> usize> Parser<'_, G> {
             O::I32Popcnt => unary(Unary::Popcnt(W32)),
             O::I64Popcnt => unary(Unary::Popcnt(W64)),
             O::I32WrapI64 => unary(Unary::Wrap),
-            // 32-bit values are zero-extended.
-            O::I64ExtendI32U => unary(Unary::Wrap),
             O::I64ExtendI32S | O::I64Extend32S => unary(Unary::Extend(Size::B4, W64)),
             O::I32Extend8S => unary(Unary::Extend(Size::B1, W32)),
             O::I32Extend16S => unary(Unary::Extend(Size::B2, W32)),
@@ -415,8 +447,8 @@ mod tests {
 
     use super::*;
 
-    /// The operators of the only function of a module, and the locals that are set in arms.
-    fn parsed(text: &str) -> Option<(Box<[Op]>, u64)> {
+    /// The operators of the only function of a module.
+    fn parsed(text: &str) -> Option<Box<[Op]>> {
         let binary = wat::parse_str(text).unwrap();
         let body = Reader::new(0).parse_all(&binary).find_map(|payload| match payload.unwrap() {
             Payload::CodeSectionEntry(body) => Some(body),
@@ -424,9 +456,11 @@ mod tests {
         });
         let operators = body.unwrap().get_operators_reader().unwrap();
         let module = &ModuleInfo::default();
-        let mut parser = Parser { module, global: &|_| 0, operators, count: 0, set_in_arms: 0 };
-        let ops = parser.function()?;
-        Some((ops, parser.set_in_arms))
+        Parser { module, global: &|_| 0, operators, count: 0 }.function()
+    }
+
+    fn if_else(then: &[Op], otherwise: &[Op], live: u64, set: u64) -> Op {
+        Op::If { has_result: false, then: then.into(), otherwise: otherwise.into(), live, set }
     }
 
     /// What comes before the call is executed by the function, and needs neither room nor
@@ -436,16 +470,36 @@ mod tests {
         let sets = "(local.set 2 (i32.const 1))".repeat(MAX_OPERATORS);
         let text = format!(
             "(module (func (param i32) (local i32 i32)
-                (if (local.get 0) (then (local.set 1 (i32.const 7))) (else {sets} (call 0) (nop)))))"
+                (if (local.get 0) (then (local.set 1 (i32.const 7))) (else {sets} (call 0) (nop)))
+                (drop (local.get 1)) (drop (local.get 2))))"
         );
-        let arm = |then: &[Op], otherwise: &[Op]| Op::If {
-            has_result: false,
-            then: then.into(),
-            otherwise: otherwise.into(),
-        };
-        let expected = [Op::Get(0), arm(&[Op::Const(7), Op::Set(1)], &[Op::Call])];
-        let (ops, set_in_arms) = parsed(&text).unwrap();
-        assert_eq!((&*ops, set_in_arms), (&expected[..], 0b10));
+        let arm = [Op::Const(7), Op::Set(1)];
+        let expected = [Op::Take(0), if_else(&arm, &[Op::Call], 0b110, 0b10), Op::Take(1)];
+        let ops = parsed(&text).unwrap();
+        assert_eq!(ops[..3], expected);
         assert!(parsed(&text.replace("(call 0)", "")).is_none());
+    }
+
+    #[test]
+    fn values_are_taken_by_the_last_operator_that_reads_them() {
+        // In an arm, if the other one does not need the value, and what follows does not.
+        let text = "(module (func (param i32 i32) (local i32)
+            (if (local.get 0)
+                (then (local.set 2 (local.get 0)) (drop (local.get 2)) (local.set 0 (i32.const 1)))
+                (else (drop (local.get 1)) (local.set 2 (i32.const 2))))
+            (drop (local.get 1)) (drop (local.get 0)) (local.set 0 (i32.const 3))))";
+        let then = [Op::Take(0), Op::Set(2), Op::Take(2), Op::Drop, Op::Const(1), Op::Set(0)];
+        let otherwise = [Op::Get(1), Op::Drop, Op::Const(2), Op::Drop];
+        let expected = [
+            Op::Get(0),
+            if_else(&then, &otherwise, 0b11, 0b1),
+            Op::Take(1),
+            Op::Drop,
+            Op::Take(0),
+            Op::Drop,
+            Op::Const(3),
+            Op::Drop,
+        ];
+        assert_eq!(*parsed(text).unwrap(), expected);
     }
 }

@@ -2,15 +2,17 @@
 //!
 //! One pass over the operators with an abstract stack, whose values are constants or in registers.
 //! Several values may share a register; one that is changed is copied before, if it is shared.
-//! Arguments are loaded when they are first used. A local that is set in an arm of an `if` has its
-//! own register throughout; nothing else outlives an arm except its result.
+//! Arguments are loaded when they are first used. A register is free again when its value has been
+//! read for the last time. A local that an arm of an `if` sets, and that is read after the `if`,
+//! has a register of its own in both arms; nothing else outlives an arm except its result.
 //!
 //! A number in memory or a global that is increased by a constant takes one instruction, and a
 //! comparison is used where its flags are.
 
 use super::abi::{SCRATCH, Ty};
 use super::cached_locals::bits;
-use super::inlined::{Binary, Inlined, Op, Unary};
+use super::inlined::{Binary, Inlined, InlinedMemory, Op, Unary};
+use super::inlined_fold::{fold, fold_unary, holds};
 use super::stub_list::{Saved, integer};
 use super::values::{Source, Value};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Rm, Shift, Size, Width};
@@ -46,6 +48,34 @@ enum Sym {
     Argument,
 }
 
+/// What is known about the values in registers, as bits.
+#[derive(Clone, Copy, Default)]
+struct Facts {
+    /// They were compared with the memory's length.
+    compared: u32,
+    /// The upper half is zero.
+    narrow: u32,
+    /// They are not zero.
+    nonzero: u32,
+}
+
+impl Facts {
+    fn forget(&mut self, reg: Reg) {
+        self.compared &= !reg.bit();
+        self.narrow &= !reg.bit();
+        self.nonzero &= !reg.bit();
+    }
+
+    /// What is known after one or the other.
+    fn or(self, other: Self) -> Self {
+        Self {
+            compared: self.compared & other.compared,
+            narrow: self.narrow & other.narrow,
+            nonzero: self.nonzero & other.nonzero,
+        }
+    }
+}
+
 /// Where values are, at one point of the code.
 #[derive(Clone)]
 pub(super) struct Values {
@@ -55,8 +85,7 @@ pub(super) struct Values {
     free: u32,
     /// How many values are in each register.
     uses: [u8; 16],
-    /// The registers that were compared with the memory's length.
-    compared: u32,
+    facts: Facts,
     /// Whether memory or a global was changed.
     has_effects: bool,
 }
@@ -68,7 +97,7 @@ impl Values {
             locals: Vec::new(),
             free: pool,
             uses: [0; 16],
-            compared: 0,
+            facts: Facts::default(),
             has_effects: false,
         }
     }
@@ -76,7 +105,7 @@ impl Values {
     fn alloc(&mut self) -> Result<Reg, Refused> {
         let reg = bits(self.free).next().ok_or(Refused::Registers)?;
         self.free &= !reg.bit();
-        self.compared &= !reg.bit();
+        self.facts.forget(reg);
         self.uses[reg.index()] = 1;
         Ok(reg)
     }
@@ -99,11 +128,12 @@ impl Values {
         value
     }
 
-    /// Keeps all registers as they are, until the state is replaced.
-    fn keep_all(&mut self) {
-        for value in self.stack.iter().chain(&self.locals) {
-            if let Sym::Reg(reg) = value {
-                self.uses[reg.index()] += 1;
+    /// Releases the values of all locals except these: nothing reads them.
+    fn release_locals_except(&mut self, live: u64) {
+        for local in 0..self.locals.len() {
+            if live >> local & 1 == 0 {
+                let value = std::mem::replace(&mut self.locals[local], Sym::Const(0));
+                self.release(value);
             }
         }
     }
@@ -121,6 +151,54 @@ impl Values {
 enum Test {
     Known(bool),
     Flags(Cond),
+    /// The register is compared with 0: [`Cond::Equal`] or [`Cond::NotEqual`].
+    Zero(Cond, Reg),
+}
+
+impl Test {
+    fn negated(self) -> Self {
+        match self {
+            Self::Known(known) => Self::Known(!known),
+            Self::Flags(cond) => Self::Flags(cond.opposite()),
+            Self::Zero(cond, reg) => Self::Zero(cond.opposite(), reg),
+        }
+    }
+}
+
+/// A comparison with the length that the memory has now, for an address that may be beyond its
+/// first length.
+pub(super) struct Longer {
+    address: Reg,
+    /// The end of the access, from the address.
+    offset: u32,
+    /// Where the comparison begins, and where control continues.
+    start: Label,
+    back: Label,
+}
+
+impl Longer {
+    /// The comparison, outside of the function's code.
+    pub(super) fn emit(&self, memory: InlinedMemory, call: Label, asm: &mut Assembler<'_>) {
+        asm.bind(self.start);
+        compare_with_length(memory, self.address, self.offset, call, asm);
+        asm.jmp(self.back);
+    }
+}
+
+/// Continues at `call` if an access would be out of bounds.
+fn compare_with_length(
+    memory: InlinedMemory,
+    address: Reg,
+    offset: u32,
+    call: Label,
+    asm: &mut Assembler<'_>,
+) {
+    asm.mov_imm(SCRATCH, memory.length as u64);
+    asm.mov(Width::W64, SCRATCH, Mem::base(SCRATCH, 0));
+    asm.alu_imm(Alu::Sub, Width::W64, SCRATCH, offset as i32);
+    asm.jcc(Cond::Below, call);
+    asm.alu(Alu::Cmp, Width::W64, address, SCRATCH);
+    asm.jcc(Cond::Above, call);
 }
 
 /// The code of one function in a stub.
@@ -136,8 +214,9 @@ pub(super) struct Inliner<'a, 'c> {
     pub(super) known: Extents,
     pub(super) found: Extents,
     pub(super) values: Values,
-    /// Locals that are set in arms have a register of their own.
-    pub(super) in_registers: u64,
+    /// The locals that have a register of their own, because an arm sets them.
+    pub(super) pinned: u64,
+    pub(super) longer: Vec<Longer>,
 }
 
 impl Inliner<'_, '_> {
@@ -156,18 +235,17 @@ impl Inliner<'_, '_> {
                 Some(value) => self.constant_argument(local, *value).unwrap_or(Sym::Argument),
             };
             self.values.locals.push(value);
-            if inlined.set_in_arms >> local & 1 != 0 {
+        }
+        // Loads may change the flags, so they do not come between a comparison and its arms.
+        let set = set_in_arms(&inlined.body);
+        for local in 0..self.arguments.len() {
+            if set >> local & 1 != 0 && self.values.locals[local] == Sym::Argument {
                 let reg = self.values.alloc()?;
-                match value {
-                    Sym::Const(bits) => self.asm.mov_imm(reg, bits),
-                    _ => self.load_argument(local, reg)?,
-                }
+                self.load_argument(local, reg)?;
                 self.values.locals[local] = Sym::Reg(reg);
-                self.in_registers |= 1 << local;
             }
         }
-        self.list(&inlined.body)?;
-        Ok(())
+        self.list(&inlined.body)
     }
 
     fn constant_argument(&self, local: usize, value: Value) -> Option<Sym> {
@@ -186,31 +264,32 @@ impl Inliner<'_, '_> {
             return Err(Refused::Function);
         }
         integer(reg, ty, self.arguments[local], self.saved, self.site, self.asm);
+        if ty == Ty::I32 {
+            self.values.facts.narrow |= reg.bit();
+        }
         Ok(())
     }
 
-    /// Whether control reaches the end of the list.
-    fn list(&mut self, ops: &[Op]) -> Result<bool, Refused> {
+    fn list(&mut self, ops: &[Op]) -> Result<(), Refused> {
         let mut at = 0;
         while let Some(op) = ops.get(at) {
             at += 1;
-            if *op == Op::Call {
-                self.call_instead(None)?;
-                return Ok(false);
-            }
             at += self.op(op, &ops[at..])?;
         }
-        Ok(true)
+        Ok(())
     }
 
-    /// Calls the function if the condition holds, or in any case.
-    fn call_instead(&mut self, cond: Option<Cond>) -> Result<(), Refused> {
+    /// Calls the function if the condition holds.
+    fn call_instead(&mut self, cond: Cond) -> Result<(), Refused> {
+        self.call_may_follow()?;
+        self.asm.jcc(cond, self.call);
+        Ok(())
+    }
+
+    /// Whether the function may be called at this point.
+    fn call_may_follow(&self) -> Result<(), Refused> {
         if self.values.has_effects {
             return Err(Refused::Function);
-        }
-        match cond {
-            Some(cond) => self.asm.jcc(cond, self.call),
-            None => self.asm.jmp(self.call),
         }
         Ok(())
     }
@@ -219,7 +298,8 @@ impl Inliner<'_, '_> {
     fn op(&mut self, op: &Op, rest: &[Op]) -> Result<usize, Refused> {
         match *op {
             Op::Const(bits) => self.values.push(Sym::Const(bits)),
-            Op::Get(local) => self.get(local as usize)?,
+            Op::Get(local) => self.get(local as usize, false)?,
+            Op::Take(local) => self.get(local as usize, true)?,
             Op::Set(local) => self.set(local as usize),
             Op::Tee(local) => {
                 let value = self.values.pop();
@@ -233,7 +313,7 @@ impl Inliner<'_, '_> {
                 self.values.release(value);
             }
             Op::Select => {
-                let test = self.test_top();
+                let test = self.test_top(Width::W32);
                 self.select(test)?;
             }
             Op::Unary(unary) => self.unary(unary)?,
@@ -243,15 +323,7 @@ impl Inliner<'_, '_> {
                 return self.use_test(test, rest);
             }
             Op::Eqz(width) => {
-                let test = match self.values.pop() {
-                    Sym::Const(bits) => Test::Known(bits == 0),
-                    value => {
-                        let reg = self.in_register(value)?;
-                        self.asm.test(width, reg, reg);
-                        self.values.release(Sym::Reg(reg));
-                        Test::Flags(Cond::Equal)
-                    }
-                };
+                let test = self.test_top(width).negated();
                 return self.use_test(test, rest);
             }
             Op::Load { size, sign, offset } => return self.load(size, sign, offset, rest),
@@ -263,44 +335,68 @@ impl Inliner<'_, '_> {
                 self.asm.mov_imm(SCRATCH, address as u64);
                 self.write(width.into(), Mem::base(SCRATCH, 0), value);
             }
-            Op::If { has_result, ref then, ref otherwise } => {
-                let test = self.test_top();
-                self.branch(test, has_result, then, otherwise)?;
+            Op::If { .. } => {
+                let test = self.test_top(Width::W32);
+                self.branch(test, op)?;
             }
-            Op::Call => unreachable!("the list ends with it"),
+            // It would always be called.
+            Op::Call => return Err(Refused::Function),
         }
         Ok(0)
     }
 
-    fn get(&mut self, local: usize) -> Result<(), Refused> {
+    fn is_pinned(&self, local: usize) -> bool {
+        self.pinned >> local & 1 != 0
+    }
+
+    /// Pushes the value of a local, perhaps for the last time.
+    fn get(&mut self, local: usize, is_last: bool) -> Result<(), Refused> {
         let value = match self.values.locals[local] {
-            Sym::Reg(reg) if self.in_registers >> local & 1 != 0 => {
+            Sym::Reg(reg) if self.is_pinned(local) => {
                 let copy = self.values.alloc()?;
                 self.asm.mov(Width::W64, copy, reg);
-                Sym::Reg(copy)
+                self.values.push(Sym::Reg(copy));
+                return Ok(());
             }
             Sym::Argument => {
                 let reg = self.values.alloc()?;
                 self.load_argument(local, reg)?;
-                self.values.locals[local] = Sym::Reg(reg);
-                self.values.share(Sym::Reg(reg))
+                Sym::Reg(reg)
             }
-            value => self.values.share(value),
+            value => value,
         };
+        if is_last {
+            self.values.locals[local] = Sym::Const(0);
+        } else {
+            self.values.locals[local] = self.values.share(value);
+        }
         self.values.push(value);
+        Ok(())
+    }
+
+    /// Gives these locals registers of their own. Does not change the flags.
+    fn pin(&mut self, locals: u64) -> Result<(), Refused> {
+        let locals = locals & !self.pinned;
+        for local in 0..self.values.locals.len() {
+            if locals >> local & 1 != 0 {
+                let reg = self.owned(self.values.locals[local])?;
+                self.values.locals[local] = Sym::Reg(reg);
+            }
+        }
+        self.pinned |= locals;
         Ok(())
     }
 
     fn set(&mut self, local: usize) {
         let value = self.values.pop();
         match self.values.locals[local] {
-            Sym::Reg(own) if self.in_registers >> local & 1 != 0 => {
+            Sym::Reg(own) if self.is_pinned(local) => {
                 match value {
                     Sym::Const(bits) => self.asm.mov_imm(own, bits),
                     Sym::Reg(reg) => self.asm.mov(Width::W64, own, reg),
                     Sym::Argument => unreachable!("only of locals"),
                 }
-                self.values.compared &= !own.bit();
+                self.values.facts.forget(own);
                 self.values.release(value);
             }
             before => {
@@ -327,7 +423,7 @@ impl Inliner<'_, '_> {
     fn owned(&mut self, value: Sym) -> Result<Reg, Refused> {
         let reg = self.in_register(value)?;
         if self.values.uses[reg.index()] == 1 {
-            self.values.compared &= !reg.bit();
+            self.values.facts.forget(reg);
             return Ok(reg);
         }
         let copy = self.values.alloc()?;
@@ -355,7 +451,15 @@ impl Inliner<'_, '_> {
         let value = match self.values.pop() {
             Sym::Const(bits) => Sym::Const(fold_unary(unary, bits)),
             value => {
+                let is_narrow = matches!(value, Sym::Reg(reg) if self.values.facts.narrow & reg.bit() != 0);
+                if unary == Unary::Wrap && is_narrow {
+                    self.values.push(value);
+                    return Ok(());
+                }
                 let reg = self.owned(value)?;
+                if matches!(unary, Unary::Wrap) {
+                    self.values.facts.narrow |= reg.bit();
+                }
                 match unary {
                     Unary::Clz(width) => self.asm.lzcnt(width, reg, reg),
                     Unary::Ctz(width) => self.asm.tzcnt(width, reg, reg),
@@ -385,6 +489,9 @@ impl Inliner<'_, '_> {
         }
         let reg = self.owned(left)?;
         self.values.push(Sym::Reg(reg));
+        if width == Width::W32 {
+            self.values.facts.narrow |= reg.bit();
+        }
         let count = |bits: u64| (bits & u64::from(width.bits() - 1)) as u8;
         match (binary, right) {
             (Binary::Alu(what), right) => {
@@ -392,6 +499,9 @@ impl Inliner<'_, '_> {
                 return Ok(());
             }
             (Binary::Mul, Sym::Reg(right)) => self.asm.imul(width, reg, right),
+            (Binary::Mul, Sym::Const(bits)) if bits.is_power_of_two() => {
+                self.asm.shift_imm(Shift::Shl, width, reg, bits.trailing_zeros() as u8);
+            }
             (Binary::Mul, Sym::Const(bits)) => match immediate(bits, width.into()) {
                 Some(imm) => self.asm.imul_imm(width, reg, reg, imm),
                 None => {
@@ -428,19 +538,29 @@ impl Inliner<'_, '_> {
             (left, right, cond) = (right, left, cond.swapped());
         }
         let reg = self.in_register(left)?;
+        if let Sym::Const(bits @ 0x1_0000_0000..) = right
+            && self.values.facts.narrow & reg.bit() != 0
+            && matches!(cond, Cond::Above | Cond::AboveEqual | Cond::Below | Cond::BelowEqual)
+        {
+            self.values.release(Sym::Reg(reg));
+            return Ok(Test::Known(holds(cond, width, 0, bits)));
+        }
         self.alu(Alu::Cmp, width, reg, right);
         self.values.release(Sym::Reg(reg));
         Ok(Test::Flags(cond))
     }
 
     /// Whether the top operand is not 0.
-    fn test_top(&mut self) -> Test {
+    fn test_top(&mut self, width: Width) -> Test {
         match self.values.pop() {
             Sym::Const(bits) => Test::Known(bits != 0),
             Sym::Reg(reg) => {
-                self.asm.test(Width::W32, reg, reg);
                 self.values.release(Sym::Reg(reg));
-                Test::Flags(Cond::NotEqual)
+                if self.values.facts.nonzero & reg.bit() != 0 {
+                    return Test::Known(true);
+                }
+                self.asm.test(width, reg, reg);
+                Test::Zero(Cond::NotEqual, reg)
             }
             Sym::Argument => unreachable!("only of locals"),
         }
@@ -450,15 +570,12 @@ impl Inliner<'_, '_> {
     fn use_test(&mut self, mut test: Test, rest: &[Op]) -> Result<usize, Refused> {
         let mut at = 0;
         while let Some(Op::Eqz(_)) = rest.get(at) {
-            test = match test {
-                Test::Known(known) => Test::Known(!known),
-                Test::Flags(cond) => Test::Flags(cond.opposite()),
-            };
+            test = test.negated();
             at += 1;
         }
         match rest.get(at) {
-            Some(Op::If { has_result, then, otherwise }) => {
-                self.branch(test, *has_result, then, otherwise)?;
+            Some(op @ Op::If { .. }) => {
+                self.branch(test, op)?;
                 return Ok(at + 1);
             }
             Some(Op::Select) => {
@@ -469,10 +586,11 @@ impl Inliner<'_, '_> {
         }
         let value = match test {
             Test::Known(known) => Sym::Const(known.into()),
-            Test::Flags(cond) => {
+            Test::Flags(cond) | Test::Zero(cond, _) => {
                 let reg = self.values.alloc()?;
                 self.asm.setcc(cond, reg);
                 self.asm.movzx(Size::B1, reg, reg);
+                self.values.facts.narrow |= reg.bit();
                 Sym::Reg(reg)
             }
         };
@@ -485,7 +603,7 @@ impl Inliner<'_, '_> {
         let (chosen, other) = match test {
             Test::Known(true) => (left, right),
             Test::Known(false) => (right, left),
-            Test::Flags(cond) => {
+            Test::Flags(cond) | Test::Zero(cond, _) => {
                 // None of these moves changes the flags.
                 let right = self.in_register(right)?;
                 let left = self.owned(left)?;
@@ -498,52 +616,73 @@ impl Inliner<'_, '_> {
         Ok(())
     }
 
-    fn branch(&mut self, test: Test, has_result: bool, then: &[Op], otherwise: &[Op]) -> Result<(), Refused> {
-        let cond = match test {
-            Test::Known(known) => {
-                // After a call in a list that is always executed, there is nothing.
-                return match self.list(if known { then } else { otherwise })? {
-                    true => Ok(()),
-                    false => Err(Refused::Function),
-                };
+    /// An `if` with this condition.
+    fn branch(&mut self, test: Test, op: &Op) -> Result<(), Refused> {
+        let Op::If { has_result, then, otherwise, live, set } = op else { unreachable!("no `if`") };
+        match test {
+            Test::Known(known) => self.list(if known { then } else { otherwise })?,
+            test if **then == [Op::Call] => {
+                self.call_if(test)?;
+                self.list(otherwise)?;
             }
-            Test::Flags(cond) => cond,
-        };
-        if let [Op::Call] = then {
-            self.call_instead(Some(cond))?;
-            return match self.list(otherwise)? {
-                true => Ok(()),
-                false => Err(Refused::Function),
-            };
+            test if **otherwise == [Op::Call] => {
+                self.call_if(test.negated())?;
+                self.list(then)?;
+            }
+            Test::Flags(cond) | Test::Zero(cond, _) => {
+                self.arms(cond, *has_result, [then, otherwise], *set)?;
+            }
         }
+        self.values.release_locals_except(live | self.pinned);
+        Ok(())
+    }
+
+    /// Calls the function if the condition, which is not known, holds.
+    fn call_if(&mut self, test: Test) -> Result<(), Refused> {
+        match test {
+            Test::Known(_) => Err(Refused::Function),
+            Test::Flags(cond) => self.call_instead(cond),
+            Test::Zero(cond, reg) => {
+                self.call_instead(cond)?;
+                if cond == Cond::Equal {
+                    self.values.facts.nonzero |= reg.bit();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn arms(&mut self, cond: Cond, has_result: bool, arms: [&[Op]; 2], set: u64) -> Result<(), Refused> {
+        let pinned = self.pinned;
+        self.pin(set)?;
         let result = if has_result { Some(self.values.alloc()?) } else { None };
         let (other, end) = (self.asm.new_label(), self.asm.new_label());
         self.asm.jcc(cond.opposite(), other);
         let before = self.values.clone();
-        let (mut compared, mut has_effects) = (before.compared, before.has_effects);
-        for (is_first, ops) in [(true, then), (false, otherwise)] {
+        let (mut facts, mut has_effects) = (before.facts, before.has_effects);
+        // An arm does not take the last use of what is read after it, and sets only pinned locals.
+        for (is_first, ops) in [true, false].into_iter().zip(arms) {
             self.values = before.clone();
-            self.values.keep_all();
-            if self.list(ops)? {
-                if let Some(result) = result {
-                    match self.values.pop() {
-                        Sym::Const(bits) => self.asm.mov_imm(result, bits),
-                        Sym::Reg(reg) => self.asm.mov(Width::W64, result, reg),
-                        Sym::Argument => unreachable!("only of locals"),
-                    }
-                }
-                has_effects |= self.values.has_effects;
-                if is_first && !otherwise.is_empty() {
-                    self.asm.jmp(end);
+            self.list(ops)?;
+            if let Some(result) = result {
+                match self.values.pop() {
+                    Sym::Const(bits) => self.asm.mov_imm(result, bits),
+                    Sym::Reg(reg) => self.asm.mov(Width::W64, result, reg),
+                    Sym::Argument => unreachable!("only of locals"),
                 }
             }
-            compared &= self.values.compared;
+            has_effects |= self.values.has_effects;
+            facts = facts.or(self.values.facts);
             if is_first {
+                if !arms[1].is_empty() {
+                    self.asm.jmp(end);
+                }
                 self.asm.bind(other);
             }
         }
         self.asm.bind(end);
-        self.values = Values { compared, has_effects, ..before };
+        self.values = Values { facts, has_effects, ..before };
+        self.pinned = pinned;
         if let Some(result) = result {
             self.values.push(Sym::Reg(result));
         }
@@ -562,20 +701,33 @@ impl Inliner<'_, '_> {
             }
             Sym::Reg(reg) => {
                 self.found.offset = self.found.offset.max(offset + size.bytes());
-                if self.values.compared & reg.bit() == 0 {
-                    self.asm.mov_imm(SCRATCH, memory.length as u64);
-                    self.asm.mov(Width::W64, SCRATCH, Mem::base(SCRATCH, 0));
-                    self.asm.alu_imm(Alu::Sub, Width::W64, SCRATCH, self.known.offset as i32);
-                    self.call_instead(Some(Cond::Below))?;
-                    self.asm.alu(Alu::Cmp, Width::W64, reg, SCRATCH);
-                    self.call_instead(Some(Cond::Above))?;
-                    self.values.compared |= reg.bit();
+                if self.values.facts.compared & reg.bit() == 0 {
+                    self.compare_address(reg)?;
+                    self.values.facts.compared |= reg.bit();
                 }
                 self.asm.mov_imm(SCRATCH, memory.base as u64);
                 Ok(Mem::indexed(SCRATCH, reg, 0, offset as i32))
             }
             Sym::Argument => unreachable!("only of locals"),
         }
+    }
+
+    /// Calls the function if an access at this address may be out of bounds. Addresses below the
+    /// length that the memory had at first are compared with a constant.
+    fn compare_address(&mut self, address: Reg) -> Result<(), Refused> {
+        self.call_may_follow()?;
+        let (memory, offset) = (self.inlined.memory, self.known.offset);
+        let first = memory.least.checked_sub(offset.into()).and_then(|first| i32::try_from(first).ok());
+        let Some(first) = first else {
+            compare_with_length(memory, address, offset, self.call, self.asm);
+            return Ok(());
+        };
+        let (start, back) = (self.asm.new_label(), self.asm.new_label());
+        self.asm.alu_imm(Alu::Cmp, Width::W64, address, first);
+        self.asm.jcc(Cond::Above, start);
+        self.asm.bind(back);
+        self.longer.push(Longer { address, offset, start, back });
+        Ok(())
     }
 
     fn load(&mut self, size: Size, sign: Option<Width>, offset: u32, rest: &[Op]) -> Result<usize, Refused> {
@@ -601,6 +753,9 @@ impl Inliner<'_, '_> {
         match sign {
             Some(width) => self.asm.movsx(size, width, reg, place),
             None => self.asm.movzx(size, reg, place),
+        }
+        if sign.is_none() && size != Size::B8 {
+            self.values.facts.narrow |= reg.bit();
         }
         self.values.push(Sym::Reg(reg));
         Ok(0)
@@ -654,70 +809,19 @@ impl Inliner<'_, '_> {
     }
 }
 
+/// The locals that need a register of their own at some `if`.
+fn set_in_arms(ops: &[Op]) -> u64 {
+    let of_op = |op: &Op| match op {
+        Op::If { then, otherwise, set, .. } => set | set_in_arms(then) | set_in_arms(otherwise),
+        _ => 0,
+    };
+    ops.iter().map(of_op).fold(0, |all, set| all | set)
+}
+
 /// The bits as an immediate operand of an instruction of this size, if they fit.
 fn immediate(bits: u64, size: Size) -> Option<i32> {
     match size {
         Size::B8 => i32::try_from(bits as i64).ok(),
         _ => Some(bits as i32),
-    }
-}
-
-/// The value of an operator, if it has one without a trap.
-fn fold(binary: Binary, width: Width, left: u64, right: u64) -> Option<u64> {
-    let count = (right & u64::from(width.bits() - 1)) as u32;
-    let is_32 = width == Width::W32;
-    let value = match binary {
-        Binary::Alu(Alu::Add) => left.wrapping_add(right),
-        Binary::Alu(Alu::Sub) => left.wrapping_sub(right),
-        Binary::Alu(Alu::And) => left & right,
-        Binary::Alu(Alu::Or) => left | right,
-        Binary::Alu(Alu::Xor) => left ^ right,
-        Binary::Alu(Alu::Adc | Alu::Sbb | Alu::Cmp) => return None,
-        Binary::Mul => left.wrapping_mul(right),
-        Binary::Shl => left << count,
-        Binary::ShrU => left >> count,
-        Binary::ShrS if is_32 => (left as i32 >> count) as u64,
-        Binary::ShrS => (left as i64 >> count) as u64,
-        Binary::Rotl if is_32 => u64::from((left as u32).rotate_left(count)),
-        Binary::Rotl => left.rotate_left(count),
-        Binary::Rotr if is_32 => u64::from((left as u32).rotate_right(count)),
-        Binary::Rotr => left.rotate_right(count),
-        Binary::DivU => left.checked_div(right)?,
-        Binary::RemU => left.checked_rem(right)?,
-    };
-    Some(if is_32 { u64::from(value as u32) } else { value })
-}
-
-fn fold_unary(unary: Unary, bits: u64) -> u64 {
-    let narrow = |value: u64, width| if width == Width::W32 { u64::from(value as u32) } else { value };
-    match unary {
-        Unary::Clz(Width::W32) => (bits as u32).leading_zeros().into(),
-        Unary::Clz(Width::W64) => bits.leading_zeros().into(),
-        Unary::Ctz(Width::W32) => (bits as u32).trailing_zeros().into(),
-        Unary::Ctz(Width::W64) => bits.trailing_zeros().into(),
-        Unary::Popcnt(width) => narrow(bits, width).count_ones().into(),
-        Unary::Wrap => u64::from(bits as u32),
-        Unary::Extend(Size::B1, width) => narrow(bits as i8 as u64, width),
-        Unary::Extend(Size::B2, width) => narrow(bits as i16 as u64, width),
-        Unary::Extend(_, width) => narrow(bits as i32 as u64, width),
-    }
-}
-
-/// Whether a comparison holds.
-fn holds(cond: Cond, width: Width, left: u64, right: u64) -> bool {
-    let signed = |bits: u64| if width == Width::W32 { i64::from(bits as i32) } else { bits as i64 };
-    let ([low, high], [first, second]) = ([left, right], [signed(left), signed(right)]);
-    match cond {
-        Cond::Equal => low == high,
-        Cond::NotEqual => low != high,
-        Cond::Below => low < high,
-        Cond::BelowEqual => low <= high,
-        Cond::Above => low > high,
-        Cond::AboveEqual => low >= high,
-        Cond::Less => first < second,
-        Cond::LessEqual => first <= second,
-        Cond::Greater => first > second,
-        Cond::GreaterEqual => first >= second,
-        _ => unreachable!("no comparison of integers"),
     }
 }

@@ -78,6 +78,7 @@ mod frame;
 mod fuel;
 mod function;
 mod inlined;
+mod inlined_fold;
 mod inliner;
 mod instruction;
 mod int;

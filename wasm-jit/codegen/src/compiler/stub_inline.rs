@@ -21,7 +21,9 @@
 //!     mov register, [rsp + n]
 //!     lea rsp, [rsp + SAVED + 128]
 //! jmp back
-//! call:                                for each function
+//!     ...                              for each function: comparisons of addresses that are beyond
+//!     ...                              the length that the memory had when the probe was made
+//! call:
 //!     ...                              restores what was saved
 //!     ...                              calls it, as in `stub_list`
 //!     ...                              saves again
@@ -155,12 +157,14 @@ impl Fast<'_> {
                         known: *extents,
                         found: *extents,
                         values: Values::new(self.pool),
-                        in_registers: 0,
+                        pinned: 0,
+                        longer: Vec::new(),
                     };
                     inliner.function()?;
                     *extents = inliner.found;
+                    let longer = inliner.longer;
                     asm.bind(next);
-                    rest.push((*action, call, next));
+                    rest.push((*action, call, next, longer));
                 }
                 _ => unreachable!("`inline_stub` has refused it"),
             }
@@ -169,13 +173,16 @@ impl Fast<'_> {
             saved.restore(&kept, asm);
         }
         let back = asm.jmp_to_link();
-        for (action, call, next) in rest {
+        for (action, call, next, longer) in rest {
             let Action::Call {
-                callee: Callee::Wasm { func_ref, is_host, parameters, .. }, arguments, ..
+                callee: Callee::Wasm { func_ref, is_host, parameters, inlined: Some(inlined), .. },
+                arguments,
+                ..
             } = action
             else {
-                unreachable!("only calls are pushed")
+                unreachable!("only inlined functions are pushed")
             };
+            longer.iter().for_each(|longer| longer.emit(inlined.memory, call, asm));
             asm.bind(call);
             if saves {
                 saved.restore(&kept, asm);
@@ -215,7 +222,7 @@ mod tests {
     /// call; `None` if it calls the function.
     fn inlined(live: u32, parameters: &[Ty], arguments: &[Value], body: &[Op]) -> Option<Vec<String>> {
         let instance = InlinedInstance { func_ref: 0x1000, must_call: 0x3000, memory: MEMORY };
-        let function = Inlined::of_ops(instance, body, parameters.len() as u32);
+        let function = Inlined::of_ops(instance, body, 32);
         let callee = Callee::Wasm {
             store: 7,
             func_ref: 0x1000,
@@ -268,7 +275,8 @@ mod tests {
         let compared = code.iter().filter(|text| text.starts_with("cmp ")).count();
         let changed = code.iter().filter(|text| text.starts_with("add dword")).count();
         assert_eq!((compared, changed), (1, 2), "{code:?}");
-        assert!(code.contains(&"sub r11,8".to_owned()), "{code:?}");
+        // With the length that it had when the probe was made.
+        assert!(code.contains(&"cmp rax,0FFF8h".to_owned()), "{code:?}");
     }
 
     /// An access that may trap must not follow a change.
@@ -280,10 +288,64 @@ mod tests {
         let of = |body: &[Op]| inlined(Reg::RDI.bit(), &[Ty::I32], &[value], body);
         assert!(of(&[&set[..], &add].concat()).is_none());
         assert!(of(&[&add[..], &set].concat()).is_some());
-        let call = |then: &[Op]| Op::If { has_result: false, then: then.into(), otherwise: Box::default() };
+        let call = |then: &[Op]| Op::If {
+            has_result: false,
+            then: then.into(),
+            otherwise: Box::default(),
+            live: 0,
+            set: 0,
+        };
         assert!(of(&[&[Op::Get(0), call(&[Op::Call])], &add[..]].concat()).is_some());
         assert!(of(&[&add[..], &[Op::Get(0), call(&[Op::Call])]].concat()).is_none());
         assert!(of(&[&[Op::Get(0), call(&set)], &add[..]].concat()).is_none());
+    }
+
+    /// The number of live registers that are saved for a function of a constant and an `i32`, which
+    /// needs all registers of the site; `None` if it is called.
+    fn saved(body: &[Op]) -> Option<usize> {
+        let value = Value::from(Source::Register(Reg::RDI, Width::W32));
+        let code = inlined(u32::MAX, &[Ty::I32, Ty::I32], &[value, Value::constant(3)], body)?;
+        Some(code.iter().filter(|text| text.starts_with("mov r") && text.contains(",[rsp")).count())
+    }
+
+    const ADD: Op = Op::Binary(Binary::Alu(Alu::Add), Width::W32);
+
+    /// Twenty values, each computed from the one before, need one register, whether they are in
+    /// locals or on the stack.
+    #[test]
+    fn registers_are_free_when_their_values_have_been_read() {
+        let mut body = vec![Op::Get(0), Op::Set(2)];
+        for local in 2..20 {
+            body.extend([Op::Get(local), Op::Const(1), ADD, Op::Set(local + 1)]);
+        }
+        body.extend([Op::Get(20), Op::GlobalSet(0x4000, Width::W32)]);
+        assert_eq!(saved(&body), Some(1));
+        // All are read again at the end.
+        for local in 2..20 {
+            body.extend([Op::Get(local), Op::GlobalSet(0x4000, Width::W32)]);
+        }
+        assert_eq!(saved(&body), None);
+    }
+
+    /// A local that an arm sets has a register of its own until its last use, and needs none if it
+    /// is not read after the arm.
+    #[test]
+    fn locals_of_arms_have_registers_while_they_are_read() {
+        let arms = |local: u32| {
+            let then = [Op::Const(5), Op::Set(local)];
+            let otherwise = [Op::Get(0), Op::Set(local)];
+            [
+                Op::Get(0),
+                Op::If { has_result: false, then: then.into(), otherwise: otherwise.into(), live: 0, set: 0 },
+            ]
+        };
+        let read = |local: u32| [Op::Get(local), Op::GlobalSet(0x4000, Width::W32)];
+        let one_by_one: Vec<Op> = (2..20).flat_map(|local| [arms(local), read(local)]).flatten().collect();
+        assert_eq!(saved(&one_by_one), Some(2));
+        let unread: Vec<Op> = (2..20).flat_map(arms).collect();
+        assert_eq!(saved(&unread), Some(1));
+        let all: Vec<Op> = (2..20).flat_map(arms).chain((2..20).flat_map(read)).collect();
+        assert_eq!(saved(&all), None);
     }
 
     /// Registers that the site needs are saved, but only those that are changed.

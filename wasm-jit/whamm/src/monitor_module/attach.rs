@@ -17,7 +17,6 @@ use super::operands::Functions;
 use super::rules::Rules;
 use super::strings::Buffer;
 use super::time_limit::TimeLimit;
-use crate::sums;
 
 /// A monitor that observes a module. Its probes are removed when it is dropped.
 #[derive(Debug)]
@@ -243,8 +242,8 @@ impl MonitorModule {
         if self.always_calls {
             found.iter_mut().for_each(|found| found.group = None);
         } else {
-            let listed = sums::listed(self.module.bytes());
-            let are_sums: Vec<bool> = self.rules().map(|export| listed.contains(export)).collect();
+            let are_sums: Vec<bool> =
+                self.rules().map(|export| self.described.sums.contains(export)).collect();
             choose(&mut found, &functions, &are_sums, &mut contents);
         }
         let functions = functions.into_iter().map(|(function, _)| function).collect();

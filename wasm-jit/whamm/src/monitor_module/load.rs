@@ -9,6 +9,7 @@ use super::clock::{Clock, SystemClock};
 use super::error::{MonitorError, SignatureError};
 use super::modes::Mode;
 use super::names::{Call, Event, Parameter, Parsed, Replacement, Rule, Static, parse, parse_replacing};
+use crate::described::Described;
 
 /// A monitor that is a WebAssembly module.
 #[derive(Debug)]
@@ -17,6 +18,7 @@ pub struct MonitorModule {
     pub(super) libraries: Vec<(String, Module)>,
     /// The rules in the order of the exports, with their names.
     pub(super) rules: Vec<(String, Rule)>,
+    pub(super) described: Described,
     pub(super) has_strings: bool,
     pub(super) always_calls: bool,
     pub(super) clock: Arc<dyn Clock>,
@@ -73,8 +75,16 @@ impl MonitorModule {
                 checked.map_err(|reason| MonitorError::Signature { export: name.to_owned(), reason })?;
             rules.push((name.to_owned(), rule));
         }
-        let clock = Arc::new(SystemClock::default());
-        Ok(Self { module, libraries, rules, has_strings, always_calls: false, clock, call_limit: CALL_LIMIT })
+        Ok(Self {
+            described: Described::of(module.bytes()),
+            module,
+            libraries,
+            rules,
+            has_strings,
+            always_calls: false,
+            clock: Arc::new(SystemClock::default()),
+            call_limit: CALL_LIMIT,
+        })
     }
 
     /// Sets the clock for rules that are sampled by time; the default is the system's.

@@ -368,7 +368,7 @@ impl<T: 'static> Matching<'_, T> {
 
     /// The string of a place that a call stores, if it does nothing else.
     fn interned_text(&self, call: &Call, place: Option<&Match<'_>>) -> Option<String> {
-        let value = self.rules.predicates.interned(call)?;
+        let value = self.monitor.described.predicates.interned(call)?;
         match place?.value(value) {
             Evaluated::Text(text) => Some(text),
             _ => None,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::load::MonitorModule;
 use super::names::{Event, Rule};
-use crate::conditions::{Index, Known, Predicates};
+use crate::conditions::{Index, Known};
 
 /// The rules for an event, or for an instruction.
 #[derive(Default)]
@@ -20,7 +20,6 @@ pub(super) struct OfEvent {
 const EVENTS: [Event; 4] = [Event::Entry, Event::Exit, Event::BlockStart, Event::BlockEnd];
 
 pub(super) struct Rules {
-    pub(super) predicates: Predicates,
     /// What is known about predicates, by rule.
     pub(super) known: Vec<Known>,
     /// By rule, a function, and whether the predicate, which depends on nothing else, holds there.
@@ -39,7 +38,7 @@ pub(super) struct Rules {
 
 impl Rules {
     pub(super) fn of(monitor: &MonitorModule) -> Self {
-        let predicates = Predicates::of(monitor.module.bytes());
+        let predicates = &monitor.described.predicates;
         let rules = || monitor.rules.iter().map(|(_, rule)| rule);
         let mut all = Self {
             known: rules().map(|rule| predicates.known(rule.predicate.as_ref())).collect(),
@@ -53,7 +52,6 @@ impl Rules {
             have_modes: rules().any(|rule| !rule.mode.has_operands()),
             all: Vec::new(),
             opcodes: HashMap::new(),
-            predicates,
         };
         for event in EVENTS {
             all.add(monitor, |rule| rule.event == event);

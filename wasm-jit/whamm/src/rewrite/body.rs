@@ -37,6 +37,7 @@ use super::RewriteError;
 use super::added;
 use super::alternatives::Alternatives;
 use super::callees::{Callees, Indirect};
+use super::copied::Piece;
 use super::merge::{Numbers, value_type};
 use crate::monitor_module::{Matched, Replacement, RuleMatch};
 
@@ -46,6 +47,8 @@ pub(super) struct Rule {
     /// The types of its parameters.
     types: Vec<ValType>,
     pub(super) replacement: Option<Replacement>,
+    /// Its code, if it is copied in place of a call.
+    copied: Option<Vec<Piece>>,
 }
 
 /// The calls that are inserted into the functions of a program.
@@ -67,7 +70,7 @@ impl<'a> Bodies<'a> {
     pub(super) fn new(
         numbers: Numbers,
         matched: &'a Matched,
-        rules: Vec<(u32, Option<Replacement>)>,
+        rules: Vec<(u32, Option<Replacement>, Option<Vec<Piece>>)>,
         proc_exit: &[u32],
         alternatives: Alternatives,
         callees: Callees,
@@ -77,7 +80,7 @@ impl<'a> Bodies<'a> {
             found.entry(each.location.function).or_default().push(each);
         }
         let types = matched.functions.iter().map(|function| function.parameters().iter().map(number));
-        let rule = |((function, replacement), types)| Rule { function, types, replacement };
+        let rule = |((function, replacement, copied), types)| Rule { function, types, replacement, copied };
         let types = types.map(Iterator::collect);
         Self {
             numbers,
@@ -456,30 +459,43 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
         local
     }
 
-    /// Calls rules, whose operands are in locals.
+    /// Calls rules, whose operands are in locals, or copies their code.
     pub(super) fn call(&mut self, calls: &[&RuleMatch], operand: impl Fn(usize) -> u32) {
         for each in calls {
-            let Rule { function, types, .. } = &self.rules[each.rule];
-            for (value, ty) in each.values.as_slice().iter().zip(types) {
-                if *value == Bound::Callee {
-                    self.push_callee(operand(0));
-                    continue;
-                }
-                let instruction = match *value {
-                    Bound::Const(bits) => constant(*ty, bits),
-                    Bound::Local(index) => I::LocalGet(index),
-                    Bound::Frame => I::LocalGet(self.frame.expect("a rule asks for it")),
-                    Bound::Operand(depth) | Bound::Reference(depth) => I::LocalGet(operand(depth as usize)),
-                    other => unreachable!("matching binds no {other:?}"),
-                };
-                self.push(&instruction);
-                if matches!(value, Bound::Reference(_)) {
-                    // 1 if it is not null.
-                    let code = [I::RefIsNull, I::I32Eqz, I::I64ExtendI32U];
-                    code.iter().for_each(|instruction| self.push(instruction));
+            let Rule { function, types, copied, .. } = &self.rules[each.rule];
+            let values: Vec<_> = each.values.as_slice().iter().copied().zip(types.iter().copied()).collect();
+            let Some(pieces) = copied else {
+                values.iter().for_each(|(value, ty)| self.push_value(*value, *ty, &operand));
+                self.push(&I::Call(*function));
+                continue;
+            };
+            for piece in pieces {
+                match piece {
+                    Piece::Code(code) => self.out.extend(code),
+                    Piece::Parameter(number) => {
+                        let (value, ty) = values[*number as usize];
+                        self.push_value(value, ty, &operand);
+                    }
                 }
             }
-            self.push(&I::Call(*function));
+        }
+    }
+
+    /// Pushes a value that a rule binds, for a parameter of this type.
+    fn push_value(&mut self, value: Bound, ty: ValType, operand: impl Fn(usize) -> u32) {
+        let instruction = match value {
+            Bound::Callee => return self.push_callee(operand(0)),
+            Bound::Const(bits) => constant(ty, bits),
+            Bound::Local(index) => I::LocalGet(index),
+            Bound::Frame => I::LocalGet(self.frame.expect("a rule asks for it")),
+            Bound::Operand(depth) | Bound::Reference(depth) => I::LocalGet(operand(depth as usize)),
+            other => unreachable!("matching binds no {other:?}"),
+        };
+        self.push(&instruction);
+        if matches!(value, Bound::Reference(_)) {
+            // 1 if it is not null.
+            let code = [I::RefIsNull, I::I32Eqz, I::I64ExtendI32U];
+            code.iter().for_each(|instruction| self.push(instruction));
         }
     }
 

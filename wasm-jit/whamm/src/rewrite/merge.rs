@@ -18,6 +18,7 @@ use super::added::{self, Added, Entry, REPORT};
 use super::alternatives::Alternatives;
 use super::body::{Bodies, rewritten};
 use super::callees::Callees;
+use super::copied::pieces;
 use crate::lang::Alternative;
 use crate::monitor_module::{Matched, Replacement};
 
@@ -296,7 +297,7 @@ pub(super) fn merge(
     let Script { monitor, rules, matched, alternatives } = script;
     let bytes = program.bytes();
     let mut survey = Survey::of(bytes, entry)?;
-    let (mut exported, mut type_of_write) = (HashMap::new(), 0);
+    let (mut exported, mut type_of_write, mut functions) = (HashMap::new(), 0, Vec::new());
     for payload in Parser::new(0).parse_all(monitor) {
         match payload? {
             Payload::ImportSection(section) => {
@@ -317,16 +318,24 @@ pub(super) fn merge(
                     }
                 }
             }
+            Payload::CodeSectionEntry(body) => functions.push(body),
             _ => {}
         }
     }
     let numbers = survey.numbers;
     let function = |name: &str| numbers.of_monitor(exported[name]);
     let mut sections = Sections::default();
-    let rules = rules.iter().map(|(rule, replacement)| (function(rule), replacement.clone())).collect();
+    let mut of_monitor = OfMonitor { numbers };
+    let mut with_code = Vec::new();
+    for (rule, replacement) in rules {
+        // The first function is imported.
+        let body = exported[rule].checked_sub(1).and_then(|own| functions.get(own as usize));
+        let code = body.map(|body| pieces(&mut of_monitor, body)).transpose()?.flatten();
+        with_code.push((function(rule), replacement.clone(), code));
+    }
     let alternatives = Alternatives::of(alternatives, program, &survey.exported);
     let callees = std::mem::take(&mut survey.callees);
-    let mut bodies = Bodies::new(numbers, matched, rules, &survey.proc_exit, alternatives, callees);
+    let mut bodies = Bodies::new(numbers, matched, with_code, &survey.proc_exit, alternatives, callees);
     copy_program(bytes, &survey, entry, &mut sections, &mut bodies)?;
     if numbers.write.is_none() {
         let ty = numbers.types + type_of_write;

@@ -8,8 +8,9 @@
 //!    memory and the globals have the contents that they have after matching. If the program does
 //!    not import `fd_write` of WASI, the import becomes its last imported function, and the numbers
 //!    of its own functions grow by one (`merge`).
-//! 2. Where a rule matches, the program's function calls the rule's function. Operands that it
-//!    wants are moved to locals, and back. Functions whose end is observed get a block around their
+//! 2. Where a rule matches, the program's function calls the rule's function, or contains a copy of
+//!    its code if that is short and simple (`copied`). Operands that it wants are moved to locals,
+//!    and back. Functions whose end is observed get a block around their
 //!    body, which `return` leaves (`body`). Rules of the modes `alt` and `block_alt` are called in
 //!    place of an instruction or block. That is executed if they report that they have not acted;
 //!    or a function of the program that they choose is called instead (`replace`, `alternatives`).
@@ -37,6 +38,7 @@ mod added;
 mod alternatives;
 mod body;
 mod callees;
+mod copied;
 mod merge;
 mod replace;
 

@@ -5,7 +5,7 @@ use wasm_jit::{Caller, Engine, Error, Extern, Func, Instance, Linker, Module, St
 use super::{compile, exports};
 
 /// A monitor module in a store that collects what it prints.
-struct Monitor {
+pub(super) struct Monitor {
     store: Store<Vec<u8>>,
     instance: Instance,
     names: Vec<String>,
@@ -33,7 +33,7 @@ fn fd_write(
 }
 
 impl Monitor {
-    fn new(script: &str) -> Self {
+    pub(super) fn new(script: &str) -> Self {
         let binary = compile(script);
         let engine = Engine::default();
         let module = Module::from_binary(&engine, &binary).unwrap();
@@ -62,7 +62,7 @@ impl Monitor {
     }
 
     /// Matches every export for an event at a place, and hits each that matches with the values.
-    fn hit_all(&mut self, event: &str, times: usize, values: &dyn Fn(&str) -> Val) {
+    pub(super) fn hit_all(&mut self, event: &str, times: usize, values: &dyn Fn(&str) -> Val) {
         for name in self.names.clone() {
             let Some(rest) = name.strip_prefix(event).and_then(|rest| rest.strip_prefix(' ')) else {
                 continue;
@@ -96,7 +96,7 @@ impl Monitor {
         }
     }
 
-    fn report(mut self) -> String {
+    pub(super) fn report(mut self) -> String {
         if let Some(exit) = self.instance.get_func(&mut self.store, "wasm:exit") {
             exit.call(&mut self.store, &[], &mut []).unwrap();
         }
@@ -105,7 +105,7 @@ impl Monitor {
 }
 
 /// Values by name; everything else is `other`.
-fn values<'a>(known: &'a [(&'a str, i32)], other: i32) -> impl Fn(&str) -> Val + 'a {
+pub(super) fn values<'a>(known: &'a [(&'a str, i32)], other: i32) -> impl Fn(&str) -> Val + 'a {
     move |name| Val::I32(known.iter().find(|(each, _)| *each == name).map_or(other, |(_, value)| *value))
 }
 

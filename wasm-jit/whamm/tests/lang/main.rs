@@ -11,6 +11,7 @@ mod features;
 mod frames;
 mod hostile;
 mod libraries;
+mod lookups;
 mod memories;
 mod modes;
 mod names;

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use wasm_jit::wasmparser::{Operator, Parser, Payload};
 use wasm_jit::{Caller, Engine, Error, Linker, Module, Store};
 use wasm_jit_whamm::lang;
 use wasm_jit_whamm::monitor_module::MonitorModule;
@@ -284,6 +285,55 @@ fn libraries_report_at_the_end_of_an_entry_point() {
 }
 
 /// A report that is longer than the monitor's buffer and a page of memory.
+/// The calls in the own functions of a rewritten program, which come first.
+fn calls(script: &str, program: &str) -> usize {
+    let module = Module::new(&Engine::default(), program).unwrap();
+    let rewritten = instrument("copied.mm", script.as_bytes(), &module).unwrap();
+    let bodies = Parser::new(0).parse_all(&rewritten).filter_map(|payload| match payload.unwrap() {
+        Payload::CodeSectionEntry(body) => Some(body),
+        _ => None,
+    });
+    let own = module.functions().filter(|function| function.body().is_some()).count();
+    let operators = bodies.take(own).flat_map(|body| body.get_operators_reader().unwrap());
+    operators.filter(|operator| matches!(operator, Ok(Operator::Call { .. }))).count()
+}
+
+/// Rules that count are a part of the program's functions; others are called.
+#[test]
+fn short_rules_are_copied() {
+    let program = r#"(module (memory (export "memory") 1) (global (mut i32) (i32.const 9))
+        (func (export "_start") (local i32 f64)
+            (local.set 0 (i32.const 5))
+            (loop
+                (if (i32.and (local.get 0) (i32.const 1))
+                    (then (global.set 0 (i32.mul (local.get 0) (i32.const 3)))))
+                (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))))"#;
+    let copied = [
+        "wasm:opcode:*:before { report unshared var times: u64; times++; }",
+        "wasm:opcode:if|br_if:before {
+            report unshared var yes: u64; report unshared var no: u64;
+            if (taken) { yes++; } else { no++; }
+        }",
+        "report var sum: i32; wasm:opcode:i32.sub|i32.mul:before { sum = sum + arg0 - arg1 + arg1; }
+            wasm:func:exit { sum = sum + 100; }",
+        "report var sum: i32; wasm:opcode:i32.const:before { sum = sum + imm0; }",
+        "report var last: i32; wasm:opcode:loop|br_if(local0: i32):before { last = last + last + local0; }",
+    ];
+    for script in copied {
+        check(script, program, None);
+        assert_eq!(calls(script, program), 0, "{script}");
+    }
+    let called = [
+        "report var last: f64; wasm:opcode:i32.sub(local1: f64):before { last = local1; }",
+        "report var times: map<i32, u64>; wasm:opcode:i32.sub:before { times[arg1]++; }",
+        "report var n: u64; wasm:opcode:i32.sub:before { while (n < 3) { n++; } }",
+    ];
+    for script in called {
+        check(script, program, None);
+        assert_eq!(calls(script, program), 1, "{script}");
+    }
+}
+
 #[test]
 fn long_reports_are_complete() {
     let script = "report var squares: map<(u64, u64), u64>;

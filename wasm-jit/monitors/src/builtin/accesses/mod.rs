@@ -60,8 +60,9 @@ fn accesses_of(operator: &Operator<'_>) -> impl Iterator<Item = AccessInfo> {
     all.filter(|access| access.kind != AccessKind::Notify)
 }
 
-/// A recorder of accesses without values. A record has the index of the site, shifted left by a bit,
-/// and the address; if the number of bytes differs, a second record, whose bit is set, has that.
+/// A recorder of accesses without values. A record has the index of the site, shifted left by a
+/// bit, and the address; if the number of bytes differs, a second record, whose bit is set, has
+/// that.
 fn recorder<C: Consumer>(sites: Arc<[Site]>, consumer: Arc<Mutex<C>>) -> Result<Recorder, Error> {
     // First records without the second one.
     let mut all: HashMap<StoreId, (usize, u64)> = HashMap::new();

@@ -11,6 +11,7 @@ use super::super::split::may_trap;
 use super::super::types::{Buckets, Type};
 use super::Strings;
 use super::effort::Effort;
+use super::maps::Finds;
 use super::runtime::{FAILING, Runtime};
 
 /// Facts about the module that are the same for all functions.
@@ -70,6 +71,7 @@ pub(super) struct Code<'a> {
     frame_sizes: Vec<usize>,
     is_recursive: bool,
     pub(super) may_fail: bool,
+    pub(super) found: Finds,
 }
 
 pub(super) fn memarg(offset: u32) -> MemArg {
@@ -105,6 +107,7 @@ impl<'a> Code<'a> {
             frame_sizes: Vec::new(),
             is_recursive: false,
             may_fail: false,
+            found: Finds::default(),
         }
     }
 
@@ -283,7 +286,10 @@ impl<'a> Code<'a> {
             self.first = (self.parameters.len() + self.locals.len()) as u32;
             self.locals.extend(&body.locals);
         }
+        // The locals of another body have the same numbers.
+        self.found.forget();
         self.statements(&body.statements);
+        self.found.forget();
     }
 
     fn statements(&mut self, statements: &[Statement]) {
@@ -333,7 +339,7 @@ impl<'a> Code<'a> {
                 self.open(Instruction::If(BlockType::Empty));
                 self.statements(yes);
                 if !no.is_empty() {
-                    self.emit(Instruction::Else);
+                    self.otherwise();
                     self.statements(no);
                 }
                 self.close();
@@ -362,11 +368,19 @@ impl<'a> Code<'a> {
     }
 
     pub(super) fn open(&mut self, block: Instruction<'static>) {
+        self.found.open(matches!(block, Instruction::If(_)));
         self.emit(block);
         self.depth += 1;
     }
 
+    /// Begins the other arm of an `if`.
+    fn otherwise(&mut self) {
+        self.found.otherwise();
+        self.emit(Instruction::Else);
+    }
+
     pub(super) fn close(&mut self) {
+        self.found.close();
         self.depth -= 1;
         self.emit(Instruction::End);
     }
@@ -417,6 +431,11 @@ impl<'a> Code<'a> {
     }
 
     fn set(&mut self, place: Place, component: u32, value: &Typed) {
+        self.set_components(place, component, value);
+        self.found.forget_keys_of(place);
+    }
+
+    fn set_components(&mut self, place: Place, component: u32, value: &Typed) {
         let types = value.ty.components();
         if let Place::Local(local) = place {
             self.expr(value);
@@ -491,7 +510,7 @@ impl<'a> Code<'a> {
                     self.open(Instruction::If(BlockType::Result(ty)));
                     self.emit(Instruction::LocalGet(address));
                     self.load(ty, 8 * index);
-                    self.emit(Instruction::Else);
+                    self.otherwise();
                     self.zero(ty);
                     self.close();
                 }
@@ -507,6 +526,7 @@ impl<'a> Code<'a> {
                     self.may_fail |= may_fail;
                 }
                 self.emit(Instruction::Call(self.layout.functions + *function as u32));
+                self.found.forget();
             }
             Kind::Library(function, arguments) => {
                 for argument in arguments {
@@ -514,6 +534,7 @@ impl<'a> Code<'a> {
                 }
                 // Imported functions are the first of all.
                 self.emit(Instruction::Call(*function as u32));
+                self.found.forget();
             }
             Kind::AtMatch(value) => match self.requests.get(&super::key(value)) {
                 Some(parameter) => self.emit(Instruction::LocalGet(*parameter)),
@@ -596,7 +617,7 @@ impl<'a> Code<'a> {
                 self.open(Instruction::If(BlockType::Empty));
                 for (is_no, value) in [(false, yes), (true, no)] {
                     if is_no {
-                        self.emit(Instruction::Else);
+                        self.otherwise();
                     }
                     self.expr(value);
                     for local in results.iter().rev() {
@@ -692,14 +713,14 @@ impl<'a> Code<'a> {
             BinaryOp::And => {
                 self.open(Instruction::If(BlockType::Result(ValType::I32)));
                 self.expr(right);
-                self.emit(Instruction::Else);
+                self.otherwise();
                 self.int(0);
                 self.close();
             }
             BinaryOp::Or => {
                 self.open(Instruction::If(BlockType::Result(ValType::I32)));
                 self.int(1);
-                self.emit(Instruction::Else);
+                self.otherwise();
                 self.expr(right);
                 self.close();
             }

@@ -3,21 +3,127 @@
 //! The first entry with which a key is compared is usually the right one. When a map is read by a
 //! key of one word, this comparison is a part of the rule's function, which calls the runtime only
 //! if it fails. If the function is short enough and the registers suffice, the engine executes it
-//! in place of calling it, up to the point where it makes a call.
+//! in place of calling it, up to the point where it makes a call. A key that is looked up again is
+//! not searched for a second time.
+
+use std::mem::discriminant;
 
 use wasm_encoder::{BlockType, Instruction as I, ValType};
 
-use super::super::ir::{Place, Typed};
+use super::super::ir::{Kind, Place, Typed};
 use super::super::types::Type;
 use super::code::{Code, memarg};
 use super::runtime::{HASH, KEY};
 
+/// A key that has been looked up in a map: its words, and the address of its value, or 0, in
+/// locals.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    map: Place,
+    key: Typed,
+    words: Vec<u32>,
+    address: u32,
+}
+
+/// The last key that was looked up, as long as another lookup of it would have the same result.
+///
+/// Adding a key to a map moves the values of others, so nothing is remembered after a call, or
+/// another key. What is found in an arm of an `if` is not known after it.
+#[derive(Default)]
+pub(super) struct Finds {
+    last: Option<Found>,
+    /// For each open block: what was known before it, and whether it is known after it, as far as
+    /// the arms that have ended are concerned.
+    open: Vec<(Option<Found>, bool)>,
+}
+
+impl Finds {
+    fn of(&self, map: Place, key: &Typed) -> Option<Found> {
+        self.last.clone().filter(|found| found.map == map && found.key == *key)
+    }
+
+    fn remember(&mut self, map: Place, key: &Typed, words: Vec<u32>, address: u32) {
+        self.last = is_simple(key).then(|| Found { map, key: key.clone(), words, address });
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.last = None;
+    }
+
+    /// A variable at this place is set.
+    pub(super) fn forget_keys_of(&mut self, place: Place) {
+        let is_same_storage = |other: Place| discriminant(&other) == discriminant(&place);
+        if self.last.as_ref().is_some_and(|found| has_variable(&found.key, &is_same_storage)) {
+            self.forget();
+        }
+    }
+
+    /// Begins a block. Branches lead to the ends of those that are no `if`, or to their beginning.
+    pub(super) fn open(&mut self, is_if: bool) {
+        if !is_if {
+            self.forget();
+        }
+        self.open.push((self.last.clone(), is_if));
+    }
+
+    pub(super) fn otherwise(&mut self) {
+        let is_same = self.is_as_before();
+        if let Some((before, is_known)) = self.open.last_mut() {
+            *is_known &= is_same;
+            self.last.clone_from(before);
+        }
+    }
+
+    pub(super) fn close(&mut self) {
+        let is_same = self.is_as_before();
+        if !self.open.pop().is_some_and(|(_, is_known)| is_known && is_same) {
+            self.forget();
+        }
+    }
+
+    /// Whether the same is known as before the innermost block.
+    fn is_as_before(&self) -> bool {
+        let address = |found: &Option<Found>| found.as_ref().map(|found| found.address);
+        self.open.last().is_some_and(|(before, _)| address(before) == address(&self.last))
+    }
+}
+
+/// Whether a key depends on nothing but variables and the values of the event.
+fn is_simple(key: &Typed) -> bool {
+    let is_simple_itself = matches!(
+        key.kind,
+        Kind::Const(_)
+            | Kind::Variable(..)
+            | Kind::Request(_)
+            | Kind::Unary(..)
+            | Kind::Binary(..)
+            | Kind::Cast(_)
+    );
+    is_simple_itself && key.children().into_iter().all(is_simple)
+}
+
+fn has_variable(key: &Typed, is_such: &impl Fn(Place) -> bool) -> bool {
+    matches!(key.kind, Kind::Variable(place, _) if is_such(place))
+        || key.children().into_iter().any(|child| has_variable(child, is_such))
+}
+
 impl Code<'_> {
-    /// The address of a key's value, in a new local; the key is added if it is missing.
+    /// The address of a key's value, in a local; the key is added if it is missing.
     pub(super) fn slot(&mut self, map: Place, key: &Typed, value: &Type) -> u32 {
-        let key = self.keep(key);
-        self.store_key(&key);
-        self.slot_of_key(map, key.len() as u32, value)
+        if let Some(Found { words, address, .. }) = self.found.of(map, key) {
+            self.raw([I::LocalGet(address), I::I32Eqz]);
+            self.open(I::If(BlockType::Empty));
+            self.store_key(&words);
+            self.call_with_entry("slot", map, words.len() as u32, value);
+            self.raw([I::LocalSet(address)]);
+            self.close();
+            return address;
+        }
+        let words = self.keep(key);
+        self.store_key(&words);
+        let address = self.slot_of_key(map, words.len() as u32, value);
+        self.found.remember(map, key, words, address);
+        address
     }
 
     /// The same for a key whose words have been stored.
@@ -28,21 +134,25 @@ impl Code<'_> {
         address
     }
 
-    /// The address of a key's value, or 0 if the key is missing, in a new local.
+    /// The address of a key's value, or 0 if the key is missing, in a local.
     pub(super) fn find(&mut self, map: Place, key: &Typed, value: &Type) -> u32 {
-        let key = self.keep(key);
+        if let Some(Found { address, .. }) = self.found.of(map, key) {
+            return address;
+        }
+        let words = self.keep(key);
         let address = self.local(ValType::I32);
-        if let [word] = key[..] {
+        if let [word] = words[..] {
             self.compare_first(map, word, value, address);
             self.raw([I::LocalGet(address), I::I32Eqz]);
             self.open(I::If(BlockType::Empty));
         }
-        self.store_key(&key);
-        self.call_with_entry("find", map, key.len() as u32, value);
+        self.store_key(&words);
+        self.call_with_entry("find", map, words.len() as u32, value);
         self.raw([I::LocalSet(address)]);
-        if key.len() == 1 {
+        if words.len() == 1 {
             self.close();
         }
+        self.found.remember(map, key, words, address);
         address
     }
 

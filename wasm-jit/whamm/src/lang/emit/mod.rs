@@ -61,7 +61,7 @@ pub(super) use self::requests::any;
 use self::requests::key;
 use self::runtime::{END, Runtime};
 use super::diagnostics::{Problem, ProblemKind};
-use super::ir::{FRAME_BLOCK, Import, Program, THREAD_BLOCK};
+use super::ir::{FRAME_BLOCK, Import, Probe, Program, THREAD_BLOCK};
 use super::report::Layout as ReportLayout;
 use super::split::split;
 use super::sums::Used;
@@ -270,14 +270,21 @@ impl<'a> Emitter<'a> {
         if let Some(names) = program.names {
             self.names(names);
         }
-        for probe in &program.probes {
-            self.rule = self.name_of(Some(probe.rule), &probe.event);
-            for part in split(probe.predicate.as_ref()) {
-                self.probe(probe, &part);
-            }
-            if self.exports.len() > MAX_EXPORTS {
-                let message = format!("the monitor module would have more than {MAX_EXPORTS} exports");
-                return Err(vec![Problem::new(ProblemKind::Limit, 0..0, message)]);
+        // Most events of a rule have the same predicate, which may be long.
+        let are_same =
+            |one: &Probe, other: &Probe| (one.rule, &one.predicate) == (other.rule, &other.predicate);
+        for probes in program.probes.chunk_by(are_same) {
+            let parts = split(probes[0].predicate.as_ref());
+            let mut at_match = vec![None; parts.len()];
+            for probe in probes {
+                self.rule = self.name_of(Some(probe.rule), &probe.event);
+                for (part, at_match) in parts.iter().zip(&mut at_match) {
+                    self.probe(probe, part, at_match);
+                }
+                if self.exports.len() > MAX_EXPORTS {
+                    let message = format!("the monitor module would have more than {MAX_EXPORTS} exports");
+                    return Err(vec![Problem::new(ProblemKind::Limit, 0..0, message)]);
+                }
             }
         }
         self.exit();

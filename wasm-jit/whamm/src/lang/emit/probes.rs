@@ -145,12 +145,16 @@ impl Emitter<'_> {
             .filter(|_| probe.mode == Mode::Before)
     }
 
-    pub(super) fn probe(&mut self, probe: &Probe, part: &Part) {
+    /// Emits a part of a probe. `predicate` is its predicate at match time, if that has been
+    /// emitted.
+    pub(super) fn probe(&mut self, probe: &Probe, part: &Part, predicate: &mut Option<String>) {
         let guard = (!probe.mode.has_operands()).then(|| format!("guard_{}", probe.mode.text()));
         if let Some(guard) = &guard {
             self.begin(probe, part, guard);
         }
-        let predicate = part.at_match.as_ref().map(|condition| self.predicate(condition, false));
+        if predicate.is_none() {
+            *predicate = part.at_match.as_ref().map(|condition| self.predicate(condition, false));
+        }
         let mut arguments = Vec::new();
         let mut parameters = Vec::new();
         if let Some(size) = probe.site {
@@ -252,7 +256,7 @@ impl Emitter<'_> {
         }
         let arguments = arguments.join(", ");
         let event = &probe.event;
-        let mut name = format!("{event}{} ({arguments})", predicate.unwrap_or_default());
+        let mut name = format!("{event}{} ({arguments})", predicate.as_deref().unwrap_or_default());
         if self.has_other_types(&name, number) {
             let key = (name, self.parameters(number).to_vec());
             name = match self.separate.get(&key) {
