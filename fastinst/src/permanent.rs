@@ -14,11 +14,13 @@ use crate::probe::{ProbeId, ProbeKind, ProbeMetadata};
 
 /// A permanent probe: a call inserted by a compiler, which was retargeted to one of our stubs.
 pub(crate) struct Probe {
-    /// The number of the site's text, shifted by one; [`UNLOADED`] if its library was unloaded.
+    /// The number of the text in which the site was last found, shifted by one; the lowest bit is
+    /// [`UNLOADED`], set while its library is not loaded.
     text: AtomicU32,
-    /// The offset of the site, and of the data that its stub reads, from the base of its text: the
-    /// object's lowest address.
+    /// The offset of the site from the base of its text, the object's lowest address.
     site_offset: u32,
+    /// The offset of the data that its stub reads from the same base; negative if the stub is below
+    /// the object.
     cell_offset: i32,
     /// The number of the [`SiteFunction`].
     function: u32,

@@ -253,6 +253,11 @@ impl Missed {
     fn mean(&self) -> impl Iterator<Item = f64> {
         (self.calls > 0.0).then(|| (self.least + self.most) / 2.0 / self.calls).into_iter()
     }
+
+    /// What one of the calls took at least, if there are such calls.
+    fn least_mean(&self) -> impl Iterator<Item = f64> {
+        (self.calls > 0.0).then(|| self.least / self.calls).into_iter()
+    }
 }
 
 impl Measured {
@@ -450,7 +455,8 @@ fn widened(estimate: Estimate, by: f64) -> Estimate {
     Estimate { value, low: (estimate.low - by).max(0.0), high }
 }
 
-/// Percentiles, the lowest first, with what each says about the others: none is below a lower one.
+/// Percentiles, the lowest first, made consistent: a higher one is at least as long as a lower one,
+/// so lower limits are carried upwards, and upper limits downwards.
 fn ordered<const N: usize>(mut percentiles: [Estimate; N]) -> [Estimate; N] {
     for at in 1..N {
         percentiles[at].low = percentiles[at].low.max(percentiles[at - 1].low);
@@ -521,7 +527,7 @@ impl Observed {
         let middle = least.midpoint(most);
         self.callers.call(sample.caller, weight, weight * middle);
         self.min = self.min.min(middle);
-        self.max = self.max.max(middle);
+        self.max = self.max.max(least);
     }
 
     fn percentiles(&mut self, is_usual: bool) -> &mut Quantiles {
@@ -569,7 +575,7 @@ impl Observed {
             p50: estimate(p50),
             p90: estimate(p90),
             p99: estimate(p99),
-            max: ns(missed.mean().fold(self.max, f64::max)),
+            max: ns(missed.least_mean().fold(self.max, f64::max)),
             below_resolution: p50.value < resolution,
             resolution: ns(resolution),
         })
@@ -629,7 +635,7 @@ mod tests {
         observed.sample(&sample(5, 3000), 0.0, 100);
         assert_eq!((observed.max, observed.strata.known_ticks()), (10.0, 30.0));
         observed.sample(&sample(1000, 3000), 0.0, 100);
-        assert_eq!((observed.min, observed.max, observed.samples), (10.0, 2000.0, 3));
+        assert_eq!((observed.min, observed.max, observed.samples), (10.0, 1000.0, 3));
         assert_eq!(observed.strata.known_ticks(), 2030.0);
     }
 

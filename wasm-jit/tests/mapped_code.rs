@@ -106,7 +106,7 @@ fn mappings(folder: &Path) -> [usize; 2] {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let folder = folder.to_str().unwrap();
     let of_folder = || maps.lines().filter(|line| line.contains(folder));
-    let executable = of_folder().filter(|line| line.contains(" r-xp ")).count();
+    let executable = of_folder().filter(|line| line.contains(" r-xs ")).count();
     [executable, of_folder().count() - executable]
 }
 

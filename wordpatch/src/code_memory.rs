@@ -238,6 +238,8 @@ impl CodeMemory {
             let text = unsafe { alias::map_executable(view.start, view.length)? };
             Ok((View { start: text, length: view.length }, view))
         };
+        // One mapping for code and room, so that they are adjacent. Below, the file replaces the
+        // part of the code, whose alias is not needed.
         let reserved = reserve(room).or_else(|errno| if room > 0 { reserve(0) } else { Err(errno) });
         let (text, view) = reserved.map_err(refused)?;
         let ((text, text_of_room), (_, view_of_room)) = (text.split(pages), view.split(pages));

@@ -67,7 +67,7 @@ fn code_is_executed_in_its_file_and_patched_in_a_copy() {
     let [first, last] = sites(&memory);
     assert_eq!((memory.pages().len(), memory.code() == code()), (2 * PAGE, true));
     assert_eq!([call(first), call(last)], [A, A]);
-    assert!(matches!(&*of_file(&file), [line] if line.contains(" r-xp ")), "{:?}", of_file(&file));
+    assert!(matches!(&*of_file(&file), [line] if line.contains(" r-xs ")), "{:?}", of_file(&file));
 
     make_patchable(&memory).unwrap();
     assert_eq!([call(first), call(last)], [A, A]);

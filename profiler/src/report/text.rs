@@ -154,9 +154,19 @@ fn legend(report: &Report, functions: &[(&FunctionReport, String)]) -> String {
     if has_off_cpu(functions) {
         text.push_str("off-cpu: how long timed calls waited for a processor, and how many of them; not part of latencies\n");
     }
-    if functions.iter().any(|(function, _)| latency(function, |latency| latency.p50) == UNKNOWN) {
+    let latencies = [
+        |latency: &Latency| latency.mean,
+        |latency| latency.p50,
+        |latency| latency.p90,
+        |latency| latency.p99,
+    ];
+    let has_unknown = |function: &FunctionReport| {
+        longest(function) == UNKNOWN || latencies.iter().any(|pick| latency(function, *pick) == UNKNOWN)
+    };
+    if functions.iter().any(|(function, _)| has_unknown(function)) {
         text.push_str(
-            "-: not known, since too few calls were timed; a longer run, a larger budget or fewer functions (only=) shows more\n",
+            "-: not known: too few calls were timed (a longer run, a larger budget or fewer functions (only=) \
+             shows more), none has returned, or the clock does not resolve them\n",
         );
     }
     text + "\n"
@@ -337,7 +347,7 @@ fastinst: ./app --size 10 (pid 4242), 2.13s
 profiling cost 1.00% ±0.12% processor time, budget 1% (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory
 total includes callees; shares are of the 2.14s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
 off-cpu: how long timed calls waited for a processor, and how many of them; not part of latencies
--: not known, since too few calls were timed; a longer run, a larger budget or fewer functions (only=) shows more
+-: not known: too few calls were timed (a longer run, a larger budget or fewer functions (only=) shows more), none has returned, or the clock does not resolve them
 
      calls          total   share           self   share    mean     p50       p90       p99       max     off-cpu  object        function
 ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -353,7 +363,7 @@ off-cpu: how long timed calls waited for a processor, and how many of them; not 
     #[test]
     fn the_legend_says_what_makes_unknown_figures_known() {
         let mut report = example();
-        let unknown = "-: not known, since too few calls were timed; a longer run";
+        let unknown = "-: not known: too few calls were timed";
         report.functions.retain(|function| function.name == "hash");
         assert!(!render(&report, &View::default()).contains(unknown));
         let latency = report.functions[0].latency_ns.as_mut().unwrap();
@@ -390,7 +400,7 @@ fastinst: ./app --size 10 (pid 4242 and 19 more processes), 2.13s
 1204 probes, 13.4k calls timed, 11.3k toggles (5.31k/s)
 profiling cost 1.00% processor time, no budget (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory, the sum of all processes
 total includes callees; shares are of the 2.14s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
--: not known, since too few calls were timed; a longer run, a larger budget or fewer functions (only=) shows more
+-: not known: too few calls were timed (a longer run, a larger budget or fewer functions (only=) shows more), none has returned, or the clock does not resolve them
 
      calls     total   share           self   share    mean     p50       p90       p99       max  function
 ───────────────────────────────────────────────────────────────────────────────────────────────────────────────

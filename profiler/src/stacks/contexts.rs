@@ -202,8 +202,8 @@ impl<S: Sites> Contexts<S> {
         }
         // Stable: the newest of equal ones is the last.
         new.sort_by_cached_key(|number| self.key(*number));
-        // From the last one on, each is moved to its place, and the ordered sites behind that place
-        // to theirs.
+        // Merges from the back, in place: `numbers[..end]` are ordered ones that were not moved
+        // yet, `numbers[free..]` is the finished end of the result.
         let mut free = self.numbers.len();
         let mut last = None;
         for number in new.into_iter().rev() {
@@ -222,7 +222,7 @@ impl<S: Sites> Contexts<S> {
                 self.numbers[free] = number;
             }
         }
-        // What is left between the two parts are the places of older sites.
+        // A site that replaced another one at its address left a gap.
         self.numbers.drain(end..free);
         self.sorted = self.numbers.len();
     }

@@ -1,7 +1,8 @@
 //! [`OutputFile`]: a file that a command writes.
 
-use std::fs::{self, File, Permissions, TryLockError};
+use std::fs::{self, File, Metadata, Permissions, TryLockError};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,8 @@ use tempfile::{NamedTempFile, PersistError};
 use super::Failure;
 
 /// A file that appears, or replaces another one, when it is complete, so that nobody sees a part of
-/// it, and it may be an input. Symbolic links are followed. A device or a pipe is written directly.
+/// it, and it may be an input. Symbolic links are followed. A device, a pipe and the file that is
+/// standard output are written directly.
 pub(super) struct OutputFile<'a> {
     /// The path as the user wrote it.
     path: &'a Path,
@@ -60,6 +62,11 @@ impl Destination {
         if is_special(path) {
             return File::create(path).map(Self::Special);
         }
+        // A file to which standard output was redirected: others write to it as well.
+        let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        if path.metadata().and_then(|file| Ok(is_same(&file, &stdout.metadata()?))).unwrap_or(false) {
+            return Ok(Self::Special(stdout));
+        }
         let place = followed(path)?;
         if File::open(&place).is_ok_and(|file| is_locked(&file)) {
             return Err(io::Error::other("a recording writes to it"));
@@ -75,6 +82,10 @@ impl Destination {
         options.prefix(".wasm-jit-").permissions(Permissions::from_mode(0o666));
         Ok(Self::Place { new: options.tempfile_in(folder)?, place })
     }
+}
+
+fn is_same(one: &Metadata, two: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (two.dev(), two.ino())
 }
 
 /// Whether there is something other than a file, such as a device or a pipe.

@@ -49,7 +49,7 @@ impl Place {
         let _ = fs::remove_file(format!("/tmp/perf-{}.map", child.id()));
         let folder = self.path("folder");
         let of_folder = maps.lines().filter(|line| line.contains(folder.to_str().unwrap()));
-        of_folder.filter(|line| line.contains(" r-xp ")).count()
+        of_folder.filter(|line| line.contains(" r-xs ")).count()
     }
 }
 

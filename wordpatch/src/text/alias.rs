@@ -251,8 +251,9 @@ pub(crate) unsafe fn map_executable_over(
     }
 }
 
-/// Maps `length` bytes of a file, from `offset` on, read-execute and privately, over a mapping of
-/// the caller.
+/// Maps `length` bytes of a file, from `offset` on, read-execute, over a mapping of the caller.
+/// Shared: the system then lets no debugger write to it, which would give the page other bytes than
+/// the file has.
 ///
 /// # Safety
 /// `place` must be the start of a mapping of `length` bytes that the caller owns and that is not in
@@ -265,7 +266,7 @@ pub(crate) unsafe fn map_file_at(
 ) -> nix::Result<()> {
     let (address, size) = (place.addr(), length.try_into().map_err(|_| Errno::EINVAL)?);
     let offset = offset.try_into().map_err(|_| Errno::EINVAL)?;
-    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;
+    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
     // SAFETY: the caller's obligation.
     unsafe { mmap(Some(address), size, READ_EXECUTE, flags, file, offset) }.map(drop)
 }
@@ -480,7 +481,7 @@ pub(super) unsafe fn replace_in_child(
 /// The alias is ours, `length` bytes long, and may lose its contents.
 pub(super) unsafe fn empty(view: NonNull<u8>, length: usize) {
     let (Some(address), Ok(size)) = (NonZeroUsize::new(view.addr().get()), length.try_into()) else { return };
-    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED | MapFlags::MAP_NORESERVE;
+    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED | MapFlags::MAP_NORESERVE;
     // SAFETY: the caller's obligation.
     if unsafe { mmap_anonymous(Some(address), size, READ_WRITE, flags) }.is_err() {
         // SAFETY: as above. At least its memory is freed.

@@ -111,7 +111,7 @@ pub(super) fn encode(engine: &Engine, image: &CodeImage, (code, tables): (Vec<u8
         module_checksum: checksum(engine, &image.bytes),
         tables,
     };
-    // Positions take at most this many bytes more than zeros do.
+    // The four positions are zeros still, of one byte each; a position takes at most ten.
     let longest = 4 * (10 - 1);
     let start = (PREAMBLE + encoded(&header).len() + longest).next_multiple_of(PAGE);
     let end = start + code.len();
