@@ -84,8 +84,8 @@ fn write_to(
     functions.retain(|index| wanted(*index, sections.function_names.get(index).copied()));
     let by_address = image.indices().flat_map(|index| {
         let code = image.compiled(index).map(|function| image.at(function.entry));
-        let entries = code.into_iter().chain([image.first_entry(index)]);
-        entries.map(move |entry| (entry as u64, index))
+        let entries = code.into_iter().chain([image.first_entry(index)]).map(|entry| entry as usize);
+        entries.chain(image.version_entries(index)).map(move |entry| (entry as u64, index))
     });
     let by_address = by_address.map(|(entry, index)| (entry, name(&sections, index))).collect();
     let base = Rc::new(Cell::new(0));

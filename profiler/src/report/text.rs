@@ -154,12 +154,8 @@ fn legend(report: &Report, functions: &[(&FunctionReport, String)]) -> String {
     if has_off_cpu(functions) {
         text.push_str("off-cpu: how long timed calls waited for a processor, and how many of them; not part of latencies\n");
     }
-    let latencies = [
-        |latency: &Latency| latency.mean,
-        |latency| latency.p50,
-        |latency| latency.p90,
-        |latency| latency.p99,
-    ];
+    let latencies: [fn(&Latency) -> Estimate; 4] =
+        [|latency| latency.mean, |latency| latency.p50, |latency| latency.p90, |latency| latency.p99];
     let has_unknown = |function: &FunctionReport| {
         longest(function) == UNKNOWN || latencies.iter().any(|pick| latency(function, *pick) == UNKNOWN)
     };

@@ -60,13 +60,13 @@ pub struct Counting {
     /// In a plain version, where the runs of the other versions begin, whose cells its runs use.
     /// Runs that only the plain version has share the cell after them, unless they are joined.
     pub runs: Option<Box<[u32]>>,
-    /// The starts of the runs that are counted, in ascending order, each with those that are joined
-    /// to it; all of them if there is no list.
+    /// The starts of the runs that add to their cells, in ascending order; `None` if all do. A run
+    /// that is joined to another one is never among them: it is counted if that one is.
     pub counted: Option<Box<[u32]>>,
 }
 
 impl Counting {
-    /// Whether a run is counted, which is not joined to another.
+    /// Whether a run that is not joined to another one adds to its cell.
     #[must_use]
     pub fn counts(&self, run: u32) -> bool {
         self.counted.as_ref().is_none_or(|counted| counted.binary_search(&run).is_ok())

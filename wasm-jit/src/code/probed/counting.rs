@@ -535,8 +535,9 @@ fn at_once(total: impl Fn(usize) -> u64) -> [u64; 2] {
 }
 
 impl Changes {
-    /// Lets the probes of a function that are on begin at the present totals if these are less than
-    /// when they were switched on: in the middle of a run, which then was not executed to its end.
+    /// Called after counts of a function were taken back. A counter that was switched on in the
+    /// middle of the run that ended early has a total that is less than its base now. The base
+    /// becomes the total at once; otherwise the next execution would not be counted.
     fn follow_totals(&mut self, counters: &Counters, function: u32) {
         let probes: Vec<usize> = self.state(function).probes.iter().copied().collect();
         for number in probes {

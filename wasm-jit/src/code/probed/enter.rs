@@ -11,8 +11,9 @@
 //! it comes here, and the stub restores the state of the call.
 //!
 //! If the entry cannot be patched any more, in a forked child, or if a watcher of the function
-//! calls it, the entry leads to the stub again. The stub then continues in the current version, for
-//! which it does what the first instruction of an original would have done.
+//! calls it, neither the original's entry nor that of the current version can be executed: both
+//! lead back to the stub. The stub then executes PUSH itself, and continues after it, in the
+//! current version.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -266,15 +267,15 @@ impl CodeImage {
         let address = self.code_start(index);
         let changes = self.state();
         let entry = changes.functions.get(index).and_then(|state| state.entry);
-        let Some(Entry { first, .. }) = entry.filter(|entry| entry.is_diverted) else {
+        let Some(entry) = entry.filter(|entry| entry.is_diverted) else {
             return Continue { address, after_entry: 0 };
         };
-        if let Some(function) = self.probed().function(self, index)
-            && let current @ 1.. = function.current.load(Ordering::Relaxed)
-            && let Some(version) = function.versions[current].get()
-        {
-            return Continue { address: version.at(version.entry), after_entry: 0 };
-        }
+        let function = self.probed().function(self, index);
+        let current = function.map_or(0, |function| function.current.load(Ordering::Relaxed));
+        let (address, first) = match function.and_then(|function| function.versions[current].get()) {
+            Some(version) if current > 0 => (version.at(version.entry), version.first),
+            _ => (address, entry.first),
+        };
         let first = first.as_slice();
         // SAFETY: in the function's code, which is longer.
         let byte = |offset: usize| unsafe {
@@ -336,11 +337,14 @@ impl Changes {
         let entry = *state.entry.get_or_insert(Entry::new(address, stands));
         if !entry.is_diverted {
             let to_stub = jump(address, stub);
-            self.exchange(address, &entry.stands, &to_stub)?;
             let function = image.probed().function(image, index);
             let current = function.map_or(0, |function| function.current.load(Ordering::Relaxed));
-            if let Some(version) = function.and_then(|function| function.versions[current].get()) {
-                self.lead_own_calls(version, &entry, true)?;
+            let version = function.and_then(|function| function.versions[current].get());
+            // First: if it fails, the function begins as before.
+            version.map_or(Ok(()), |version| self.lead_own_calls(version, &entry, true))?;
+            if let Err(error) = self.exchange(address, &entry.stands, &to_stub) {
+                let _ = version.map(|version| self.lead_own_calls(version, &entry, false));
+                return Err(error.into());
             }
             self.state(index).entry = Some(Entry { stands: to_stub, is_diverted: true, ..entry });
         }

@@ -55,6 +55,13 @@ impl CodeImage {
         Ok(Some(version.listed(positions, self.body_range(function), blocks)))
     }
 
+    /// The addresses at which the versions of a function begin.
+    pub(crate) fn version_entries(&self, function: u32) -> impl Iterator<Item = usize> {
+        let probed = self.probed.get().and_then(|probed| probed.function(self, function));
+        let versions = probed.into_iter().flat_map(|probed| &probed.versions[1..]);
+        versions.filter_map(|version| version.get()).map(|version| version.at(version.entry))
+    }
+
     /// The code of all functions as it was compiled: without jumps to versions, and without traps
     /// at transfer points.
     pub(crate) fn code_without_versions(&self) -> Vec<u8> {

@@ -200,7 +200,8 @@ impl CodeImage {
             Sites::At { positions: all.into(), settled: settled.into_iter().flatten().collect() }
         };
         let counters = used.values().filter(|needs| needs.counter || needs.choice.is_some()).count();
-        let counts_all = is_last || 2 * counters >= original.1.instructions.len();
+        // Not in the first one only: the number of versions is limited.
+        let counts_all = is_last || made > 0 || 2 * counters >= original.1.instructions.len();
         if is_counting && !counts_all && state.runs.is_none() {
             self.find_runs(index, state, probes)?;
         }

@@ -29,8 +29,10 @@
 //! 3. Traps are written into the version that was current.
 //! 4. The original's entry becomes a JMP, or PUSH again.
 //!
-//! Calls of a version to its own function go straight to the version's entry. It becomes a JMP to
-//! the original's entry in step 3, and PUSH again in step 1.
+//! A version calls its own function at the version's own entry. While the version is the current
+//! one and the function's entry is not diverted ([`enter`]), the instruction there is PUSH.
+//! Otherwise it is a JMP to the original's entry, so that such calls are led like all others. The
+//! version that becomes current gets its PUSH in step 1, the other one its JMP after step 4.
 //!
 //! In whatever order a thread sees these stores, it executes valid code with a valid frame. A trap
 //! is one byte that is an invalid instruction on all x86-64 processors, so setting it is one atomic
@@ -393,7 +395,7 @@ impl Changes {
         let own = version.at(version.entry);
         let jump = version::jump(own, entry.address);
         let (old, new) = if to_original { (&version.first, &jump) } else { (&jump, &version.first) };
-        self.exchange(own, old, new)
+        if self.read_entry(own) == *new { Ok(()) } else { self.exchange(own, old, new) }
     }
 
     /// Makes a version the current one; see the write order.
@@ -424,8 +426,10 @@ impl Changes {
         state.trapped[to] = false;
         state.trapped[from] = true;
         self.trap(version(from), true)?;
-        self.lead_own_calls(version(from), &entry, true)?;
-        if entry.is_diverted { Ok(()) } else { self.enter_current(index, Some(function)) }
+        if !entry.is_diverted {
+            self.enter_current(index, Some(function))?;
+        }
+        self.lead_own_calls(version(from), &entry, true)
     }
 
     /// Makes calls to a function begin in its current version.

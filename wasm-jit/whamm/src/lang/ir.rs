@@ -11,13 +11,26 @@ use super::events::Mode;
 use super::types::{Buckets, Type};
 use crate::monitor_module::{CALLEE, FAILED, PROBES, SWITCH};
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) enum Const {
     /// An integer in the range of its type.
     Int(i128),
     Float(f64),
     Bool(bool),
     Str(String),
+}
+
+/// Floating-point numbers are equal if their bits are, as the keys of maps are.
+impl PartialEq for Const {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Int(one), Self::Int(two)) => one == two,
+            (Self::Float(one), Self::Float(two)) => one.to_bits() == two.to_bits(),
+            (Self::Bool(one), Self::Bool(two)) => one == two,
+            (Self::Str(one), Self::Str(two)) => one == two,
+            _ => false,
+        }
+    }
 }
 
 /// The storage of a variable.

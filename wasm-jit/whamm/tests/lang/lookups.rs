@@ -160,3 +160,16 @@ fn values_that_have_moved_elsewhere_are_found() {
         assert_eq!(rows[1..], ["m,\"map<u32, u32>\",,,,1,5", "sum,u32,,,,,1"], "{script}");
     }
 }
+
+/// Two keys, whose bits differ.
+#[test]
+fn zeros_of_different_signs_are_different_keys() {
+    let script = "report var m: map<f64, u64>;
+        wasm:opcode:call(arg0: u32):before { m[0.0] = 1; m[-0.0] = 2; m[0.0] = m[0.0] + 5; }";
+    let mut monitor = Monitor::new(script);
+    monitor.hit_all("wasm:opcode:call:before", 1, &values(&[("arg0", 5)], 0));
+    let report = monitor.report();
+    let mut figures: Vec<_> = report.lines().skip(1).filter_map(|row| row.rsplit(',').next()).collect();
+    figures.sort_unstable();
+    assert_eq!(figures, ["2", "6"], "{report}");
+}

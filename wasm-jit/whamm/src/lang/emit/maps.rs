@@ -32,8 +32,8 @@ pub(super) struct Found {
 #[derive(Default)]
 pub(super) struct Finds {
     last: Option<Found>,
-    /// For each open block: what was known before it, and whether it is known after it, as far as
-    /// the arms that have ended are concerned.
+    /// For each open block: what was known when it was opened, and whether that is still known
+    /// after it; not any more as soon as an arm forgets or replaces it.
     open: Vec<(Option<Found>, bool)>,
 }
 
@@ -58,7 +58,8 @@ impl Finds {
         }
     }
 
-    /// Begins a block. Branches lead to the ends of those that are no `if`, or to their beginning.
+    /// Begins a block. Branches come to the end of a block or the beginning of a loop with other
+    /// lookups, so nothing is known inside or after it. No branch leads to the end of an `if`.
     pub(super) fn open(&mut self, is_if: bool) {
         if !is_if {
             self.forget();
