@@ -34,7 +34,7 @@ fastinst: ./app (pid 7), 2.00s
 4 probes, 20 calls timed, 100 toggles (50.0/s)
 profiling cost 0.81% ±0.16% processor time, budget 1% (probes 4.00ms, service 2.00ms, toggles 1.00ms, start-up 1.00ms), and 123kB of memory
 total includes callees; shares are of the 2.00s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
--: not known, since too few calls were timed; a longer run, a larger budget or fewer functions (only=) shows more
+-: not known: too few calls were timed (a longer run, a larger budget or fewer functions (only=) shows more), none has returned, or the clock does not resolve them
 
     calls       total  share  self  share    mean     p50     p90     p99       max  function
 ─────────────────────────────────────────────────────────────────────────────────────────────
