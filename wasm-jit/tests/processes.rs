@@ -441,8 +441,8 @@ fn copies_of_parent_and_child(parent_first: bool) -> bool {
     };
     let of_parent = parent_first.then(|| probe().unwrap());
     let in_child = end_of(&mut || {
-        // Refused, whether the code is in the file or the parent's copy.
-        let is_refused = probe().is_err();
+        // In the parent's copy, the function counts already: nothing is patched.
+        let is_refused = parent_first || probe().is_err();
         // SAFETY: the child has no other thread.
         let is_unshared = unsafe { wordpatch::text::unshare() }.is_ok();
         is_refused && runs(&module) && is_unshared && probe().is_ok_and(|probe| counts(&probe))

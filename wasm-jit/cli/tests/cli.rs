@@ -845,11 +845,10 @@ fn objdump_shows_the_stubs_of_active_probes_of_all_kinds() {
 #[test]
 fn perf_gets_a_map_of_the_functions() {
     let place = Place::new();
-    let text = r#"(module $"of two\0alines" (func $the_function_in_the_map (export "_start")))"#;
+    let text = r#"(module $"of two\0alines" (memory 1)
+        (func $the_function_in_the_map (export "_start") (drop (i32.load (i32.const 0)))))"#;
     place.text("map.wat", text);
-    let count = ["--count", "the_function_in_the_map"];
-    let mut child =
-        place.command(&[&["run", "--perf-map"], &count[..], &["map.wat"]].concat()).spawn().unwrap();
+    let mut child = place.command(&["run", "--perf-map", "--monitors=memory", "map.wat"]).spawn().unwrap();
     let path = format!("/tmp/perf-{}.map", child.id());
     assert!(child.wait().unwrap().success());
     let map = std::fs::read_to_string(&path).unwrap();
@@ -868,27 +867,28 @@ fn perf_gets_a_map_of_the_functions() {
 #[test]
 fn gdb_unwinds_from_a_stub() {
     let place = Place::new();
-    let text = "(module $m
-        (func $work (param i32) (result i32) (i32.add (local.get 0) (i32.const 1)))
+    let text = "(module $m (memory 1)
+        (func $work (param i32) (result i32) (i32.load (local.get 0)))
         (func $caller (export \"caller\") (result i32) (call $work (i32.const 6))))";
     place.text("stub.wat", text);
     let mut gdb = std::process::Command::new("gdb");
     gdb.args(["-nx", "-batch", "-ex", "set breakpoint pending on"])
         .args(["-ex", "break __jit_debug_register_code", "-ex", "run"])
-        // The module, then the version of `work`.
-        .args(["-ex", "continue", "-ex", "finish", "-ex", "delete"])
+        // The module, the version of `work`, then the stub of its probe.
+        .args(["-ex", "continue", "-ex", "continue", "-ex", "finish", "-ex", "delete"])
         .args([
             "-ex",
             "set language c",
             "-ex",
-            "hbreak *(long)&'m!work [stub]'",
+            // Behind the stub that only counts, which has the same name.
+            "hbreak *((long)&'m!work [stub]' + 16)",
             "-ex",
             "continue",
             "-ex",
             "backtrace 4",
         ])
         .arg("--args");
-    let program = place.command(&["run", "--gdb", "--count", "work", "--invoke", "caller", "stub.wat"]);
+    let program = place.command(&["run", "--gdb", "--monitors=memory", "--invoke", "caller", "stub.wat"]);
     gdb.arg(program.get_program()).args(program.get_args()).current_dir(program.get_current_dir().unwrap());
     let output = gdb.output().expect("gdb can be started");
     let said = String::from_utf8_lossy(&output.stdout);
