@@ -688,7 +688,7 @@ impl Module {
     /// instructions `FIRST_OF_PROVIDERS`. The address of the site is that in the most recent
     /// version of the function.
     ///
-    /// A discovery callback may switch the probes that it is told of. It must not make probes of
+    /// A discovery callback may switch the probes that it is called for. It must not make probes of
     /// modules with [first-call closures](Module::watch_first_calls), which it may have to wait
     /// for: such a closure may wait for the callback.
     ///

@@ -880,7 +880,7 @@ fn gdb_unwinds_from_a_stub() {
             "-ex",
             "set language c",
             "-ex",
-            // Behind the stub that only counts, which has the same name.
+            // The counter's stub, which comes before it, has the same symbol.
             "hbreak *((long)&'m!work [stub]' + 16)",
             "-ex",
             "continue",

@@ -251,8 +251,8 @@ fn global_probes_keep_their_order() {
     }
 }
 
-/// A closure runs the function of which it is told, in another store: before it has made probes
-/// there, and afterwards.
+/// A closure runs the function whose first call it precedes, in another store: before it has made
+/// probes there, and afterwards.
 #[test]
 fn closures_may_call_the_function() {
     let text = "(module (memory (export \"memory\") 1) (func (export \"main\") (result i64) (i64.const 7)))";
@@ -277,7 +277,7 @@ fn closures_may_call_the_function() {
         .unwrap();
     run(&module);
     let counts: Vec<u64> = made.lock().unwrap().drain(..).map(|probe: Probe| probe.count()).collect();
-    assert_eq!(counts, [2, 2], "one call by the closure, and the one that it was told of");
+    assert_eq!(counts, [2, 2], "one call by the closure, and the one before which it was called");
 }
 
 pub(crate) fn test_all() {

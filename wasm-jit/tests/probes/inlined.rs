@@ -11,7 +11,7 @@ use wasm_encoder::ValType;
 use wasm_jit::probes::{
     Bound, Callback, Kind, Location, Place, Probe, ProbeError, ProbeSpec, Scope, WasmFn, activate_all,
 };
-use wasm_jit::{Error, Instance, Module, Store, Trap, Val};
+use wasm_jit::{Error, Instance, Memory, Module, Store, Trap, TypedFunc, Val};
 
 use super::rewrite::Counted;
 use super::threads::Ends;
@@ -480,23 +480,39 @@ fn inlined_functions_have_probes_scopes_and_neighbours() {
     assert_eq!(counter.count(), 40);
 }
 
-/// A trap is that of the function, with its frame and that of the program, also at the very end of
-/// the memory, and nothing was changed before.
-#[test]
-fn traps_are_those_of_the_function() {
-    let engine = engine();
-    let (program, monitor) = (Module::new(&engine, LOOP).unwrap(), Module::new(&engine, COUNT).unwrap());
-    let mut store = Store::new(&engine, ());
-    let instance = Instance::new(&mut store, &monitor, &[]).unwrap();
+/// A program whose function 0, with one parameter, is observed by a function of a monitor.
+struct Observed {
+    store: Store<()>,
+    /// The program's `run`.
+    run: TypedFunc<i32, ()>,
+    /// That of the monitor.
+    memory: Memory,
+    probe: Probe,
+}
+
+/// Lets the entry of the program's function 0 call the monitor's function `at` with the parameter.
+fn observed(program: &Module, monitor: &Module) -> Observed {
+    let mut store = Store::new(program.engine(), ());
+    let instance = Instance::new(&mut store, monitor, &[]).unwrap();
     let at = instance.get_func(&mut store, "at").unwrap();
     let function = WasmFn::new(&store, at).unwrap();
     let kind = Kind::Wasm { function, values: [Bound::Local(0)].into() };
     let location = Location { function: 0, place: Place::Entry };
     let probe = program.probe(ProbeSpec { location, kind }).unwrap();
     probe.activate().unwrap();
-    let running = Instance::new(&mut store, &program, &[]).unwrap();
+    let running = Instance::new(&mut store, program, &[]).unwrap();
     let run = running.get_typed_func::<i32, ()>(&mut store, "run").unwrap();
     let memory = instance.get_memory(&mut store, "memory").unwrap();
+    Observed { store, run, memory, probe }
+}
+
+/// A trap is that of the function, with its frame and that of the program, also at the very end of
+/// the memory, and nothing was changed before.
+#[test]
+fn traps_are_those_of_the_function() {
+    let engine = engine();
+    let (program, monitor) = (Module::new(&engine, LOOP).unwrap(), Module::new(&engine, COUNT).unwrap());
+    let Observed { mut store, run, memory, probe: _probe } = observed(&program, &monitor);
     for (argument, is_in_bounds) in [(65528, true), (65529, false), (65536, false), (1 << 30, false)] {
         let result = run.call(&mut store, argument);
         if is_in_bounds {
@@ -553,17 +569,7 @@ fn what_is_known_about_values_is_forgotten() {
                     (func (export \"at\") (param i32) (local i32 i32) {start} {body}))"
             );
             let monitor = Module::new(&engine, text).unwrap();
-            let mut store = Store::new(&engine, ());
-            let instance = Instance::new(&mut store, &monitor, &[]).unwrap();
-            let at = instance.get_func(&mut store, "at").unwrap();
-            let function = WasmFn::new(&store, at).unwrap();
-            let kind = Kind::Wasm { function, values: [Bound::Local(0)].into() };
-            let location = Location { function: 0, place: Place::Entry };
-            let probe = program.probe(ProbeSpec { location, kind }).unwrap();
-            probe.activate().unwrap();
-            let running = Instance::new(&mut store, &program, &[]).unwrap();
-            let run = running.get_typed_func::<i32, ()>(&mut store, "run").unwrap();
-            let memory = instance.get_memory(&mut store, "memory").unwrap();
+            let Observed { mut store, run, memory, probe: _probe } = observed(&program, &monitor);
             [0, 1, 2, 5, 65532, 65533, 1 << 30].map(|argument| {
                 let is_trap = run.call(&mut store, argument).is_err();
                 (is_trap, memory.data(&store)[..24].to_vec())

@@ -25,7 +25,7 @@ use wordpatch::text;
 
 use super::blocks::ALIGNMENT;
 use super::version::jump;
-use super::{Changes, Entry, MakeError};
+use super::{Changes, Entry, Function, MakeError};
 use crate::code::{CodeImage, forks};
 
 /// A watcher that makes probes in functions when they are first entered.
@@ -271,10 +271,9 @@ impl CodeImage {
             return Continue { address, after_entry: 0 };
         };
         let function = self.probed().function(self, index);
-        let current = function.map_or(0, |function| function.current.load(Ordering::Relaxed));
-        let (address, first) = match function.and_then(|function| function.versions[current].get()) {
-            Some(version) if current > 0 => (version.at(version.entry), version.first),
-            _ => (address, entry.first),
+        let (address, first) = match function.and_then(Function::current_version) {
+            Some(version) => (version.at(version.entry), version.first),
+            None => (address, entry.first),
         };
         let first = first.as_slice();
         // SAFETY: in the function's code, which is longer.
@@ -338,8 +337,7 @@ impl Changes {
         if !entry.is_diverted {
             let to_stub = jump(address, stub);
             let function = image.probed().function(image, index);
-            let current = function.map_or(0, |function| function.current.load(Ordering::Relaxed));
-            let version = function.and_then(|function| function.versions[current].get());
+            let version = function.and_then(Function::current_version);
             // First: if it fails, the function begins as before.
             version.map_or(Ok(()), |version| self.lead_own_calls(version, &entry, true))?;
             if let Err(error) = self.exchange(address, &entry.stands, &to_stub) {

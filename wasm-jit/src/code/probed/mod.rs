@@ -148,6 +148,12 @@ impl Function {
     fn made(&self) -> usize {
         self.versions[..PLAIN].iter().filter(|version| version.get().is_some()).count()
     }
+
+    /// The current version, if that is not the original. Called with the lock of changes.
+    fn current_version(&self) -> Option<&Version> {
+        let current = self.current.load(Ordering::Relaxed);
+        (current > 0).then(|| &**self.versions[current].get().expect("the version was made"))
+    }
 }
 
 /// A function's part of what the lock protects.
@@ -435,13 +441,12 @@ impl Changes {
     /// Makes calls to a function begin in its current version.
     fn enter_current(&mut self, index: u32, function: Option<&Function>) -> Result<(), Error> {
         let entry = self.state(index).entry.expect("known since the first version, or it waited");
-        let current = function.map_or(0, |function| function.current.load(Ordering::Relaxed));
-        let new = match function.and_then(|function| function.versions[current].get()) {
-            Some(version) if current > 0 => {
+        let new = match function.and_then(Function::current_version) {
+            Some(version) => {
                 self.lead_own_calls(version, &entry, false)?;
                 version::jump(entry.address, version.at(version.entry))
             }
-            _ => entry.first,
+            None => entry.first,
         };
         self.exchange(entry.address, &entry.stands, &new)?;
         self.state(index).entry = Some(Entry { stands: new, is_diverted: false, ..entry });
