@@ -105,8 +105,8 @@ pub use discovery::Discovery;
 pub use error::Error;
 pub use probe::{ModulePlace, ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
 pub use registry::{
-    activate, activate_all, deactivate, deactivate_all, lasting_metadata, probe_count, register_callback,
-    toggle_count, with_metadata,
+    activate, activate_all, deactivate, deactivate_all, is_loaded, lasting_metadata, load_count, probe_count,
+    register_callback, toggle_count, with_metadata,
 };
 pub use wordpatch::{TextAccess, text::set_access};
 

@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, c_char};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use callpatch::{PackedSite, Shape, SiteText, Switch};
 use fastinst_sigsafe::Segments;
@@ -96,6 +96,9 @@ const _: () = assert!(Segments::<Probe>::LIMIT <= ProbeId::FIRST_OF_GROUPS.0 as 
 
 /// A bit in [`Probe::text`].
 const UNLOADED: u32 = 1;
+
+/// The number of times that a probe was marked as unloaded, or as loaded again.
+pub(crate) static LOADS: AtomicU64 = AtomicU64::new(0);
 
 /// The number of texts, the last ones, among which one is looked for that exists already.
 const RECENT_TEXTS: usize = 16;
@@ -213,6 +216,11 @@ impl Probe {
     /// Marks the library of the probe as unloaded.
     pub(crate) fn unload(&self) {
         self.text.fetch_or(UNLOADED, Ordering::Release);
+        LOADS.fetch_add(1, Ordering::Release);
+    }
+
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.text.load(Ordering::Acquire) & UNLOADED == 0
     }
 
     /// The site from before the library was unloaded.
@@ -230,6 +238,7 @@ impl Probe {
     /// retargeted to the stub: its text was revived.
     pub(crate) fn revive(&self) {
         self.text.fetch_and(!UNLOADED, Ordering::Release);
+        LOADS.fetch_add(1, Ordering::Release);
         self.start_again();
     }
 
@@ -239,6 +248,7 @@ impl Probe {
         let has_same_site = site == self.site && text.base() == self.text().0.base();
         let Some(number) = number_of(text).filter(|_| has_same_site) else { return false };
         self.text.store(number, Ordering::Release);
+        LOADS.fetch_add(1, Ordering::Release);
         self.start_again();
         true
     }

@@ -8,7 +8,7 @@ use callpatch::{Switch, Toggle};
 use crate::discovery::Discovery;
 use crate::error::Error;
 use crate::group;
-use crate::permanent::{PROBES, Probe};
+use crate::permanent::{self, PROBES, Probe};
 use crate::probe::{ProbeFn, ProbeId, ProbeMetadata};
 
 static TOGGLES: AtomicU64 = AtomicU64::new(0);
@@ -158,6 +158,19 @@ pub fn with_metadata<R>(id: ProbeId, read: impl FnOnce(&ProbeMetadata<'_>) -> R)
 /// Does not lock or allocate; signal handlers may call it.
 pub fn lasting_metadata(id: ProbeId) -> Option<ProbeMetadata<'static>> {
     PROBES.get(id.0 as usize)?.metadata()
+}
+
+/// Whether the library of a permanent probe was loaded when its provider last looked. False for
+/// probes of groups.
+///
+/// Does not lock or allocate; signal handlers may call it.
+pub fn is_loaded(id: ProbeId) -> bool {
+    PROBES.get(id.0 as usize).is_some_and(Probe::is_loaded)
+}
+
+/// A number that is larger each time that [`is_loaded`] may have changed.
+pub fn load_count() -> u64 {
+    permanent::LOADS.load(Ordering::Acquire)
 }
 
 /// Registers a callback. It is called for every known probe before this function returns, on this

@@ -8,9 +8,16 @@ use std::collections::HashMap;
 
 use crate::report::Estimate;
 
-/// Maximum number of distinct callers of a function. Calls from further callers are added up
-/// without their origin.
-const MAX_PLACES: usize = 64;
+/// The number of addresses of a function that are searched one by one.
+const FEW: usize = 32;
+
+/// Maximum number of addresses of a function. Instrumented programs have fewer calls to one
+/// function; more come from code that is made at run time, which has no probes. Calls from further
+/// addresses are those of a caller that is not instrumented.
+const MAX_PLACES: usize = 1 << 16;
+
+/// Stands for all callers that are not instrumented.
+const NOWHERE: usize = 0;
 
 /// The calls from one address.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,8 +40,11 @@ impl From {
 /// The callers of one function, each represented by an address in its code.
 #[derive(Debug, Default)]
 pub(crate) struct Callers {
-    /// The most recent caller is first.
-    places: Vec<(usize, From)>,
+    /// The first addresses; the most recent one is first.
+    few: Vec<(usize, From)>,
+    /// The others, if there are any.
+    #[expect(clippy::box_collection, reason = "most functions have none, and there may be a million")]
+    others: Option<Box<HashMap<usize, From>>>,
 }
 
 impl Callers {
@@ -42,33 +52,37 @@ impl Callers {
     pub(crate) fn call(&mut self, caller: usize, weight: f64, ticks: f64) {
         let seen = if weight > 1.0 { 1.0 } else { 0.0 };
         let call = From { calls: weight, ticks, seen };
-        match self.places.iter().position(|(address, _)| *address == caller) {
+        match self.few.iter().position(|(address, _)| *address == caller) {
             Some(index) => {
-                self.places[index].1.add(&call);
-                self.places.swap(0, index);
+                self.few[index].1.add(&call);
+                self.few.swap(0, index);
             }
-            None if self.places.len() < MAX_PLACES => {
-                if self.places.is_empty() {
+            None if self.few.len() < FEW => {
+                if self.few.is_empty() {
                     // Most functions have one caller.
-                    self.places.reserve_exact(1);
+                    self.few.reserve_exact(1);
                 }
-                self.places.push((caller, call));
+                self.few.push((caller, call));
             }
-            // Address 0 stands for unknown callers.
             None => {
-                self.places[MAX_PLACES - 1].0 = 0;
-                self.places[MAX_PLACES - 1].1.add(&call);
+                let others = self.others.get_or_insert_default();
+                let is_full = others.len() >= MAX_PLACES && !others.contains_key(&caller);
+                others.entry(if is_full { NOWHERE } else { caller }).or_default().add(&call);
             }
         }
     }
 
     /// All callers.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &(usize, From)> {
-        self.places.iter()
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &From)> {
+        let others = self.others.iter().flat_map(|others| others.iter());
+        self.few.iter().map(|(address, from)| (*address, from)).chain(others.map(|(at, from)| (*at, from)))
     }
 
+    /// Heap memory, in bytes.
     pub(crate) fn memory(&self) -> usize {
-        self.places.capacity() * size_of::<(usize, From)>()
+        // A hash table has a byte of its own for each slot.
+        let of_others = self.others.as_ref().map_or(0, |others| others.capacity());
+        (self.few.capacity() + of_others) * size_of::<(usize, From)>() + of_others
     }
 }
 
@@ -127,7 +141,7 @@ impl Arcs {
     /// Adds the callers of a function.
     pub(crate) fn add(&mut self, callee: u32, callers: &Callers, function_at: &FunctionAt<'_>) {
         for (address, from) in callers.iter() {
-            self.arcs.entry((function_at(*address), callee)).or_default().add(from);
+            self.arcs.entry((function_at(address), callee)).or_default().add(from);
         }
     }
 }
@@ -186,13 +200,32 @@ mod tests {
         check(&bodies, 301, None);
     }
 
+    /// A function that allocates memory is called at thousands of places.
     #[test]
-    fn many_callers_are_added_up() {
+    fn callers_at_many_places_are_told_apart() {
         let mut callers = Callers::default();
-        (1..=1000).for_each(|caller| callers.call(caller, 2.0, 3.0));
-        assert_eq!(callers.places.len(), MAX_PLACES);
+        for round in 1..=3 {
+            (1..=5000).for_each(|place| callers.call(place, 2.0, f64::from(round)));
+        }
+        let mut arcs = Arcs::default();
+        arcs.add(9, &callers, &|address| Some(if address <= 2000 { 1 } else { 2 }));
+        let calls_and_ticks = |caller| {
+            let from: &From = &arcs.arcs[&(Some(caller), 9)];
+            (from.calls, from.ticks)
+        };
+        assert_eq!(calls_and_ticks(1), (2.0 * 2000.0 * 3.0, 2000.0 * 6.0));
+        assert_eq!(calls_and_ticks(2), (2.0 * 3000.0 * 3.0, 3000.0 * 6.0));
+        assert!(callers.memory() >= 5000 * size_of::<(usize, From)>());
+    }
+
+    #[test]
+    fn the_number_of_places_is_limited() {
+        let mut callers = Callers::default();
+        let places = MAX_PLACES + 2 * FEW;
+        (1..=2 * places).for_each(|place| callers.call(place, 1.0, 0.0));
         let sum: f64 = callers.iter().map(|(_, from)| from.calls).sum();
-        assert_eq!(sum, 2000.0);
+        assert_eq!(sum, 2.0 * places as f64);
+        assert!(callers.iter().count() < places);
     }
 
     #[test]

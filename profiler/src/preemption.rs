@@ -289,10 +289,21 @@ impl Preemption {
         }
     }
 
-    /// Resets the state, for another thread, or for the only thread of a forked child.
+    /// Resets the state for another thread. The total time stays.
     pub(crate) fn forget(&self) {
         self.has_looked.store(false, Relaxed);
         self.looked.store(0, Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_in_tests(&self, time: u64) {
+        self.time.store(time, Relaxed);
+    }
+
+    /// In a forked child, whose threads have not been preempted yet.
+    pub(crate) fn restart(&self) {
+        self.forget();
+        self.time.store(0, Relaxed);
     }
 }
 

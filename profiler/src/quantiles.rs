@@ -1,9 +1,9 @@
 //! Percentiles of weighted, grouped samples, with their confidence intervals.
 //!
 //! The samples of one window form a group, and have the same weight. When there are too many
-//! samples, every second one of each group is dropped, and the others represent twice as many
-//! calls: the variance is that between groups, so that many small groups give a narrower interval
-//! than a few large ones. With [`MIN_OF_GROUP`] samples in a group, half of the groups are dropped
+//! samples, one of each two successive ones is dropped, at random since calls may alternate, and the
+//! others represent twice as many calls: the variance is that between groups, so that many small
+//! groups give a narrower interval than a few large ones. With [`MIN_OF_GROUP`] samples in a group, half of the groups are dropped
 //! instead, at random, and from then on each new group is kept with half the probability. All
 //! groups are kept with the same probability, so weights do not change. Where this would leave no
 //! group, samples are dropped again.
@@ -39,15 +39,15 @@ pub(crate) struct Quantiles {
     samples: Vec<Sample>,
     /// A group is kept if this many bits of its hash are zero.
     thinned: u32,
-    /// Of the samples of these groups, one in two to this power is kept.
+    /// Of two to this power successive samples of these groups, one is kept.
     halvings: u32,
     /// The number of samples of these groups so far.
     added: u64,
 }
 
-/// Scatters the groups, so that neighbours are independent.
-fn hash(group: u32) -> u32 {
-    let mixed = (group ^ (group >> 16)).wrapping_mul(0x7feb_352d);
+/// Scatters numbers, such as those of groups, so that neighbours are independent.
+fn hash(number: u32) -> u32 {
+    let mixed = (number ^ (number >> 16)).wrapping_mul(0x7feb_352d);
     let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0x846c_a68b);
     mixed ^ (mixed >> 16)
 }
@@ -58,8 +58,9 @@ impl Quantiles {
         if !self.is_kept(group) {
             return;
         }
+        let (run, place) = (self.added >> self.halvings, self.added & ((1 << self.halvings) - 1));
         self.added += 1;
-        if !self.added.is_multiple_of(1 << self.halvings) {
+        if place != u64::from(hash(run as u32)) & ((1 << self.halvings) - 1) {
             return;
         }
         let weight = (weight as f32) * (1_u64 << self.halvings) as f32;
@@ -83,13 +84,14 @@ impl Quantiles {
         }
     }
 
-    /// Removes every second sample. The others represent twice as many calls.
+    /// Removes one of each two successive samples. The others represent twice as many calls.
     fn halve(&mut self) {
         self.halvings += 1;
         let mut number = 0;
         self.samples.retain(|_| {
+            let (pair, place) = (number / 2, number % 2);
             number += 1;
-            number % 2 == 0
+            place == hash(pair) % 2
         });
         self.samples.iter_mut().for_each(|sample| sample.weight *= 2.0);
     }
@@ -205,6 +207,20 @@ mod tests {
             let median = samples.at([0.5], 0.0).expect("there are samples")[0];
             assert!((400.0..=600.0).contains(&median.value), "group {group}: {median:?}");
             assert_eq!(median.high, None, "one group says nothing about others");
+        }
+    }
+
+    #[test]
+    fn calls_that_alternate_are_all_represented() {
+        for first in [10.0, 1000.0] {
+            let mut samples = Quantiles::default();
+            for number in 0..10_000 {
+                let ticks = if number % 2 == 0 { first } else { 1010.0 - first };
+                samples.add(number / 5000, ticks, 1.0, 64);
+            }
+            let long = samples.samples.iter().filter(|sample| sample.ticks == 1000.0).count();
+            let all = samples.samples.len();
+            assert!((all / 5..=all - all / 5).contains(&long), "{long} of {all}");
         }
     }
 

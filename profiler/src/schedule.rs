@@ -713,6 +713,7 @@ impl Schedule {
     /// measured, and every function is on.
     pub(crate) fn restart(&mut self) {
         self.due.clear();
+        self.often_timed = 0;
         self.opening.clear();
         self.waiting.clear();
         self.is_over = false;

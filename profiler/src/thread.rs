@@ -379,6 +379,10 @@ impl Note {
         self.at.store(figures.at, Ordering::Release);
     }
 
+    fn forget(&self) {
+        self.at.store(0, Ordering::Relaxed);
+    }
+
     fn read(&self) -> Option<Figures> {
         // Acquire: pairs with the Release in `write`.
         let at = self.at.load(Ordering::Acquire);
@@ -699,12 +703,13 @@ pub(crate) fn after_fork_in_child() {
         block.lost.store(0, Ordering::Relaxed);
         block.overhead.store(0, Ordering::Relaxed);
         block.paused.store(0, Ordering::Relaxed);
+        block.preemption.restart();
+        block.notes.iter().for_each(Note::forget);
         release(block, tsc::now());
         if own == Some(std::ptr::from_ref(block)) {
             block.owner.store(kernel_id(), Ordering::Relaxed);
             block.attached.store(tsc::now(), Ordering::Relaxed);
             block.begins_at(governor::of_thread() as u64);
-            block.preemption.forget();
         }
     }
     ENDED.store(0, Ordering::Relaxed);

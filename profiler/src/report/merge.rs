@@ -1,7 +1,8 @@
 //! Merges reports of the processes of a run, or of several runs.
 //!
-//! Processes are measured independently of each other. Therefore values are added, and the
-//! half-widths of their intervals are added in quadrature. A percentile of all calls is between the
+//! Values are added, and so are the ends of their intervals: errors of sampling would partly cancel
+//! out, but those of the clock and of the cost of probes have the same sign in every process of a
+//! program, and a report does not state them separately. A percentile of all calls is between the
 //! smallest and the largest percentile of the parts: that is its interval, and its value is their
 //! mean, weighted by the calls.
 
@@ -61,7 +62,9 @@ impl FunctionReport {
     fn merge(&mut self, other: FunctionReport) {
         self.latency_ns = match (self.latency_ns, other.latency_ns) {
             (Some(latency), Some(others)) => Some(latency.mixed(&self.calls, &others, &other.calls)),
-            (latency, others) => latency.or(others),
+            (Some(latency), None) => Some(latency.of_a_part(&other.calls)),
+            (None, Some(others)) => Some(others.of_a_part(&self.calls)),
+            (None, None) => None,
         };
         self.samples += other.samples;
         self.calls = self.calls.plus(&other.calls);
@@ -88,37 +91,47 @@ fn plus(one: Option<Estimate>, two: Option<Estimate>) -> Option<Estimate> {
 }
 
 impl Latency {
+    /// The latency of these calls and of others, of which nothing is known but their number.
+    fn of_a_part(self, others: &Estimate) -> Latency {
+        if others.high == Some(0.0) {
+            return self;
+        }
+        let unlimited = |known: Estimate| Estimate { low: 0.0, high: None, ..known };
+        Latency {
+            mean: unlimited(self.mean),
+            p50: unlimited(self.p50),
+            p90: unlimited(self.p90),
+            p99: unlimited(self.p99),
+            ..self
+        }
+    }
+
     /// The latency of the calls of both reports.
     fn mixed(&self, calls: &Estimate, other: &Latency, other_calls: &Estimate) -> Latency {
         let sum = calls.value + other_calls.value;
         let weight = if sum > 0.0 { calls.value / sum } else { 0.5 };
+        let mixed = |one: f64, two: f64| weight * one + (1.0 - weight) * two;
         let percentile = |one: &Estimate, two: &Estimate| {
-            let value = weight * one.value + (1.0 - weight) * two.value;
+            let value = mixed(one.value, two.value);
             let high = one.high.zip(two.high).map_or(f64::INFINITY, |(one, two)| one.max(two));
             Estimate::within(value, one.low.min(two.low), high)
         };
-        let value = weight * self.mean.value + (1.0 - weight) * other.mean.value;
-        // The errors of the means, and the effect of the error of the weights on the difference
-        // between them.
+        // The effect of the error of the weights on the difference between the means.
         let uncertain_weight = match (calls.half_width(), other_calls.half_width()) {
             (Some(one), Some(two)) if sum > 0.0 => {
                 let slope = (self.mean.value - other.mean.value).abs() / sum;
-                slope * ((1.0 - weight) * one).hypot(weight * two)
+                slope * ((1.0 - weight) * one + weight * two)
             }
             // All calls may be in either part.
             _ => (self.mean.value - other.mean.value).abs(),
         };
-        let below = (weight * (self.mean.value - self.mean.low))
-            .hypot((1.0 - weight) * (other.mean.value - other.mean.low))
-            .hypot(uncertain_weight);
-        let above = self.mean.high.zip(other.mean.high).map_or(f64::INFINITY, |(one, two)| {
-            (weight * (one - self.mean.value))
-                .hypot((1.0 - weight) * (two - other.mean.value))
-                .hypot(uncertain_weight)
-        });
+        let value = mixed(self.mean.value, other.mean.value);
+        let low = mixed(self.mean.low, other.mean.low) - uncertain_weight;
+        let high = self.mean.high.zip(other.mean.high);
+        let high = high.map_or(f64::INFINITY, |(one, two)| mixed(one, two) + uncertain_weight);
         Latency {
             min: self.min.min(other.min),
-            mean: Estimate::within(value, value - below, value + above),
+            mean: Estimate::within(value, low, high),
             p50: percentile(&self.p50, &other.p50),
             p90: percentile(&self.p90, &other.p90),
             p99: percentile(&self.p99, &other.p99),
@@ -132,7 +145,7 @@ impl Latency {
 impl Cost {
     fn plus(&self, other: &Cost) -> Cost {
         let [one, two] = [self, other].map(|cost| cost.total_ns() as f64);
-        let error = (self.error * one).hypot(other.error * two) / (one + two);
+        let error = (self.error * one + other.error * two) / (one + two);
         Cost {
             // The larger one; `None` means no limit.
             budget: self.budget.zip(other.budget).map(|(one, two)| one.max(two)),
@@ -179,14 +192,13 @@ mod tests {
         assert_eq!(report.notes, ["note"]);
         assert_eq!((report.functions.len(), report.arcs.len()), (single.functions.len(), single.arcs.len()));
         assert_eq!(report.cost.total_ns(), 2 * single.cost.total_ns());
-        assert!((report.cost.error - single.cost.error / 2_f64.sqrt()).abs() < 1e-9);
+        assert!((report.cost.error - single.cost.error).abs() < 1e-9);
         let main = function(&report, "main");
         assert_eq!((main.calls, main.total_ns), (Estimate::exact(2.0), Some(Estimate::exact(4.2e9))));
         assert_eq!((main.samples, main.open_calls), (2, 2));
         let (hash, of_one) = (function(&report, "hash"), function(&single, "hash"));
         assert_eq!(hash.calls.value, 2.0 * of_one.calls.value);
-        let ratio = hash.calls.half_width().unwrap() / of_one.calls.half_width().unwrap();
-        assert!((ratio - 2_f64.sqrt()).abs() < 1e-9, "{ratio}");
+        assert_eq!(hash.calls.half_width().unwrap(), 2.0 * of_one.calls.half_width().unwrap());
         assert_eq!(hash.off_cpu, Some(OffCpu { samples: 6, ns: 24_800_000 }));
         let (latency, of_one) = (hash.latency_ns.unwrap(), of_one.latency_ns.unwrap());
         assert_eq!((latency.p90, latency.min, latency.max), (of_one.p90, of_one.min, of_one.max));
@@ -233,6 +245,26 @@ mod tests {
         // changes the weight by 2 %.
         let error = latency.mean.half_width().unwrap();
         assert!((1.5..2.5).contains(&error), "{error}");
+    }
+
+    /// A child has called the function once, before its probe was ready.
+    #[test]
+    fn calls_of_which_none_was_timed_may_have_taken_any_time() {
+        let latency_with = |calls: Estimate| {
+            let report = merged(|other| {
+                (other.functions[0].calls, other.functions[0].latency_ns) = (calls, None);
+            });
+            function(&report, "hash").latency_ns.unwrap()
+        };
+        let timed = function(&example(), "hash").latency_ns.unwrap();
+        assert_eq!(latency_with(Estimate::exact(0.0)), timed);
+        let latency = latency_with(Estimate::exact(1.0));
+        assert_eq!((latency.min, latency.max), (timed.min, timed.max));
+        for (unlimited, timed) in
+            [(latency.mean, timed.mean), (latency.p50, timed.p50), (latency.p99, timed.p99)]
+        {
+            assert_eq!((unlimited.value, unlimited.low, unlimited.high), (timed.value, 0.0, None));
+        }
     }
 
     #[test]

@@ -271,8 +271,6 @@ struct Threads {
     known: u64,
     /// The number of threads that are not watched.
     others: usize,
-    /// Whether a watched thread has ended since then: a new one may have taken its place.
-    has_ended: bool,
     /// Waiting time of threads that have ended, not attributed to any stack, in nanoseconds.
     unseen: f64,
     /// Threads that have ended since the last snapshot.
@@ -314,7 +312,6 @@ impl Threads {
             watched: Vec::new(),
             known: 0,
             others: 0,
-            has_ended: false,
             unseen: 0.0,
             ended: Vec::new(),
             buffer: vec![0; STACK as usize],
@@ -327,27 +324,30 @@ impl Threads {
     /// Starts to watch new threads, and stops watching those that have ended.
     fn follow(&mut self) {
         let number = self.folder.metadata().map_or(0, |folder| service::number_of_threads(&folder));
-        if number == self.known && !mem::take(&mut self.has_ended) {
+        let own = service::own_threads();
+        // If there are several, a new one may have taken the place of one that has ended.
+        let is_one = number <= 1 + own.iter().filter(|id| **id != 0).count() as u64;
+        if is_one && number == self.known {
             return;
         }
-        let own = service::own_threads();
         self.known = number;
         if restrictions(&self.status) != self.restrictions {
             self.others = (number as usize).saturating_sub(self.watched.len() + own.len());
             return;
         }
         let Ok(entries) = fs::read_dir(TASKS) else { return };
-        let present: Vec<u32> = entries
+        let mut present: Vec<u32> = entries
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
             .filter(|id| !own.contains(id))
             .collect();
-        self.watched.iter_mut().for_each(|thread| thread.has_ended |= !present.contains(&thread.id));
+        present.sort_unstable();
+        let has_ended = |id| present.binary_search(&id).is_err();
+        self.watched.iter_mut().for_each(|thread| thread.has_ended |= has_ended(thread.id));
         self.remove_ended();
         self.others = 0;
-        for id in present {
-            if self.watched.iter().any(|thread| thread.id == id) {
-                continue;
-            }
+        let mut watched: Vec<u32> = self.watched.iter().map(|thread| thread.id).collect();
+        watched.sort_unstable();
+        for id in present.into_iter().filter(|id| watched.binary_search(id).is_err()) {
             match Watched::open(id) {
                 Ok(thread) if self.watched.len() < MAX_THREADS => self.watched.push(thread),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -388,7 +388,7 @@ impl Threads {
                 Look::Awake => {}
                 Look::Blocked(blocked) => snapshot.stacks.push(blocked),
                 Look::Moved(moved) => snapshot.moved.push(moved),
-                Look::Ended => (thread.has_ended, self.has_ended) = (true, true),
+                Look::Ended => thread.has_ended = true,
             }
         }
         self.remove_ended();
@@ -579,7 +579,7 @@ mod tests {
         let all = start.elapsed().as_nanos() as f64;
         assert!(waited.iter().sum::<f64>() <= all, "{waited:?} of {all}");
         waiter.end();
-        while !threads.has_ended {
+        while threads.ended.is_empty() {
             assert!(!is_late(), "its end is not seen");
             threads.look(1, &mut last, &mut random);
         }
@@ -624,14 +624,25 @@ mod tests {
         let waiter = Waiter::new();
         let is_seen = |threads: &Threads| threads.watched.iter().any(|thread| thread.id == waiter.id);
         let now = mem::replace(&mut threads.restrictions, "Seccomp:\t1".into());
-        threads.has_ended = true;
         threads.follow();
         assert!(!is_seen(&threads));
         threads.restrictions = now;
-        threads.has_ended = true;
         threads.follow();
         assert!(is_seen(&threads));
         waiter.end();
+    }
+
+    /// A program that starts a thread whenever one has ended always has the same number of them.
+    #[test]
+    fn a_thread_that_takes_the_place_of_another_is_seen() {
+        let mut threads = Threads::open().expect("there is /proc");
+        for _ in 0..20 {
+            let waiter = Waiter::new();
+            threads.known = service::number_of_threads(&threads.folder.metadata().expect("it is open"));
+            threads.follow();
+            assert!(threads.watched.iter().any(|thread| thread.id == waiter.id));
+            waiter.end();
+        }
     }
 
     /// Time that a thread has waited between two looks is attributed to the stack in which it is

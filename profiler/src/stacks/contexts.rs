@@ -66,8 +66,11 @@ impl Site {
 
 /// Finds a site by its number: there may be a million of them.
 pub(super) trait Sites {
-    /// The site, as long as it is known.
+    /// The site, once it is known. It stays known if its object is unloaded.
     fn site(&self, number: u32) -> Option<Site>;
+
+    /// Whether the object of a site is loaded, as far as it is known.
+    fn is_loaded(&self, number: u32) -> bool;
 }
 
 /// A body that a sampled frame was in.
@@ -109,6 +112,8 @@ pub(super) struct Contexts<S> {
     /// address. The others were added since.
     numbers: Vec<u32>,
     sorted: usize,
+    /// The numbers of sites in objects that are not loaded now.
+    unloaded: Vec<u32>,
     /// Indexed by the first address of the body.
     bodies: HashMap<u64, Body>,
     chains: Chains,
@@ -170,15 +175,31 @@ impl<S: Sites> Contexts<S> {
         }
     }
 
-    /// Forgets the code of an object that was unloaded.
-    pub(super) fn remove(&mut self, range: &Range<u64>) {
-        self.sort();
+    /// Removes the sites of objects that were unloaded, and brings back those of objects that were
+    /// loaded again. `is_mapped` tells whether an object is loaded at an address: what
+    /// [`Sites::is_loaded`] returns may be out of date.
+    pub(super) fn reload(&mut self, is_mapped: impl Fn(u64) -> bool) {
         let sites = &self.sites;
-        let stays = |number: &u32| sites.site(*number).is_some_and(|site| !range.contains(&site.body_start));
-        self.numbers.retain(stays);
-        self.sorted = self.numbers.len();
-        self.bodies.retain(|start, _| !range.contains(start));
+        let is_loaded = |number: u32| {
+            sites.is_loaded(number) && sites.site(number).is_some_and(|site| is_mapped(site.address))
+        };
+        let back: Vec<u32> = self.unloaded.extract_if(.., |number| is_loaded(*number)).collect();
+        let (mut place, mut sorted) = (0, 0);
+        let gone = self.numbers.extract_if(.., |number| {
+            let stays = is_loaded(*number);
+            sorted += usize::from(stays && place < self.sorted);
+            place += 1;
+            !stays
+        });
+        for number in gone {
+            if let Some(site) = sites.site(number) {
+                self.bodies.remove(&site.body_start);
+            }
+            self.unloaded.push(number);
+        }
+        self.sorted = sorted;
         self.looked_up.clear();
+        back.into_iter().for_each(|number| self.add(number));
     }
 
     /// The key of a site, which is known once it was added.
@@ -335,7 +356,7 @@ impl<S: Sites> Contexts<S> {
         let ranges =
             |body: &Body| body.analyzed.as_ref().map_or(0, |known| size_of_val::<[_]>(&known.ranges));
         let of_body = |body: &Body| size_of::<(u64, Body)>() + ranges(body);
-        self.numbers.capacity() * size_of::<u32>()
+        (self.numbers.capacity() + self.unloaded.capacity()) * size_of::<u32>()
             + self.bodies.values().map(of_body).sum::<usize>()
             + self.chains.links.len() * 2 * size_of::<(Context, u32)>()
             + self.looked_up.capacity() * size_of::<((u64, FrameState), Option<Context>)>()

@@ -137,6 +137,8 @@ pub(crate) struct Stacks {
     frames: Vec<u64>,
     /// Whether the objects must be brought up to date, because some may be new.
     has_new_sites: bool,
+    /// [`fastinst::load_count`] when the objects were last brought up to date.
+    loads: u64,
 }
 
 /// The note in a report without samples.
@@ -161,6 +163,10 @@ impl Sites for Probes {
             kind: ProbeType::of(probe.kind)?,
         })
     }
+
+    fn is_loaded(&self, number: u32) -> bool {
+        fastinst::is_loaded(ProbeId(number))
+    }
 }
 
 impl Stacks {
@@ -184,6 +190,7 @@ impl Stacks {
             running_before: 0.0,
             frames: Vec::new(),
             has_new_sites: false,
+            loads: 0,
         }
     }
 
@@ -233,8 +240,12 @@ impl Stacks {
         let (capacity, mut taken) = (events.capacity(), 0);
         let at = Instant::now();
         self.drained = at;
+        let loads = &mut self.loads;
         let mut refresh = |unwinder: &mut Unwinder| {
-            unwinder.refresh().iter().for_each(|range| contexts.remove(range));
+            let now = fastinst::load_count();
+            if unwinder.refresh() | (std::mem::replace(loads, now) != now) {
+                contexts.reload(|address| unwinder.is_mapped(address));
+            }
         };
         // Must be done before an object with known sites is unloaded and another one loaded in its
         // place.

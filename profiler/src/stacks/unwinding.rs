@@ -95,32 +95,37 @@ impl Unwinder {
         }
     }
 
-    /// Updates the list of objects. Returns the ranges of those that were unloaded.
-    pub(super) fn refresh(&mut self) -> Vec<Range<u64>> {
+    /// Updates the list of objects. Returns whether it has changed.
+    pub(super) fn refresh(&mut self) -> bool {
         let counters = loaded::counters();
         if self.counters.replace(counters) == Some(counters) {
-            return Vec::new();
+            return false;
         }
         let mut loaded = loaded::objects();
-        let mut gone = Vec::new();
+        let before = self.objects.len();
         let unwinder = &mut self.unwinder;
         self.objects.retain(|known| {
             if let Some(at) = loaded.iter().position(|object| *object == known.object) {
                 loaded.swap_remove(at);
                 return true;
             }
-            let range = addresses(&known.object);
             if matches!(known.contents, State::Read(_)) {
-                unwinder.remove_module(range.start);
+                unwinder.remove_module(addresses(&known.object).start);
             }
-            gone.push(range);
             false
         });
-        if !gone.is_empty() {
+        let some_are_gone = self.objects.len() < before;
+        if some_are_gone {
             self.cache = CacheX86_64::new();
         }
+        let some_are_new = !loaded.is_empty();
         self.objects.extend(loaded.into_iter().map(|object| Known { object, contents: State::Unread }));
-        gone
+        some_are_gone || some_are_new
+    }
+
+    /// Whether an object is loaded at this address.
+    pub(super) fn is_mapped(&self, address: u64) -> bool {
+        self.object_at(address).is_some()
     }
 
     /// The object that contains this address.

@@ -51,6 +51,28 @@ fn a_thread_that_has_ended_lives_until_it_was_last_seen() {
     assert!(is_right.join().expect("it does not panic"));
 }
 
+/// The parent was preempted for longer than the child will live. Subtracted from the child's time,
+/// this would leave nothing for which the child has waited.
+#[test]
+fn forked_children_have_not_been_preempted() {
+    let block = Thread::current().unwrap();
+    // SAFETY: the child neither allocates nor takes locks.
+    match unsafe { nix::unistd::fork() }.expect("a process can be forked") {
+        nix::unistd::ForkResult::Child => {
+            block.preemption.set_in_tests(1 << 40);
+            block.note(1, 1);
+            after_fork_in_child();
+            let is_forgotten = seen().preempted == 0 && block.notes.iter().all(|note| note.read().is_none());
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!is_forgotten)) }
+        }
+        nix::unistd::ForkResult::Parent { child } => {
+            let status = nix::sys::wait::waitpid(child, None);
+            assert_eq!(status, Ok(nix::sys::wait::WaitStatus::Exited(child, 0)));
+        }
+    }
+}
+
 #[test]
 fn a_probe_waits_for_space_if_every_call_is_to_be_timed() {
     let waits = std::thread::spawn(|| {

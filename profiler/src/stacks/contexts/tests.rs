@@ -1,3 +1,6 @@
+use std::collections::HashSet;
+use std::ops::Range;
+
 use iced_x86::{Code, Encoder, Instruction, Register};
 
 use super::*;
@@ -58,26 +61,37 @@ fn assembled(ops: &[Op]) -> (Vec<u8>, Vec<u64>) {
     (code, addresses)
 }
 
-impl Sites for Vec<Site> {
+/// Sites, and the numbers of those whose objects are not loaded.
+#[derive(Default)]
+struct Known {
+    sites: Vec<Site>,
+    unloaded: HashSet<u32>,
+}
+
+impl Sites for Known {
     fn site(&self, number: u32) -> Option<Site> {
-        self.get(number as usize).copied()
+        self.sites.get(number as usize).copied()
+    }
+
+    fn is_loaded(&self, number: u32) -> bool {
+        !self.unloaded.contains(&number)
     }
 }
 
 fn add(
-    contexts: &mut Contexts<Vec<Site>>,
+    contexts: &mut Contexts<Known>,
     address: u64,
     kind: ProbeType,
     function: u32,
     body: Range<u64>,
 ) -> u32 {
-    let number = contexts.sites.len() as u32;
-    contexts.sites.push(Site { address, body_start: body.start, body_end: body.end, function, kind });
+    let number = contexts.sites.sites.len() as u32;
+    contexts.sites.sites.push(Site { address, body_start: body.start, body_end: body.end, function, kind });
     contexts.add(number);
     number
 }
 
-fn contexts_of(ops: &[Op], code: &[u8], addresses: &[u64]) -> Contexts<Vec<Site>> {
+fn contexts_of(ops: &[Op], code: &[u8], addresses: &[u64]) -> Contexts<Known> {
     let mut contexts = Contexts::default();
     let end = START + code.len() as u64;
     for (op, address) in ops.iter().zip(addresses) {
@@ -219,8 +233,35 @@ fn frame_that_has_called_needs_no_code_if_its_body_has_one_function() {
     assert_eq!(functions, [7]);
     assert_eq!(contexts.at(addresses[0], FrameState::Calling, |_| None), Some(EMPTY));
     assert_eq!(contexts.at(ELSEWHERE, FrameState::Executing, |_| None), Some(EMPTY));
-    contexts.remove(&(START..ELSEWHERE));
-    assert_eq!(contexts.at(addresses[2], FrameState::Calling, |_| None), Some(EMPTY));
+}
+
+/// A library is unloaded, another one is loaded in its place, and then the first one again.
+#[test]
+fn sites_are_those_of_the_objects_that_are_loaded() {
+    let ops = [Enter(1), Call, Exit(1), Return];
+    let (code, addresses) = assembled(&ops);
+    let mut contexts = contexts_of(&ops, &code, &addresses);
+    let check = |contexts: &mut Contexts<Known>, expected: &[u32]| {
+        let mut functions = Vec::new();
+        let context = contexts.at(addresses[1], FrameState::Calling, |_| None);
+        context.into_iter().for_each(|context| contexts.functions(context, |found| functions.push(found)));
+        assert_eq!(functions, expected);
+    };
+    check(&mut contexts, &[1]);
+    // Its probes are not marked yet.
+    contexts.reload(|_| false);
+    check(&mut contexts, &[]);
+    contexts.sites.unloaded.extend([0, 1]);
+    let body = START..START + code.len() as u64;
+    add(&mut contexts, addresses[0], ProbeType::Entry, 2, body.clone());
+    add(&mut contexts, addresses[2], ProbeType::Exit, 2, body);
+    contexts.reload(|_| true);
+    check(&mut contexts, &[2]);
+    contexts.sites.unloaded = HashSet::from([2, 3]);
+    contexts.reload(|_| true);
+    check(&mut contexts, &[1]);
+    contexts.sites.unloaded.clear();
+    assert_eq!((contexts.numbers.len(), contexts.unloaded.len()), (2, 2));
 }
 
 /// The file was replaced: other code is at the sites.
@@ -242,7 +283,7 @@ fn a_site_that_is_added_changes_what_was_looked_up() {
     let (code, addresses) = assembled(&ops);
     let first = [Enter(1), Plain, Call, Plain, Exit(1), Return];
     let mut contexts = contexts_of(&first, &code, &addresses);
-    let functions = |contexts: &mut Contexts<Vec<Site>>| {
+    let functions = |contexts: &mut Contexts<Known>| {
         let context = contexts.at(addresses[2], FrameState::Calling, |_| Some(&code)).unwrap();
         let mut functions = Vec::new();
         contexts.functions(context, |function| functions.push(function));
@@ -261,7 +302,7 @@ fn results_of_an_old_analysis_are_not_kept() {
     let ops = [Enter(1), Enter(2), Plain, Exit(2), Exit(1), Return];
     let (code, addresses) = assembled(&ops);
     let mut contexts = contexts_of(&[Enter(1), Plain, Plain, Plain, Exit(1), Return], &code, &addresses);
-    let innermost = |contexts: &mut Contexts<Vec<Site>>| {
+    let innermost = |contexts: &mut Contexts<Known>| {
         let context = contexts.at(addresses[2], FrameState::Executing, |_| Some(&code)).unwrap();
         let mut functions = Vec::new();
         contexts.functions(context, |function| functions.push(function));
@@ -285,7 +326,7 @@ fn sites_are_ordered_as_they_come_and_the_newest_is_kept() {
     use rand::{RngExt, SeedableRng};
     for seed in 0..50 {
         let mut random = SmallRng::seed_from_u64(seed);
-        let mut contexts = Contexts::<Vec<Site>>::default();
+        let mut contexts = Contexts::<Known>::default();
         let mut expected = std::collections::BTreeMap::new();
         for _ in 0..random.random_range(1..20) {
             for _ in 0..random.random_range(0..20) {
@@ -298,8 +339,8 @@ fn sites_are_ordered_as_they_come_and_the_newest_is_kept() {
             assert!(contexts.numbers.iter().eq(expected.values()), "seed {seed}");
             if random.random_bool(0.2) {
                 let gone = START + 0x300..START + 0x600;
-                expected.retain(|(body, _), _| !gone.contains(body));
-                contexts.remove(&gone);
+                expected.retain(|(_, address), _| !gone.contains(address));
+                contexts.reload(|address| !gone.contains(&address));
                 assert!(contexts.numbers.iter().eq(expected.values()), "seed {seed}");
             }
         }
