@@ -374,17 +374,33 @@ static void time_entry(struct thread *thread, uintptr_t address, uintptr_t sp, u
     frame->start = now;
 }
 
+/* The number of the frame that an exit ends; 0 if there is none. A function that a longjmp has left may still be on the stack,
+   below the frame of the same function that ends now: of the frames below the stack pointer, it is the one that is furthest up. */
+static uint64_t frame_of_exit(const struct thread *thread, uintptr_t address, uintptr_t sp) {
+    uint64_t found = 0;
+
+    for (uint64_t depth = thread->depth; depth > 0; depth--) {
+        const struct frame *frame = &thread->stack[depth - 1];
+        if (frame->sp > sp && frame->sp - sp < STACK_REACH)
+            break;
+        if (frame->function->address == address && (found == 0 || frame->sp > thread->stack[found - 1].sp))
+            found = depth;
+    }
+    for (uint64_t depth = thread->depth; found == 0 && depth > 0; depth--)
+        if (thread->stack[depth - 1].function->address == address)
+            found = depth;
+    return found;
+}
+
 static void time_exit(struct thread *thread, uintptr_t address, uintptr_t sp, uint64_t arrived) {
     struct function *function;
     struct frame *frame;
-    uint64_t depth = thread->depth;
+    uint64_t depth;
     int64_t duration;
 
     if (UNLIKELY(arrived - thread->last > gap_ticks))
         long_gap(thread, arrived);
-    (void)sp;
-    while (depth > 0 && thread->stack[depth - 1].function->address != address)
-        depth--;
+    depth = frame_of_exit(thread, address, sp);
     if (UNLIKELY(depth == 0)) {
         thread->stray_exits++;
         return;
