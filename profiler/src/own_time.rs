@@ -33,6 +33,10 @@ const MIN_INTERVAL: f64 = 3e6;
 /// The maximum part of the processors that a program leaves to others if it uses nearly all.
 const FEW: f64 = 0.2;
 
+/// A program that begins to wait more often than this, per nanosecond, waits often: 20 times in a
+/// second.
+const WAITS: f64 = 2e-8;
+
 /// The minimum of the program's own part.
 const MIN_PART: f64 = 0.02;
 
@@ -45,6 +49,8 @@ struct Times {
     /// The time of threads for which probes have measured preemption, and the preempted part of it.
     seen: f64,
     preempted: f64,
+    /// How often threads have begun to wait.
+    waits: f64,
 }
 
 impl Times {
@@ -54,6 +60,7 @@ impl Times {
             processor: processor_time(),
             seen: governor::nanoseconds(seen.time),
             preempted: governor::nanoseconds(seen.preempted),
+            waits: seen.waits as f64,
         }
     }
 
@@ -109,8 +116,25 @@ impl OwnPart {
             processor: sum(|times| times.processor),
             seen: sum(|times| times.seen),
             preempted: sum(|times| times.preempted),
+            waits: sum(|times| times.waits),
         };
         self.last = now;
+    }
+
+    /// The part after a second in which threads have begun to wait so often.
+    #[cfg(test)]
+    pub(crate) fn of_waits_in_tests(per_second: u64) -> Self {
+        let mut part = Self::default();
+        for tenth in 1..=10 {
+            let seen = Seen { waits: tenth * per_second / 10, ..Seen::default() };
+            part.add(Times::now(tenth as f64 * 1e8, seen));
+        }
+        part
+    }
+
+    /// Whether the program often waits, perhaps for a thread or another process.
+    pub(crate) fn waits(&self) -> bool {
+        self.recent.waits > WAITS * self.recent.passed
     }
 
     /// The part, from 0 to 1.
@@ -165,7 +189,8 @@ mod tests {
     fn check(threads: f64, processor: f64, preempted: f64, expected: f64) {
         let [processor, preempted] = [processor, preempted].map(|seconds| seconds * 1e9);
         // The last probe was a while ago.
-        let times = Times { passed: 1e9, processor, seen: 0.8e9 * threads, preempted: 0.8 * preempted };
+        let (seen, preempted) = (0.8e9 * threads, 0.8 * preempted);
+        let times = Times { passed: 1e9, processor, seen, preempted, waits: 0.0 };
         let own = times.own(threads, 2.0);
         assert!((own - expected).abs() < 1e-9, "{own}");
     }
@@ -200,6 +225,14 @@ mod tests {
         assert_eq!(first.own_part_until(&reading(1, 200.0, 900.0)), Some(MIN_PART));
         assert_eq!(first.own_part_until(&reading(2, 200.0, 80.0)), None);
         assert_eq!(first.own_part_until(&first), None);
+    }
+
+    #[test]
+    fn a_program_that_waits_in_every_request_waits_often() {
+        let waits_often = |per_second| OwnPart::of_waits_in_tests(per_second).waits();
+        assert!(!waits_often(0) && !waits_often(10));
+        assert!(waits_often(40) && waits_often(10_000));
+        assert!(!OwnPart::default().waits());
     }
 
     #[test]

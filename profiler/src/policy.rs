@@ -52,6 +52,12 @@
 //!   overestimated if it is called mostly then, because the program waits for a point in time
 //!   rather than for the end of some work. Processor time as an auxiliary variable (a ratio
 //!   estimate) would correct this, as it does in counting windows.
+//! * When the service thread begins a window, it has a processor that another thread or process may
+//!   need. If the program waits for that one, it makes fewer calls for a moment. Windows of a
+//!   program that often waits therefore open some tenths of a millisecond after they were begun, at
+//!   a price: calls in between are not counted, and yet execute probes. Counting windows
+//!   ([`crate::counting`]) cannot wait, so functions that are called more than a million times per
+//!   second by such a program, on processors that are all in use, are underestimated.
 //! * The time of probes is taken off the length of a window, because it delays the program. It does
 //!   not if the program waits for points in time: it makes calls while a probe runs that it would
 //!   otherwise make later. The estimate is then too large by the part of the window that its probes

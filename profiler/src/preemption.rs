@@ -211,6 +211,11 @@ impl Preemption {
         self.time.load(Relaxed)
     }
 
+    /// How often the thread had begun to wait at its last measurement, since it was created.
+    pub(crate) fn waits(&self) -> u64 {
+        self.voluntary.load(Relaxed)
+    }
+
     /// The value that [`Preemption::time`] would return in the thread with this kernel id, for
     /// other threads. Takes about ten microseconds if the thread was descheduled since its last
     /// measurement. If the thread has ended, or is measuring for long, as [`Preemption::known`].

@@ -1,12 +1,12 @@
 //! Percentiles of weighted, grouped samples, with their confidence intervals.
 //!
 //! The samples of one window form a group, and have the same weight. When there are too many
-//! samples, one of each two successive ones is dropped, at random since calls may alternate, and the
-//! others represent twice as many calls: the variance is that between groups, so that many small
-//! groups give a narrower interval than a few large ones. With [`MIN_OF_GROUP`] samples in a group, half of the groups are dropped
-//! instead, at random, and from then on each new group is kept with half the probability. All
-//! groups are kept with the same probability, so weights do not change. Where this would leave no
-//! group, samples are dropped again.
+//! samples, one of each two successive ones is dropped, at random since calls may alternate, and
+//! the others represent twice as many calls: the variance is that between groups, so that many
+//! small groups give a narrower interval than a few large ones. With [`MIN_OF_GROUP`] samples in a
+//! group, half of the groups are dropped instead, at random, and from then on each new group is
+//! kept with half the probability. All groups are kept with the same probability, so weights do not
+//! change. Where this would leave no group, samples are dropped again.
 //!
 //! The interval of a percentile is Woodruff's (1952): the variance of the share of samples below
 //! it, over groups (linearized ratio), gives an interval of shares, and the samples at these shares

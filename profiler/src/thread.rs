@@ -559,6 +559,8 @@ pub(crate) struct Seen {
     pub(crate) preempted: u64,
     /// The part of it in threads that have ended.
     pub(crate) preempted_before_end: u64,
+    /// How often the live threads have begun to wait.
+    pub(crate) waits: u64,
     /// Live threads.
     pub(crate) threads: u32,
 }
@@ -573,6 +575,7 @@ pub(crate) fn seen() -> Seen {
         if block.owner.load(Ordering::Relaxed) != 0 {
             let [first, last] = [&block.attached, &block.seen].map(|time| time.load(Ordering::Relaxed));
             seen.time += last.saturating_sub(first);
+            seen.waits += block.preemption.waits();
             seen.threads += 1;
         } else {
             seen.preempted_before_end += preempted;
