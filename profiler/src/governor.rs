@@ -16,7 +16,8 @@
 //! Every few milliseconds the governor decides how much may be spent from now on: the budget's
 //! share of the program's processor time, corrected so that a surplus or deficit is compensated
 //! within [`HORIZON`]. The cost of the start, and of the first observation of every function
-//! ([`LEARNING`]), is compensated within [`HORIZON_OF_START`], so that short runs are measured too.
+//! ([`LEARNING`]), is compensated by half of the budget, but within [`HORIZON_OF_START`]: short
+//! runs are measured too, and the more of the start is paid for in them, the larger the budget is.
 //!
 //! This amount, minus the cost of idle ticks and of stack samples, is divided by the recent cost of
 //! a window ([`Costs`]). The result is the rate of windows, and the *scale* is chosen for that
@@ -46,8 +47,10 @@ const DISTURBANCE: f64 = 500.0;
 /// The program time within which a surplus or deficit is compensated, in nanoseconds.
 const HORIZON: f64 = 1e9;
 
-/// The same for the cost of the start.
+/// The maximum of the same for the cost of the start, and the part of the budget that is spent on
+/// it if that is sooner.
 const HORIZON_OF_START: f64 = 10e9;
+const PART_FOR_START: f64 = 0.5;
 
 /// The program time after which most hot functions have used up their first allowances, in
 /// nanoseconds.
@@ -444,7 +447,7 @@ impl Governor {
     /// A surplus from before, perhaps with a much larger budget, is forfeited: otherwise the new
     /// budget would be exceeded for as long.
     fn change_at(&mut self, now: &Spent, budget: Option<f64>) {
-        let cost = self.cost(now);
+        let cost = self.cost(budget.or(self.budget).unwrap_or(1.0), now);
         let entitled = self.budget.map(|before| self.entitled(before, now));
         self.entitled_before = entitled.map_or(cost, |entitled| entitled.min(cost));
         self.changed_at = now.own();
@@ -592,11 +595,13 @@ impl Governor {
         now.running() - self.reports
     }
 
-    /// The cost that is compared with the budget: the costs of the start and of learning are spread
+    /// The cost that is compared with this budget: the costs of the start and of learning are spread
     /// over some time.
-    fn cost(&self, now: &Spent) -> f64 {
-        let paid = (now.own() / HORIZON_OF_START).min(1.0);
-        self.controlled(now) - self.learning + paid * (now.start + self.learning)
+    fn cost(&self, budget: f64, now: &Spent) -> f64 {
+        let start = now.start + self.learning;
+        let horizon = (start / (PART_FOR_START * budget)).min(HORIZON_OF_START);
+        let paid = if horizon > 0.0 { (now.own() / horizon).min(1.0) } else { 1.0 };
+        self.controlled(now) - self.learning + paid * start
     }
 
     /// The amount that could be spent until now, if this is the budget since it was last changed.
@@ -609,7 +614,7 @@ impl Governor {
         if now.own() < LEARNING {
             self.learning = (self.controlled(now) - self.entitled(budget, now)).max(0.0);
         }
-        let left = (self.entitled(budget, now) - self.cost(now)) / HORIZON;
+        let left = (self.entitled(budget, now) - self.cost(budget, now)) / HORIZON;
         let wanted = (budget + left).clamp(MIN_BUDGET * budget, 2.0 * budget);
         PART.store((wanted / budget).min(1.0).to_bits(), Relaxed);
         let scale = self.recent.scale(wanted, importance).unwrap_or_else(|| {
@@ -711,7 +716,7 @@ mod tests {
         let mut governor = Governor::new(None, false, 1.0);
         let now = Spent { process: 11e9, probes: 10e9, ..Spent::default() };
         governor.change_at(&now, Some(0.01));
-        assert_eq!((governor.entitled(0.01, &now), governor.cost(&now)), (10e9, 10e9));
+        assert_eq!((governor.entitled(0.01, &now), governor.cost(0.01, &now)), (10e9, 10e9));
         governor.change_at(&now, None);
         assert_eq!((governor.budget, governor.scale), (None, *SCALE.end()));
     }
@@ -727,6 +732,17 @@ mod tests {
             assert!(share < 0.0105, "{importance} functions: {share}, scale {scale}");
             assert!(share > 0.009 || scale == *SCALE.end(), "{importance} functions: {share}, scale {scale}");
         }
+    }
+
+    /// A run of two seconds that has taken 40 ms to start.
+    #[test]
+    fn a_large_budget_pays_for_the_start_of_a_short_run() {
+        let (start, importance, cost_of_window, waking) = (40e6, 500.0, 10e3, 5e3);
+        let program = Program { start, importance, cost_of_window, waking, phase: 100, burst: 20.0 };
+        let (share, _) = program.run(0.05, 400);
+        assert!((0.045..0.06).contains(&share), "{share}");
+        let (share, _) = program.run(0.01, 400);
+        assert!((0.022..0.035).contains(&share), "{share}: 2 % are the start");
     }
 
     #[test]
