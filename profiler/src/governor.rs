@@ -595,8 +595,8 @@ impl Governor {
         now.running() - self.reports
     }
 
-    /// The cost that is compared with this budget: the costs of the start and of learning are spread
-    /// over some time.
+    /// The cost that is compared with this budget: the costs of the start and of learning are
+    /// spread over some time.
     fn cost(&self, budget: f64, now: &Spent) -> f64 {
         let start = now.start + self.learning;
         let horizon = (start / (PART_FOR_START * budget)).min(HORIZON_OF_START);
