@@ -319,6 +319,8 @@ fn is_command(file: &File) -> bool {
 fn environment(file: &File) -> Vec<String> {
     const PLACES: &[&str] = &[
         "profiler/preload/src/lib.rs",
+        // The path of programs, for `execvp`.
+        "profiler/preload/src/leaving.rs",
         "profiler/script/src/lib.rs",
         "wordpatch/src/calibration/location.rs",
     ];
