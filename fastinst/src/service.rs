@@ -284,8 +284,8 @@ pub fn only_these_remain(number: usize) -> bool {
 fn counter_of_threads() -> Option<&'static AtomicU32> {
     static COUNTER: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
     *COUNTER.get_or_init(|| {
-        // SAFETY: the name is a C string. The variable is an aligned `unsigned int` in an object that
-        // is never unloaded, and glibc accesses it only by atomic instructions.
+        // SAFETY: the name is a C string. The variable is an aligned `unsigned int` in an object
+        // that is never unloaded, and glibc accesses it only by atomic instructions.
         unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()).cast::<AtomicU32>().as_ref() }
     })
 }

@@ -230,7 +230,8 @@ pub struct Stream {
     text: String,
 }
 
-/// The descriptor of the stream that is being written, for [`forget_in_child`]; -1 if there is none.
+/// The descriptor of the stream that is being written, for [`forget_in_child`]; -1 if there is
+/// none.
 static OPEN: AtomicI32 = AtomicI32::new(-1);
 
 impl Stream {

@@ -144,12 +144,13 @@ pub fn default_with_report(signal: libc::c_int) -> libc::sigaction {
         return action;
     }
     let mut action = action(report_and_die as *const () as libc::sighandler_t);
-    // The process dies of the first of several signals, and handlers of the program, for which there
-    // may be no room on the stack, do not run. wordpatch may raise SIGTRAP anywhere.
+    // The process dies of the first of several signals, and handlers of the program, for which
+    // there may be no room on the stack, do not run. wordpatch may raise SIGTRAP anywhere.
+    let mask = &mut action.sa_mask;
     // SAFETY: the mask is valid memory.
     unsafe {
-        libc::sigfillset(&mut action.sa_mask);
-        libc::sigdelset(&mut action.sa_mask, libc::SIGTRAP);
+        libc::sigfillset(mask);
+        libc::sigdelset(mask, libc::SIGTRAP);
     }
     action
 }
