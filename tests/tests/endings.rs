@@ -50,10 +50,16 @@ fn exits_of_many_threads_wait_for_one_report() {
         assert_eq!(profiled.run.status.code(), Some(7));
         assert_eq!(calls(&profiled, "work_outer").len(), 1, "{}", profiled.run.stderr);
     }
-    // As a table, it would be there twice.
+}
+
+#[test]
+fn processes_that_end_repeatedly_print_one_report() {
     let binary = compile("fixtures/ends_together.c", &["-O2"], Gcc);
-    let run = run(&mut preloaded(&binary, &["exits"], ""));
-    assert_eq!(rows(&run.stderr, "work_outer"), 1, "{}", run.stderr);
+    for case in ["exits", "again"] {
+        let run = run(&mut preloaded(&binary, &[case], ""));
+        assert_eq!(run.status.code(), Some(7), "{case}: {}", run.stderr);
+        assert_eq!(rows(&run.stderr, "work_outer"), 1, "{case}: {}", run.stderr);
+    }
 }
 
 #[test]
