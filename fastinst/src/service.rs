@@ -4,14 +4,15 @@
 //! It blocks all signals, so that handlers of the program never run on it, except for the signal
 //! that a locked site raises, since the thread may execute such a site itself. At a fork it is
 //! between two ticks (see [`before_fork`]), so that a child does not inherit its locks; the child
-//! starts its own thread.
+//! starts its own thread. What may block for any time, such as a write to a pipe, is done after a
+//! tick ([`Work::after_tick`]): a fork does not wait for it.
 //!
 //! A tool may have one more thread, its [companion](spawn_companion), for work that needs other
 //! times or descriptors than the tick.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use fastinst_sigsafe::futex::{wait, wake};
@@ -85,7 +86,7 @@ fn clock(clock: libc::clockid_t) -> Duration {
 /// Held by the service thread while it works, and by a thread that forks.
 static WORKING: Mutex<()> = Mutex::new(());
 
-/// The reason for a call to [`Tick::call`].
+/// The reason for a call to [`Work::tick`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// A period has passed, or there was a notification.
@@ -96,11 +97,21 @@ pub enum Wake {
 
 /// The work of the thread in addition to discovery.
 pub struct Tick {
-    /// The time until the first call.
+    /// The time until the first tick.
     pub first: Duration,
+    /// What is done in a tick, and after it.
+    pub work: Box<dyn Work>,
+}
+
+/// A tool's part of the work.
+pub trait Work: Send {
     /// Called when the time returned by the last call has passed, and after each notification.
-    /// Returns the time until the next call.
-    pub call: Box<dyn FnMut(Wake) -> Duration + Send>,
+    /// Returns the time until the next call. Forks wait until it has returned.
+    fn tick(&mut self, wake: Wake) -> Duration;
+
+    /// Called after each tick. Forks do not wait for it: it may block, but must not hold a lock,
+    /// nor anything else that a child would inherit in the middle of a change.
+    fn after_tick(&mut self) {}
 }
 
 /// Maximum time for which [`start`] waits for the thread. It is only reached if the C library does
@@ -147,7 +158,7 @@ impl Drop for Begun {
 /// Starts a second thread for the tool, and waits until it signals that it has [begun](Begun::now),
 /// before which it must not take locks of the loader. There can be only one. Like the service
 /// thread, it has all signals blocked, does not count as a thread of the program, and does not keep
-/// the process alive: it must end before the last call of [`Tick::call`] returns. A forked child
+/// the process alive: it must end before the last call of [`Work::tick`] returns. A forked child
 /// does not have it.
 ///
 /// # Errors
@@ -210,7 +221,7 @@ fn run(mut tick: Option<Tick>, mut seen: u32) {
         wait(&NOTIFICATIONS, seen, look_again.map_or(next, |again| next.min(again)));
         seen = NOTIFICATIONS.load(Ordering::Acquire);
         let now = Instant::now();
-        let _working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
+        let working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
         let before = processor_time();
         // Errors concern single objects, and are stored with them: see `provider::notes`.
         if let Ok(discovery) = Discovery::begin() {
@@ -225,10 +236,13 @@ fn run(mut tick: Option<Tick>, mut seen: u32) {
             let own = program_time();
             let has_run = own.saturating_sub(ran) > STANDS_STILL;
             ran = own;
-            !has_run && is_last_thread()
+            let own_threads = own_threads().iter().filter(|id| **id != 0).count();
+            !has_run && only_these_remain(own_threads)
         };
         let wake = if last { Wake::Last } else { Wake::Work };
-        let pause = tick.as_mut().map_or(IDLE, |tick| (tick.call)(wake));
+        let pause = tick.as_mut().map_or(IDLE, |tick| tick.work.tick(wake));
+        drop(working);
+        tick.iter_mut().for_each(|tick| tick.work.after_tick());
         // Nothing is profiled, for example in a shell that was started with the preload.
         let pause = if probe_count() == 0 { pause.max(IDLE) } else { pause };
         next = Instant::now() + pause;
@@ -250,14 +264,37 @@ pub fn number_of_threads(task: &std::fs::Metadata) -> u64 {
     task.nlink().saturating_sub(2)
 }
 
-/// Whether the calling thread is the only one left, except for its companion: `main` has ended by
-/// `pthread_exit`, and all other threads have ended. The service thread must not keep the process
-/// alive; when it returns, the C library ends the process, as it does after any last thread.
-fn is_last_thread() -> bool {
+/// Whether the process has no more than this number of threads, which are those of the tool: `main`
+/// has ended by `pthread_exit`, and all other threads have ended. The tool's threads must not keep
+/// the process alive; when the last of them returns, the C library ends the process, as it does
+/// after any last thread.
+///
+/// The C library's own counter is read, because `/proc` may be out of reach: the program may have
+/// changed its root directory.
+#[must_use]
+pub fn only_these_remain(number: usize) -> bool {
+    match counter_of_threads() {
+        Some(counter) => counter.load(Ordering::Relaxed) as usize <= number,
+        None => only_these_remain_in_proc(number),
+    }
+}
+
+/// The number of threads by which the C library decides whether one that ends is the last one:
+/// glibc exports it for debuggers (nptl/Versions). `None` in a static program.
+fn counter_of_threads() -> Option<&'static AtomicU32> {
+    static COUNTER: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
+    *COUNTER.get_or_init(|| {
+        // SAFETY: the name is a C string. The variable is an aligned `unsigned int` in an object
+        // that is never unloaded, and glibc accesses it only by atomic instructions.
+        unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()).cast::<AtomicU32>().as_ref() }
+    })
+}
+
+/// As [`only_these_remain`], according to `/proc`; false if that cannot be read.
+fn only_these_remain_in_proc(number: usize) -> bool {
     // The main thread remains as a zombie.
     let threads = std::fs::metadata("/proc/self/task").map_or(u64::MAX, |task| number_of_threads(&task));
-    let own = own_threads().iter().filter(|id| **id != 0).count() as u64;
-    threads <= 1 + own
+    threads <= 1 + number as u64
         && std::fs::read_to_string("/proc/self/stat").is_ok_and(|stat| {
             stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('Z'))
         })
@@ -297,12 +334,26 @@ mod tests {
     /// Longer than any test: anything that happens earlier is caused by a notification.
     const NEVER: Duration = Duration::from_secs(36_000);
 
-    fn start_with(mut call: impl FnMut(Wake) + Send + 'static) {
-        let call = move |wake| {
-            call(wake);
+    /// Calls a function in each tick, and another one after it.
+    struct Calls<T, A>(T, A);
+
+    impl<T: FnMut(Wake) + Send, A: FnMut() + Send> Work for Calls<T, A> {
+        fn tick(&mut self, wake: Wake) -> Duration {
+            (self.0)(wake);
             NEVER
-        };
-        start(Some(Tick { first: NEVER, call: Box::new(call) })).unwrap();
+        }
+
+        fn after_tick(&mut self) {
+            (self.1)();
+        }
+    }
+
+    fn start_with(tick: impl FnMut(Wake) + Send + 'static) {
+        start_with_both(tick, || {});
+    }
+
+    fn start_with_both(tick: impl FnMut(Wake) + Send + 'static, after_tick: impl FnMut() + Send + 'static) {
+        start(Some(Tick { first: NEVER, work: Box::new(Calls(tick, after_tick)) })).unwrap();
     }
 
     #[test]
@@ -383,6 +434,35 @@ mod tests {
         while !has_ticked.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn a_fork_does_not_wait_for_what_follows_a_tick() {
+        let _alone = alone();
+        let [is_blocked, may_go_on] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let (blocks, goes_on) = (Arc::clone(&is_blocked), Arc::clone(&may_go_on));
+        start_with_both(
+            |_| {},
+            move || {
+                blocks.store(true, Ordering::SeqCst);
+                while !goes_on.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+            },
+        );
+        notify();
+        while !is_blocked.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        drop(before_fork());
+        may_go_on.store(true, Ordering::SeqCst);
+    }
+
+    #[test]
+    fn the_c_library_counts_threads() {
+        let counter = counter_of_threads().expect("glibc has a counter");
+        assert!(counter.load(Ordering::Relaxed) >= 2, "the main thread, and the one of this test");
+        assert!(!only_these_remain(1) && only_these_remain(usize::MAX));
     }
 
     /// Otherwise the work of the thread would stay unfinished in the child, under a lock that no

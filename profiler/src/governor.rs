@@ -547,9 +547,8 @@ impl Governor {
         self.in_ticks += of_thread() - begin;
     }
 
-    /// Records that a report was written, since the service thread had this processor time.
-    pub(crate) fn reported(&mut self, begin: f64) {
-        let took = of_thread() - begin;
+    /// Records that the service thread has spent this processor time on writing reports.
+    pub(crate) fn reported(&mut self, took: f64) {
         self.in_ticks += took;
         self.reports += took;
     }

@@ -22,6 +22,9 @@
 //! name, adds its own report, and replaces the file, all under the lock. It waits longer for the
 //! lock; if it does not get it, or writes for a second time, it writes a separate file.
 //!
+//! A device, a FIFO or a socket with that name is opened, and gets the report as it is. Its reader
+//! may block the write for any time, so the caller decides when to write ([`Stream`]).
+//!
 //! Times of files are compared only with the beginning of the run, which is recorded in nanoseconds
 //! when the first process starts, and only for files of other runs; a report's time is set when it
 //! is written. Rejected: the process's start time from /proc, which is rounded to clock ticks, so
@@ -34,9 +37,10 @@ mod template;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -46,6 +50,7 @@ use nix::fcntl::{AT_FDCWD, FcntlArg, Flock, FlockArg, OFlag, RenameFlags, fcntl,
 use crate::error::Error;
 use crate::options::RunId;
 use crate::report::{Format, Report, json};
+use crate::stderr::stderr;
 
 pub use template::{check_template, expand};
 
@@ -82,7 +87,33 @@ pub struct Identity {
     pub is_fork_child: bool,
 }
 
-/// Writes the report to the file that `target` names and returns its path.
+/// The result of [`write_report`] and [`write_text`].
+#[derive(Debug)]
+pub enum Written {
+    /// The report is in this file.
+    File(PathBuf),
+    /// The report is to be written to this stream.
+    Stream(Stream),
+}
+
+impl Written {
+    /// Writes the report if it goes to a stream, as [`Stream::write`] does. Returns its path.
+    ///
+    /// # Errors
+    /// As [`Stream::write`].
+    pub fn finish(self) -> Result<PathBuf, Error> {
+        match self {
+            Written::File(path) => Ok(path),
+            Written::Stream(stream) => {
+                let path = stream.path.clone();
+                stream.write().map(|()| path)
+            }
+        }
+    }
+}
+
+/// Writes the report to the file that `target` names and returns its path, or opens the stream that
+/// `target` names.
 ///
 /// `previous` is the result of an earlier call in the same process; that file is replaced. Pass
 /// `None` for the first report, and for the first one of a forked child. Waits at most 100 ms for
@@ -97,7 +128,7 @@ pub fn write_report(
     target: Target<'_>,
     identity: &Identity,
     previous: Option<&Path>,
-) -> Result<PathBuf, Error> {
+) -> Result<Written, Error> {
     let Target { template, format, merge } = target;
     let wanted = match previous {
         Some(path) => path.to_owned(),
@@ -106,21 +137,22 @@ pub fn write_report(
     let text = || in_file(report, format, &identity.run);
     let save = || {
         if is_special(&wanted) {
-            return write_special(&wanted, &text()).map(|()| wanted.clone());
+            return Stream::open(&wanted, text()).map(Written::Stream);
         }
         let mut names_the_process = template::names_the_process(template);
         if let Some(path) = previous {
             if !merge || is_own(path, identity) {
                 Temporary::write(&wanted, identity.pid, text().as_bytes())?.replace(&wanted)?;
-                return Ok(wanted.clone());
+                return Ok(Written::File(wanted.clone()));
             }
             // A merged report cannot be removed from the file.
             names_the_process = false;
         } else if merge && add_to(&wanted, report, identity)? {
-            return Ok(wanted.clone());
+            return Ok(Written::File(wanted.clone()));
         }
         let temporary = Temporary::write(&wanted, identity.pid, text().as_bytes())?;
-        claim(temporary, names(&wanted, names_the_process, identity), &identity.run)
+        let names = names(&wanted, names_the_process, identity);
+        claim(temporary, names, &identity.run).map(Written::File)
     };
     save().map_err(|source| Error::WriteReport { path: wanted.clone(), source })
 }
@@ -156,8 +188,7 @@ fn add_to(path: &Path, report: &Report, identity: &Identity) -> io::Result<bool>
     Ok(true)
 }
 
-/// Writes another kind of text in the same way, and returns the path. `previous` is as in
-/// [`write_report`].
+/// Writes another kind of text in the same way. `previous` is as in [`write_report`].
 ///
 /// # Errors
 /// As [`write_report`].
@@ -166,21 +197,21 @@ pub fn write_text(
     template: &str,
     identity: &Identity,
     previous: Option<&Path>,
-) -> Result<PathBuf, Error> {
+) -> Result<Written, Error> {
     let wanted = match previous {
         Some(path) => path.to_owned(),
         None => PathBuf::from(expand(template, identity)?),
     };
     let save = || {
         if is_special(&wanted) {
-            return write_special(&wanted, text).map(|()| wanted.clone());
+            return Stream::open(&wanted, text.to_owned()).map(Written::Stream);
         }
         let temporary = Temporary::write(&wanted, identity.pid, text.as_bytes())?;
         if previous.is_some() {
-            return temporary.replace(&wanted).map(|()| wanted.clone());
+            return temporary.replace(&wanted).map(|()| Written::File(wanted.clone()));
         }
         let names = names(&wanted, template::names_the_process(template), identity);
-        claim(temporary, names, &identity.run)
+        claim(temporary, names, &identity.run).map(Written::File)
     };
     save().map_err(|source| Error::WriteReport { path: wanted.clone(), source })
 }
@@ -191,17 +222,64 @@ fn is_special(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 
-/// Fails if a FIFO has no reader.
-fn write_special(path: &Path, text: &str) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).custom_flags(libc::O_NONBLOCK);
-    let mut file = options.open(path)?;
-    // Waits until the reader has taken everything.
-    let fd = file.as_fd();
-    let flags = fcntl(fd, FcntlArg::F_GETFL)?;
-    let flags = OFlag::from_bits_retain(flags) & !OFlag::O_NONBLOCK;
-    fcntl(fd, FcntlArg::F_SETFL(flags))?;
-    file.write_all(text.as_bytes())
+/// A device, a FIFO or a socket that was opened for a report, and the report.
+#[derive(Debug)]
+pub struct Stream {
+    path: PathBuf,
+    file: File,
+    text: String,
+}
+
+/// The descriptor of the stream that is being written, for [`forget_in_child`]; -1 if there is
+/// none.
+static OPEN: AtomicI32 = AtomicI32::new(-1);
+
+impl Stream {
+    /// Fails if a FIFO has no reader.
+    fn open(path: &Path, text: String) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.write(true).custom_flags(libc::O_NONBLOCK);
+        let file = options.open(path)?;
+        OPEN.store(file.as_raw_fd(), Ordering::Relaxed);
+        Ok(Self { path: path.to_owned(), file, text })
+    }
+
+    fn write_all(mut self) -> io::Result<()> {
+        // Waits until the reader has taken everything.
+        let fd = self.file.as_fd();
+        let flags = fcntl(fd, FcntlArg::F_GETFL)?;
+        let flags = OFlag::from_bits_retain(flags) & !OFlag::O_NONBLOCK;
+        fcntl(fd, FcntlArg::F_SETFL(flags))?;
+        self.file.write_all(self.text.as_bytes())
+    }
+
+    /// Writes the report. Blocks while the reader does not read.
+    ///
+    /// # Errors
+    /// [`Error::WriteReport`] if the reader is gone, or the device refuses.
+    pub fn write(self) -> Result<(), Error> {
+        let path = self.path.clone();
+        self.write_all().map_err(|source| Error::WriteReport { path, source })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // Before it is closed: then the number belongs to the next file.
+        OPEN.store(-1, Ordering::Relaxed);
+    }
+}
+
+/// Forgets what the parent is writing, and closes the copy of its stream. To be called in a forked
+/// child.
+pub fn forget_in_child() {
+    stderr().forget_writing();
+    let open = OPEN.swap(-1, Ordering::Relaxed);
+    if open >= 0 {
+        // SAFETY: the descriptor belongs to a `Stream` of a thread that does not exist in this
+        // process.
+        unsafe { libc::close(open) };
+    }
 }
 
 /// Whether a file contains only the report of this process.
@@ -408,6 +486,15 @@ mod tests {
 
     /// Writes process `pid`'s report in `directory` and returns its file name.
     #[track_caller]
+    fn write_report(
+        report: &Report,
+        target: Target<'_>,
+        identity: &Identity,
+        previous: Option<&Path>,
+    ) -> Result<PathBuf, Error> {
+        super::write_report(report, target, identity, previous)?.finish()
+    }
+
     fn write(directory: &Path, template: &str, identity: &Identity) -> String {
         let template = format!("{}/{template}", directory.display());
         let path = write_report(&report(identity.pid), target(&template), identity, None).unwrap();
@@ -459,7 +546,7 @@ mod tests {
         assert_eq!(listing(directory.path()), ["fifo.json"]);
         let path = fifo.clone();
         let reader = std::thread::spawn(move || fs::read_to_string(path).unwrap());
-        while write_text("text", template, &process(1), None).is_err() {}
+        while write_text("text", template, &process(1), None).and_then(Written::finish).is_err() {}
         assert_eq!(reader.join().unwrap(), "text");
     }
 

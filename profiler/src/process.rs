@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | exit, return from main | report, from the library's destructor |
 //! | `_exit`, `_Exit`, `quick_exit` | report, before the program's call continues |
-//! | exec | report, because nothing survives it; the new image starts its own session |
+//! | exec of a file that exists | report, because nothing survives it; the new image starts its own session |
 //! | fork | parent and child each hold our locks across it; the child starts again, with its own
 //! service thread |
 //! | vfork, posix_spawn | nothing: the child runs in the parent's memory until it calls exec |
@@ -14,7 +14,6 @@
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastinst::service::{ForkGuard, before_fork};
 use fastinst_sigsafe::signal::{is_fault, send_again};
@@ -52,9 +51,10 @@ pub fn at_exit() {
     }
 }
 
-/// Writes the report before the process calls exec. Waits as [`session::finish`] does.
-pub fn before_exec() {
-    if own_process::is_this() && session::has_probes() {
+/// Writes the report before the process calls exec, unless that is certain to fail. Waits as
+/// [`session::finish`] does.
+pub fn before_exec(may_succeed: impl FnOnce() -> bool) {
+    if own_process::is_this() && session::has_probes() && may_succeed() {
         session::finish(Leaving::Exec);
     }
 }
@@ -86,7 +86,6 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     release();
-    DYING.store(false, Ordering::Relaxed);
     own_process::follow();
     session::restart_in_child();
 }
@@ -144,7 +143,16 @@ pub fn default_with_report(signal: libc::c_int) -> libc::sigaction {
         action.sa_flags |= libc::SA_RESTART;
         return action;
     }
-    action(report_and_die as *const () as libc::sighandler_t)
+    let mut action = action(report_and_die as *const () as libc::sighandler_t);
+    // The process dies of the first of several signals, and handlers of the program, for which
+    // there may be no room on the stack, do not run. wordpatch may raise SIGTRAP anywhere.
+    let mask = &mut action.sa_mask;
+    // SAFETY: the mask is valid memory.
+    unsafe {
+        libc::sigfillset(mask);
+        libc::sigdelset(mask, libc::SIGTRAP);
+    }
+    action
 }
 
 /// Whether `current` is one of our handlers, which are reported to programs as the default.
@@ -173,9 +181,6 @@ fn watch_signal(signal: libc::c_int) {
     }
 }
 
-/// Whether a thread is already ending the process in the handler.
-static DYING: AtomicBool = AtomicBool::new(false);
-
 /// Signal handler: requests a report from the service thread.
 extern "C" fn report(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     if own_process::is_this() {
@@ -187,9 +192,9 @@ extern "C" fn report(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
 }
 
 /// Signal handler: requests the report from the service thread, waits, and then lets the default
-/// action happen.
+/// action happen. Several threads may be in it at the same time: each waits for the report.
 extern "C" fn report_and_die(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    if own_process::is_this() && !DYING.swap(true, Ordering::Relaxed) {
+    if own_process::is_this() {
         session::finish(Leaving::Signal);
     }
     // SAFETY: the kernel's pointer, and async-signal-safe calls on valid memory. A fault is raised
@@ -199,8 +204,12 @@ extern "C" fn report_and_die(signal: libc::c_int, info: *mut libc::siginfo_t, _c
         let mut default = action(libc::SIG_DFL);
         default.sa_flags = 0;
         __sigaction(signal, &default, std::ptr::null_mut());
-        if !is_fault(&*info) {
-            send_again(&*info);
+        // If a program that has changed the action by a system call has removed SA_SIGINFO, the
+        // memory is not filled in.
+        match info.as_ref().filter(|info| info.si_signo == signal) {
+            Some(info) if is_fault(info) => {}
+            Some(info) => send_again(info),
+            None => _ = libc::raise(signal),
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A server does not end, so its report at the end is of little use. The service thread writes
 //! these reports as it writes the last one: complete, about everything since the start, at the same
-//! destination, where each replaces the one before. The program does not wait for them.
+//! destination, where each replaces the one before. The program does not wait for them, except that
+//! a fork waits while a report is being made, but not until a reader has read it.
 //!
 //! A signal is handled by one of the program's threads. Most system calls are restarted, but not
 //! those that never are, like `nanosleep` or `epoll_wait` (signal(7)): these fail with `EINTR`, as

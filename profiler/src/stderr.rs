@@ -27,7 +27,8 @@ impl Stderr {
         Some((stat.st_dev, stat.st_ino))
     }
 
-    fn is_there(&self) -> bool {
+    /// Whether the program has neither closed nor replaced the stream.
+    pub(crate) fn is_there(&self) -> bool {
         self.file.is_some() && Self::file() == self.file
     }
 
@@ -42,7 +43,9 @@ impl Stderr {
         while !rest.is_empty() {
             match nix::unistd::write(std::io::stderr(), rest) {
                 Ok(written) => rest = &rest[written..],
-                Err(Errno::EINTR | Errno::EAGAIN) => std::thread::yield_now(),
+                Err(Errno::EINTR) => {}
+                // The program has made it non-blocking.
+                Err(Errno::EAGAIN) => _ = is_writable_within(PollTimeout::NONE),
                 Err(_) => break,
             }
         }
@@ -55,13 +58,21 @@ impl Stderr {
         self.is_writing.load(Ordering::Acquire)
     }
 
+    /// To be called in a forked child, where no thread is writing.
+    pub(crate) fn forget_writing(&self) {
+        self.is_writing.store(false, Ordering::Relaxed);
+    }
+
     /// Writes a short line if that does not block; otherwise discards it. May be called from a
     /// signal handler after the first call of [`stderr`].
     pub(crate) fn write_now(&self, line: &[u8]) {
-        let stream = std::io::stderr();
-        let mut asked = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
-        if self.is_there() && matches!(poll(&mut asked, PollTimeout::ZERO), Ok(1)) {
-            let _ = nix::unistd::write(&stream, line);
+        if self.is_there() && is_writable_within(PollTimeout::ZERO) {
+            let _ = nix::unistd::write(std::io::stderr(), line);
         }
     }
+}
+
+fn is_writable_within(time: PollTimeout) -> bool {
+    let stream = std::io::stderr();
+    matches!(poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)], time), Ok(1))
 }

@@ -135,6 +135,7 @@ const PRINTING: &[&str] = &["print!", "println!", "eprint!", "eprintln!", "dbg!"
 /// A file, the exception, and the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("profiler/src/process.rs", "SIGTRAP", "a trap that ends the program is reported like any fatal signal"),
+    ("profiler/preload/src/signals.rs", "SA_NODEFER", "the program asks for it, by sysv_signal"),
     ("tmax-probe/src/costs.rs", "SIGTRAP", "measures the cost of a trap, with its own handler meanwhile"),
     ("tmax-probe/src/kernel/child.rs", "SIGTRAP", "how a trial's process ends that executes torn code"),
     ("wasm-jit/debug/src/gdb.rs", "SIGTRAP", "the number of a stop in GDB's protocol; no signal is sent"),
@@ -319,6 +320,8 @@ fn is_command(file: &File) -> bool {
 fn environment(file: &File) -> Vec<String> {
     const PLACES: &[&str] = &[
         "profiler/preload/src/lib.rs",
+        // The path of programs, for `execvp`.
+        "profiler/preload/src/leaving.rs",
         "profiler/script/src/lib.rs",
         "wordpatch/src/calibration/location.rs",
     ];

@@ -12,7 +12,7 @@ use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -45,9 +45,29 @@ static CLIENTS: AtomicU32 = AtomicU32::new(0);
 /// Whether this process listens.
 static LISTENS: AtomicBool = AtomicBool::new(false);
 
-/// The number of threads of this module.
-pub(crate) fn threads() -> u64 {
-    u64::from(CLIENTS.load(Ordering::Relaxed)) + u64::from(LISTENS.load(Ordering::Relaxed))
+/// The number of threads of this module. Each counts itself while it runs, so that the number is
+/// never too large.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// The number of threads of this module that are running.
+pub(crate) fn threads() -> usize {
+    THREADS.load(Ordering::Relaxed)
+}
+
+/// Counts the thread that has it.
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        THREADS.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        THREADS.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Listens for clients.
@@ -83,6 +103,7 @@ pub(crate) fn end() {
 /// In a forked child, whose copies of the sockets are closed: listens, if the parent did.
 pub(crate) fn restart_in_child() {
     CLIENTS.store(0, Ordering::Relaxed);
+    THREADS.store(0, Ordering::Relaxed);
     if LISTENS.swap(false, Ordering::Relaxed)
         && let Err(error) = start()
     {
@@ -91,6 +112,10 @@ pub(crate) fn restart_in_child() {
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    let run = || {
+        let _counted = Counted::new();
+        run();
+    };
     let spawned = wordpatch::with_signals_blocked(|| thread::Builder::new().name(name.to_owned()).spawn(run));
     spawned.map(drop).map_err(|error| format!("no scripts can be attached: {error}; the program runs on"))
 }

@@ -27,12 +27,13 @@ use wordpatch::tsc;
 use crate::function::Function;
 use crate::gate::Gates;
 use crate::missing::Missing;
+use crate::output::{self, Unwritten};
 use crate::pairing::Calls;
 use crate::ring::{self, Thread, Values};
 use crate::running::{Origin, Running};
 use crate::socket::Socket;
 use crate::worker::{self, Clock};
-use crate::{control, fetch, fire, output, switch};
+use crate::{control, fetch, fire, switch};
 
 /// A probe that has been announced.
 pub(crate) struct Probe {
@@ -393,12 +394,14 @@ impl Observer {
     }
 
     /// Switches the script of the options on or off; switching it off writes its report.
-    pub(crate) fn toggle(&mut self) {
+    pub(crate) fn toggle(&mut self) -> Unwritten {
         self.unshare_text();
         self.drain(false);
         self.missing.lost = ring::lost();
         let Self { scripts, readers, missing, .. } = self;
-        let Some(script) = scripts.first_mut().filter(|script| script.periods.is_some()) else { return };
+        let Some(script) = scripts.first_mut().filter(|script| script.periods.is_some()) else {
+            return Unwritten::default();
+        };
         let is_on = script.is_on();
         let name = script.name.clone();
         if is_on {
@@ -406,8 +409,9 @@ impl Observer {
             self.switch_all();
             let values = self.scripts[0].values();
             let text = output::report(self, &self.scripts[0], values.as_ref()).print(self.options.format);
-            output::write(self, &text);
-            profiler::session::say(&format!("{name} is switched off"));
+            let mut unwritten = output::write(self, text);
+            unwritten.say(&format!("{name} is switched off"));
+            unwritten
         } else {
             script.prepare_to_resume(missing);
             let matched = script.matched();
@@ -416,9 +420,9 @@ impl Observer {
             self.switch_all();
             self.scripts[0].resume();
             let functions = self.functions.len();
-            profiler::session::say(&format!(
-                "{name} is switched on: observing {matched} of {functions} functions"
-            ));
+            let mut unwritten = Unwritten::default();
+            unwritten.say(&format!("{name} is switched on: observing {matched} of {functions} functions"));
+            unwritten
         }
     }
 
@@ -617,22 +621,21 @@ impl Observer {
 
     /// Writes the report of the options' script, unless there is nothing to observe in this
     /// process.
-    pub(crate) fn write(&mut self) {
+    pub(crate) fn write(&mut self) -> Unwritten {
         self.missing.lost = ring::lost();
         let is_first = self.identity.pid == self.options.run.pid;
-        let Some(script) = self.scripts.first_mut() else { return };
+        let Some(script) = self.scripts.first_mut() else { return Unwritten::default() };
         if !matches!(script.origin, Origin::Options { .. }) {
-            return;
+            return Unwritten::default();
         }
         if is_first {
             script.prepare();
         } else if script.matched() == 0 {
-            return;
+            return Unwritten::default();
         }
-        if let Some(values) = script.finish() {
-            let text = output::report(self, &self.scripts[0], Some(&values)).print(self.options.format);
-            output::write(self, &text);
-        }
+        let Some(values) = script.finish() else { return Unwritten::default() };
+        let text = output::report(self, &self.scripts[0], Some(&values)).print(self.options.format);
+        output::write(self, text)
     }
 
     /// In a forked child: begins again, with the parent's functions, and without its variables and

@@ -1,9 +1,11 @@
 //! The destination of a report: standard error or a file.
 //!
 //! Without a file, it goes to the standard error stream that the process had at its start; files
-//! are written as the profiler writes them ([`profiler::output`]).
+//! are written as the profiler writes them ([`profiler::output`]). Streams, whose reader may block
+//! a write for any time, are written when no lock is held: a fork does not wait for them
+//! ([`Unwritten`]).
 
-use profiler::output::{Identity, write_text};
+use profiler::output::{Identity, Stream, Written, write_text};
 use profiler::session;
 use wasm_jit_whamm::lang::ScriptReport;
 
@@ -11,23 +13,53 @@ use crate::observer::Observer;
 use crate::report::{Name, Names, Report};
 use crate::running::{Origin, Running};
 
-/// Writes the report of the options' script, at the end of the process.
-pub(crate) fn write(observer: &mut Observer, text: &str) {
+/// What is to be written after the observer's lock was released.
+#[derive(Default)]
+pub(crate) struct Unwritten {
+    /// The stream of the report, and the report.
+    report: Option<(Stream, String)>,
+    /// For standard error.
+    text: String,
+}
+
+impl Unwritten {
+    /// Adds a line for the user.
+    pub(crate) fn say(&mut self, line: &str) {
+        self.text += &format!("fastinst: {line}\n");
+    }
+
+    /// Writes everything. Blocks while a reader does not read.
+    pub(crate) fn write(mut self) {
+        if let Some((stream, report)) = self.report.take()
+            && let Err(error) = stream.write()
+        {
+            self.say(&error.to_string());
+            self.text += &report;
+        }
+        session::print(&self.text);
+    }
+}
+
+/// Writes the report of the options' script.
+pub(crate) fn write(observer: &mut Observer, text: String) -> Unwritten {
+    let mut unwritten = Unwritten::default();
     let Some(template) = observer.options.output.clone() else {
-        session::print(text);
-        return;
+        unwritten.text = text;
+        return unwritten;
     };
     // The first process of the run gets the name that the user has chosen, no matter when it ends.
     let is_first = observer.identity.pid == observer.options.run.pid;
     let is_fork_child = observer.identity.is_fork_child || !is_first;
     let identity = Identity { is_fork_child, ..observer.identity.clone() };
-    match write_text(text, &template, &identity, observer.written.as_deref()) {
-        Ok(path) => observer.written = Some(path),
+    match write_text(&text, &template, &identity, observer.written.as_deref()) {
+        Ok(Written::File(path)) => observer.written = Some(path),
+        Ok(Written::Stream(stream)) => unwritten.report = Some((stream, text)),
         Err(error) => {
-            session::say(&error.to_string());
-            session::print(text);
+            unwritten.say(&error.to_string());
+            unwritten.text += &text;
         }
     }
+    unwritten
 }
 
 /// The report of a script with these values, if they are known.

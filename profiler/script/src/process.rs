@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | exit, return from main | report, from the library's destructor |
 //! | `_exit`, `_Exit`, `quick_exit` | report, before the program's call continues |
-//! | exec | report, because nothing survives it; the new image runs the script from its start |
+//! | exec of a file that exists | report, because nothing survives it; the new image runs the script from its start |
 //! | fork | the parent's locks are held across it; the child starts again, with its own threads |
 //! | vfork, posix_spawn | nothing: the child runs in the parent's memory until it calls exec, and its calls are those of the thread that made it |
 //! | a fatal signal | nothing: there is no report |
@@ -63,9 +63,10 @@ pub(crate) fn without_thread() {
     ring::end();
 }
 
-/// Writes the report before the process calls exec, which may fail. Waits as [`at_exit`] does.
-pub(crate) fn before_exec() {
-    if is_own_process() && fastinst::probe_count() > 0 {
+/// Writes the report before the process calls exec, unless that is certain to fail. Waits as
+/// [`at_exit`] does.
+pub(crate) fn before_exec(may_succeed: impl FnOnce() -> bool) {
+    if is_own_process() && fastinst::probe_count() > 0 && may_succeed() {
         worker::finish();
     }
 }
@@ -100,6 +101,7 @@ extern "C" fn in_child() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     OVER.store(false, Ordering::Relaxed);
     worker::forget_requests();
+    profiler::output::forget_in_child();
     if let Some((guard, mut observer)) = take_locks() {
         observer::restart_in_child(&mut observer);
         drop((guard, observer));

@@ -6,11 +6,11 @@
 //! program runs. The worker blocks all signals, so that handlers of the program never run on it. At
 //! a fork it is between two rounds, and the child starts its own worker.
 
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use fastinst::service;
 use fastinst_sigsafe::futex;
 use profiler::session;
 use wasm_jit::printable;
@@ -18,6 +18,7 @@ use wasm_jit_whamm::native::NativeMonitor;
 use wordpatch::tsc;
 
 use crate::observer::{self, Concluded};
+use crate::output::Unwritten;
 use crate::{control, process, ring, switch};
 
 /// The time between two rounds, if no thread requests one earlier.
@@ -98,10 +99,12 @@ fn run(mut seen: u32) {
         }
         if switch::take_request() {
             let early = observer::early_calls();
+            let mut unwritten = Unwritten::default();
             if let Some(observer) = observer::lock().as_mut() {
                 observer.add_early_calls(&early);
-                observer.toggle();
+                unwritten = observer.toggle();
             }
+            unwritten.write();
         }
         let mut observer = observer::lock();
         let mut failed = Vec::new();
@@ -128,29 +131,25 @@ fn run(mut seen: u32) {
     }
 }
 
-/// Whether `main` has ended by `pthread_exit` and only threads of this library remain. They must
-/// not keep the process alive.
+/// Whether `main` has ended by `pthread_exit` and only threads of this library remain: the worker,
+/// the service thread, and those for clients. They must not keep the process alive.
 fn is_last_of_program() -> bool {
-    // The number of links of the directory is 2 plus one per thread. The main thread remains as a
-    // zombie.
-    std::fs::metadata("/proc/self/task").is_ok_and(|task| task.nlink() <= 5 + control::threads())
-        && std::fs::read_to_string("/proc/self/stat").is_ok_and(|stat| {
-            stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('Z'))
-        })
+    service::only_these_remain(2 + control::threads())
 }
 
 fn report() {
     let early = observer::early_calls();
-    let mut concluded = Vec::new();
+    let (mut concluded, mut unwritten) = (Vec::new(), Unwritten::default());
     let mut observer = observer::lock();
     if let Some(observer) = observer.as_mut() {
         observer.drain(!ring::is_observing());
         observer.add_early_calls(&early);
-        observer.write();
+        unwritten = observer.write();
         let reason = if process::is_over() { "the process has ended" } else { "the process calls exec" };
         concluded = observer.detach_all(reason);
     }
     drop(observer);
+    unwritten.write();
     concluded.iter().for_each(Concluded::send);
 }
 

@@ -1,6 +1,10 @@
-//! The last report, requested by a thread that ends the process, and written by the service thread.
+//! The last report, requested by threads that end the process, and written by the service thread.
+//!
+//! Several threads may end the process at the same time: by fatal signals, or by calls to `exit`.
+//! Each of them requests the report and waits for it, because the first one that continues ends the
+//! process. The service thread writes one report for all of them.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fastinst::service;
@@ -12,6 +16,9 @@ use crate::stderr::stderr;
 /// Numbers of reports that were requested and written.
 static REQUESTED: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
+
+/// Set when the last report has been written.
+static CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Maximum time for which an exiting process waits for its report.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -29,14 +36,17 @@ pub enum Leaving {
 
 /// Requests the report from the service thread, and waits for it for at most 10 s. A process that
 /// exits waits longer while the reader of its report (a pager, for example) blocks the write, as it
-/// would for its own output.
+/// would for its own output. Returns immediately if the last report has been written.
 ///
 /// The service thread writes it, because the caller may be a signal handler: it does not allocate,
 /// and holds no lock. The service thread in turn uses neither the program's allocator nor its
 /// streams.
 pub fn finish(leaving: Leaving) {
-    if leaving != Leaving::Exec && OVER.swap(true, Ordering::Relaxed) {
+    if CLOSED.load(Ordering::Acquire) {
         return;
+    }
+    if leaving != Leaving::Exec {
+        OVER.store(true, Ordering::Release);
     }
     let wanted = REQUESTED.fetch_add(1, Ordering::AcqRel) + 1;
     service::notify();
@@ -65,6 +75,16 @@ pub(super) fn requested() -> Option<u32> {
     (requested != DONE.load(Ordering::Relaxed)).then_some(requested)
 }
 
+/// Records that the last report has been written.
+pub(super) fn close() {
+    CLOSED.store(true, Ordering::Release);
+}
+
+/// Whether the last report has been written.
+pub(super) fn is_closed() -> bool {
+    CLOSED.load(Ordering::Acquire)
+}
+
 /// Records that all reports up to the one with this number have been written.
 pub(super) fn done(number: u32) {
     DONE.store(number, Ordering::Release);
@@ -74,4 +94,5 @@ pub(super) fn done(number: u32) {
 /// Discards the parent's requests, in a forked child.
 pub(super) fn forget_requests() {
     DONE.store(REQUESTED.load(Ordering::Relaxed), Ordering::Relaxed);
+    CLOSED.store(false, Ordering::Relaxed);
 }

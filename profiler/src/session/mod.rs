@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fastinst::provider::{self, Extent};
-use fastinst::service::{self, Tick, Wake};
+use fastinst::service::{self, Tick, Wake, Work};
 
 pub use finish::{Leaving, finish};
 pub use reconfigure::{reconfigure, settings};
@@ -27,7 +27,7 @@ pub use write::{is_printing, print, say, speak_for_the_run};
 
 use known::KnownFunctions;
 use reconfigure::Change;
-use write::Occasion;
+use write::{Occasion, Unwritten};
 
 use crate::clock::Clock;
 use crate::error::Error;
@@ -43,7 +43,7 @@ use crate::settings::Settings;
 use crate::snapshot::Snapshots;
 use crate::stacks::Stacks;
 use crate::stderr::stderr;
-use crate::{fire, governor, preemption, thread};
+use crate::{fire, governor, output, preemption, thread};
 
 /// The probes of programs with at most this number of functions are made at the start, which takes
 /// about 50 ms at most.
@@ -90,7 +90,7 @@ static SESSION: Mutex<Option<Session>> = Mutex::new(None);
 /// Set in a forked child until it has its own text.
 static TEXT_IS_SHARED: AtomicBool = AtomicBool::new(false);
 
-/// Set when the last report was written: nothing is observed any more.
+/// Set when the last report is requested: nothing is observed any more.
 static OVER: AtomicBool = AtomicBool::new(false);
 
 /// Set once there is a session.
@@ -150,7 +150,7 @@ pub(crate) fn governor(settings: &Settings, ticks_per_ns: f64) -> Governor {
 }
 
 fn start_service_thread() -> Result<(), fastinst::Error> {
-    service::start(Some(Tick { first: FIRST_TICK, call: Box::new(tick) }))
+    service::start(Some(Tick { first: FIRST_TICK, work: Box::new(Ticks::default()) }))
 }
 
 impl Session {
@@ -238,45 +238,85 @@ impl Session {
     }
 }
 
-/// The work of the service thread, when something is due and whenever it is woken. Returns the time
-/// to the next tick.
-fn tick(wake: Wake) -> Duration {
-    if TEXT_IS_SHARED.load(Ordering::Acquire) {
-        unshare_text();
-    }
-    let requested = finish::requested();
-    let is_snapshot_due = with_session(|session| session.snapshots.take_due()) == Some(true)
-        && has_probes()
-        && !OVER.load(Ordering::Relaxed);
-    if requested.is_some() || is_snapshot_due || wake == Wake::Last {
-        // Code that was executed shortly before has no probes yet; once it has, its functions get
-        // rows for the calls that were counted. An error means that there are no more probes.
-        let _ = provider::begin(Extent::Executed);
-    }
-    // This happens in a forked child (most of them call exec before their first tick), and if
-    // instrumented code was loaded after the start.
-    sample_stacks();
-    let may_be_part = requested.is_none() && !is_snapshot_due && wake == Wake::Work;
-    let next = with_session(|session| {
-        if may_be_part && let Some(next) = session.part_of_tick() {
-            return session.snapshots.until_next(next);
+/// The work of the service thread.
+#[derive(Debug, Default)]
+struct Ticks {
+    /// The number of the request that is answered after the tick.
+    request: Option<u32>,
+    unwritten: Option<Unwritten>,
+    /// Whether the last report is written after the tick.
+    is_last: bool,
+    /// The file of a report whose stream has failed after the last tick.
+    rescued: Option<PathBuf>,
+    /// The processor time that writing has taken after the last tick, in nanoseconds.
+    wrote: f64,
+}
+
+impl Work for Ticks {
+    /// Called when something is due, and whenever the thread is woken. Returns the time to the next
+    /// tick.
+    fn tick(&mut self, wake: Wake) -> Duration {
+        if TEXT_IS_SHARED.load(Ordering::Acquire) {
+            unshare_text();
         }
-        let next = session.tick();
-        if requested.is_some() || wake == Wake::Last && !OVER.swap(true, Ordering::Relaxed) {
-            session.write(Occasion::End);
-        } else if is_snapshot_due {
-            session.write(Occasion::Snapshot);
-        }
-        if OVER.load(Ordering::Relaxed) {
-            session.schedule.end();
-        }
+        self.request = finish::requested();
         if wake == Wake::Last {
-            session.stacks.end_companion();
+            OVER.store(true, Ordering::Relaxed);
         }
-        session.snapshots.until_next(next)
-    });
-    requested.into_iter().for_each(finish::done);
-    next.unwrap_or(FIRST_TICK)
+        // After the request: what a thread does before it ends the process is in the last report.
+        let is_over = OVER.load(Ordering::Acquire);
+        let is_due = with_session(|session| session.snapshots.take_due()) == Some(true);
+        let occasion = match self.request {
+            _ if finish::is_closed() => None,
+            Some(_) if is_over => Some(Occasion::End),
+            None if wake == Wake::Last => Some(Occasion::End),
+            Some(_) => Some(Occasion::Exec),
+            None => (is_due && has_probes() && !is_over).then_some(Occasion::Snapshot),
+        };
+        if occasion.is_some() {
+            // Code that was executed shortly before has no probes yet; once it has, its functions
+            // get rows for the calls that were counted. An error means that there are no more
+            // probes.
+            let _ = provider::begin(Extent::Executed);
+        }
+        // This happens in a forked child (most of them call exec before their first tick), and if
+        // instrumented code was loaded after the start.
+        sample_stacks();
+        let next = with_session(|session| {
+            session.written = self.rescued.take().or(session.written.take());
+            session.governor.reported(std::mem::take(&mut self.wrote));
+            if self.request.is_none()
+                && occasion.is_none()
+                && wake == Wake::Work
+                && let Some(next) = session.part_of_tick()
+            {
+                return session.snapshots.until_next(next);
+            }
+            let next = session.tick();
+            self.unwritten = occasion.map(|occasion| session.write(occasion));
+            self.is_last = occasion == Some(Occasion::End);
+            if self.is_last {
+                session.schedule.end();
+            }
+            if wake == Wake::Last {
+                session.stacks.end_companion();
+            }
+            session.snapshots.until_next(next)
+        });
+        next.unwrap_or(FIRST_TICK)
+    }
+
+    fn after_tick(&mut self) {
+        if let Some(unwritten) = self.unwritten.take() {
+            let begin = governor::of_thread();
+            self.rescued = unwritten.write();
+            self.wrote = governor::of_thread() - begin;
+        }
+        if std::mem::take(&mut self.is_last) {
+            finish::close();
+        }
+        self.request.take().into_iter().for_each(finish::done);
+    }
 }
 
 /// Gives a forked child its own text, and starts to observe there.
@@ -310,6 +350,7 @@ pub(crate) fn restart_in_child() {
     thread::after_fork_in_child();
     finish::forget_requests();
     OVER.store(false, Ordering::Relaxed);
+    output::forget_in_child();
     write::SPEAKS_FOR_THE_RUN.store(false, Ordering::Relaxed);
     TEXT_IS_SHARED.store(true, Ordering::Release);
     let is_running = with_session(|session| {

@@ -103,7 +103,7 @@ pub fn reconfigure(settings: Settings) -> Result<(), Error> {
 /// The settings in force: those of the start, or of the last applied [`reconfigure`]. `None`
 /// without [`start`](super::start).
 ///
-/// Blocks while the service thread is working, usually for less than a millisecond, or writing a
+/// Blocks while the service thread is working, usually for less than a millisecond, or making a
 /// report. Must not be called from signal handlers or probe functions.
 pub fn settings() -> Option<Settings> {
     with_session(|session| session.settings.clone())

@@ -1,5 +1,10 @@
 //! Writes the report of a session: everything measured so far, in the format and at the destination
 //! of the options.
+//!
+//! 1. In a tick, under the locks of the service thread and of the session, for which a fork waits:
+//!    [`Session::write`] makes the report, and writes it to its file.
+//! 2. After the tick: [`Unwritten::write`] writes what goes to a stream, whose reader may block the
+//!    write for any time.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -11,12 +16,11 @@ use wordpatch::calibration;
 use super::Session;
 use super::unloaded::MissedCalls;
 use crate::error::Error;
-use crate::locations::disambiguate;
+use crate::locations::{Locations, disambiguate};
 use crate::measured::Units;
 use crate::options::Output;
-use crate::output::{Target, write_report};
+use crate::output::{Identity, Stream, Target, Written, write_report};
 use crate::report::{Cost, Format, Report, View, text};
-use crate::settings::Settings;
 use crate::stacks::waiting::Preempted;
 use crate::stderr::stderr;
 use crate::{clock, fire, function, governor, own_time, stacks, summary, thread};
@@ -24,8 +28,10 @@ use crate::{clock, fire, function, governor, own_time, stacks, summary, thread};
 /// The reason why a report is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Occasion {
-    /// The program ends, or is replaced.
+    /// The program ends.
     End,
+    /// The process calls exec, which may fail.
+    Exec,
     /// The user wants to know about a program that goes on.
     Snapshot,
 }
@@ -119,68 +125,67 @@ impl Session {
         stacks::waiting::time(thread_time, own_time::processor_time(), preempted, thread::live())
     }
 
-    /// Writes the report in the format and at the destination of the options. If that fails, it is
-    /// written to another file.
-    pub(super) fn write(&mut self, occasion: Occasion) {
+    /// Writes the report in the format and at the destination of the options, as far as that cannot
+    /// block. If that fails, it is written to another file.
+    pub(super) fn write(&mut self, occasion: Occasion) -> Unwritten {
         let begin = governor::of_thread();
-        self.write_for(occasion);
-        self.governor.reported(begin);
+        let unwritten = self.write_for(occasion);
+        self.governor.reported(governor::of_thread() - begin);
+        unwritten
     }
 
-    fn write_for(&mut self, occasion: Occasion) {
+    fn write_for(&mut self, occasion: Occasion) -> Unwritten {
+        let mut unwritten = Unwritten::of(self);
         if fastinst::probe_count() == 0 {
-            self.write_why_there_is_none();
-            return;
+            unwritten.messages.extend(self.why_there_is_none());
+            return unwritten;
         }
         let mut report = self.report();
+        // Most forked children only call exec.
+        if self.identity.is_fork_child && report.functions.is_empty() {
+            return unwritten;
+        }
         if occasion == Occasion::Snapshot {
             report.notes.push("written while the program was running".to_owned());
+        } else if let Output::File { .. } = self.output
+            && !std::mem::replace(&mut self.has_said_notes, true)
+        {
+            unwritten.messages.extend(report.notes.iter().map(|note| line(note)));
         }
         if let Output::Stderr | Output::File { format: Format::Text, .. } = &self.output {
-            self.make_readable(&mut report);
+            report.demangle();
+            disambiguate(&mut report.functions, &mut self.locations);
         }
-        let written = match &self.output {
-            Output::Stderr => {
-                if stderr().write(&text::render(&report, &on_stderr(&self.settings))) {
-                    return;
-                }
-                // The stream was closed or is now another file.
-                self.write_file(&report, RESCUE, Format::Text)
+        match &self.output {
+            Output::Stderr if stderr().is_there() => {
+                unwritten.report = Some((Destination::Stderr, report));
             }
+            // The stream was closed or is now another file, so nobody can be told where the report
+            // is. Between fork and exec, this is usual, and little is called.
+            Output::Stderr if self.identity.is_fork_child && occasion == Occasion::Exec => {}
+            Output::Stderr => self.written = unwritten.rescue(report),
             Output::File { template, format } => {
-                self.write_file(&report, template, *format).or_else(|error| {
-                    stderr().write(&format!("fastinst: {error}\n"));
-                    let rescued = self.write_file(&report, RESCUE, *format)?;
-                    stderr().write(&format!("fastinst: the report is in {}\n", rescued.display()));
-                    Ok(rescued)
-                })
-            }
-        };
-        if occasion == Occasion::End && !std::mem::replace(&mut self.has_said_notes, true) {
-            report.notes.iter().for_each(|note| _ = stderr().write(&format!("fastinst: {note}\n")));
-        }
-        match written {
-            Ok(path) => self.written = Some(path),
-            // No file can be created: only the stream is left.
-            Err(error) => {
-                stderr().write(&format!("fastinst: {error}\n"));
-                self.make_readable(&mut report);
-                stderr().write(&text::render(&report, &on_stderr(&self.settings)));
+                let target = Target { template, format: *format, merge: self.merge };
+                match write_report(&report, target, &self.identity, self.written.as_deref()) {
+                    Ok(Written::File(path)) => self.written = Some(path),
+                    Ok(Written::Stream(stream)) => {
+                        unwritten.report = Some((Destination::Stream(stream), report));
+                    }
+                    Err(error) => {
+                        unwritten.failed(&error);
+                        self.written = unwritten.rescue(report);
+                    }
+                }
             }
         }
+        unwritten
     }
 
-    /// Demangles names, for a report that is not to be read by `fastinst report`, which does this.
-    fn make_readable(&mut self, report: &mut Report) {
-        report.demangle();
-        disambiguate(&mut report.functions, &mut self.locations);
-    }
-
-    /// Writes why there is no report, in one line, in the process that the user started, unless its
-    /// children may have had something to report.
-    fn write_why_there_is_none(&self) {
+    /// The reason why there is no report, as one line, in the process that the user started, unless
+    /// its children may have had something to report.
+    fn why_there_is_none(&self) -> Option<String> {
         if !SPEAKS_FOR_THE_RUN.load(Ordering::Relaxed) || crate::children::were_made() {
-            return;
+            return None;
         }
         let notes = notes();
         let reason = match (&self.refusal, notes.is_empty()) {
@@ -189,20 +194,98 @@ impl Session {
             (None, false) => notes.join("; "),
         };
         let (pid, executable) = (self.identity.pid, self.identity.executable.display());
-        let why = format!("fastinst: nothing to report for process {pid} ({executable}): {reason}\n");
-        stderr().write(&why);
+        Some(line(&format!("nothing to report for process {pid} ({executable}): {reason}")))
+    }
+}
+
+/// A line for the user.
+fn line(text: &str) -> String {
+    format!("fastinst: {text}\n")
+}
+
+/// A stream for a report.
+#[derive(Debug)]
+enum Destination {
+    Stderr,
+    Stream(Stream),
+}
+
+/// What is to be written to streams, after the report was made. Needs nothing of the session, and
+/// no locks.
+#[derive(Debug)]
+pub(super) struct Unwritten {
+    /// The report, unless it is in a file.
+    report: Option<(Destination, Report)>,
+    /// Lines for the user, and a table that cannot be written elsewhere.
+    messages: Vec<String>,
+    /// The format of the report, in another file as well.
+    format: Format,
+    identity: Identity,
+    /// The file of an earlier report that was meant for standard error.
+    previous: Option<PathBuf>,
+    /// The number of rows on standard error.
+    rows: Option<usize>,
+}
+
+impl Unwritten {
+    fn of(session: &Session) -> Self {
+        let (format, previous) = match &session.output {
+            Output::Stderr => (Format::Text, session.written.clone()),
+            Output::File { format, .. } => (*format, None),
+        };
+        let (identity, rows) = (session.identity.clone(), session.settings.rows);
+        Self { report: None, messages: Vec::new(), format, identity, previous, rows }
     }
 
-    fn write_file(&self, report: &Report, template: &str, format: Format) -> Result<PathBuf, Error> {
-        let target = Target { template, format, merge: self.merge };
-        write_report(report, target, &self.identity, self.written.as_deref())
+    /// Writes everything. Blocks while a reader does not read. Returns the path of the report's
+    /// file, if the stream has failed and there is one.
+    pub(super) fn write(mut self) -> Option<PathBuf> {
+        let mut path = None;
+        if let Some((destination, report)) = self.report.take() {
+            let result = match destination {
+                Destination::Stderr => {
+                    stderr().write(&text::render(&report, &on_stderr(self.rows))).then_some(()).ok_or(None)
+                }
+                Destination::Stream(stream) => stream.write().map_err(Some),
+            };
+            if let Err(error) = result {
+                error.iter().for_each(|error| self.failed(error));
+                path = self.rescue(report);
+            }
+        }
+        self.messages.iter().for_each(|text| _ = stderr().write(text));
+        path
+    }
+
+    fn failed(&mut self, error: &Error) {
+        self.messages.push(line(&error.to_string()));
+    }
+
+    /// Writes a report that cannot be written to its destination to another file, and returns that
+    /// file's path. If no file can be created, the report becomes a message.
+    fn rescue(&mut self, mut report: Report) -> Option<PathBuf> {
+        let target = Target { template: RESCUE, format: self.format, merge: false };
+        let written = write_report(&report, target, &self.identity, self.previous.as_deref());
+        match written.and_then(Written::finish) {
+            Ok(path) => {
+                self.messages.push(line(&format!("the report is in {}", path.display())));
+                Some(path)
+            }
+            Err(error) => {
+                self.failed(&error);
+                report.demangle();
+                disambiguate(&mut report.functions, &mut Locations::default());
+                self.messages.push(text::render(&report, &on_stderr(self.rows)));
+                None
+            }
+        }
     }
 }
 
 /// The selection for standard error: nobody needs thousands of rows on a terminal.
-fn on_stderr(settings: &Settings) -> View {
+fn on_stderr(rows: Option<usize>) -> View {
     let is_terminal = std::io::stderr().is_terminal();
-    let limit = settings.rows.or(is_terminal.then_some(text::ROWS_ON_A_TERMINAL));
+    let limit = rows.or(is_terminal.then_some(text::ROWS_ON_A_TERMINAL));
     View { limit, hint: "fastinst record -o FILE.json keeps all of them", ..View::default() }
 }
 
@@ -233,8 +316,8 @@ pub(crate) fn notes() -> Vec<String> {
 }
 
 /// Prints a line to the standard error stream of the start. Blocks while its reader does not read.
-pub fn say(line: &str) {
-    stderr().write(&format!("fastinst: {line}\n"));
+pub fn say(text: &str) {
+    stderr().write(&line(text));
 }
 
 /// Whether text is being written to the standard error stream of the start.
