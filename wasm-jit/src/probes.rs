@@ -44,11 +44,14 @@
 //! back. A probe that appends a record takes about ten instructions, without a call; one with a
 //! [short WebAssembly function](WasmFn), about ten and those of the function. A probe that calls a
 //! function saves and restores the registers that are in use. Switching is one store for each
-//! version (at most six, and two plain ones). For probes that record or call functions, a stub is
-//! generated when a list of active probes is used for the first time.
+//! version (the original, at most six others, and two plain ones). For probes that record or call
+//! functions, a stub is generated when a list of active probes is used for the first time.
+//! Switching a probe that counts also reads its counter in each instance of the module, as reading
+//! its count does.
 //!
 //! A function returns to its original code when the last of its active probes is switched off or
-//! dropped, unless one of its frames had an [accessor](FrameAccessor). That takes a store for each
+//! dropped, unless closures may still use an [accessor](FrameAccessor) of one of its frames. That
+//! takes a store for each
 //! loop and call of the function, twice, and as much when a probe is switched on again. Therefore,
 //! [`Probe::deactivate`] does this at most 16 times within 100 ms for a function; beyond that,
 //! switching is one store as above, and the function stays in its version until its last active
@@ -63,10 +66,10 @@
 //! counting versions, too.
 //!
 //! With [`Config::probe_sites`](crate::Config::probe_sites), functions have sites from the start,
-//! at entries or also at control instructions. Counters there, and all probes at entries, need no
-//! version, and take effect at once for existing frames. Probes that record or call functions
-//! elsewhere need one as above. Alternatively, the first version of a function has sites at all
-//! instructions.
+//! at entries or also at control instructions. Counters there, and all probes at entries except
+//! [generic](Kind::Generic) ones, need no version, and take effect at once for existing frames.
+//! Generic probes, and those that record or call functions elsewhere, need one as above.
+//! Alternatively, the first version of a function has sites at all instructions.
 //!
 //! # Memory
 //! | item | bytes |
@@ -81,6 +84,8 @@
 //! | a stub that executes functions itself | about 200 to 400 for each |
 //! | a stub that calls closures | 200 to 450 for the first, about 90 for each further one |
 //! | a stub that only records | about 150 to 300 for each record |
+//! | a version of which a waiting frame was read through an accessor | for each of its calls, what a place with generic probes takes |
+//! | a function of which an operand was read that is a reference | 12 for each instruction that changes which references are on its stack, and 24 for each that is pushed |
 //! | a place with generic probes | 32 for each operand there, 16 for each 8 locals, and 270 for each 8 of them of which one has changed its location since the place before; kept as long as a stub |
 //!
 //! A process with probes at all 80,000 instructions of a function was measured to keep 380 bytes
@@ -211,7 +216,7 @@ use branches::executions;
 pub use first_calls::FirstCallWatch;
 pub use frame::Frame;
 pub use generic::{FuelThreshold, GenericFn};
-pub use global::GlobalProbe;
+pub use global::{GlobalProbe, RefusedFunction};
 pub use native::{NativeFn, NativeFunction};
 pub use recorder::Recorder;
 pub use shortcut::{Operand, Quadword, Relation, Shortcut, Step, Temp};
@@ -617,7 +622,10 @@ impl ProbeError {
     }
 }
 
-/// A probe of a module, off at first. Dropping it removes it.
+/// A probe of a module, off at first. Dropping it removes it: it is switched off as by
+/// [`Probe::deactivate`], whatever the memory for stubs. If code cannot be changed, as in a forked
+/// child that shares it, or if there is no memory at all, it fires until the next change of probes
+/// of the module for which this does not hold.
 ///
 /// A probe keeps the module's code alive. All of its methods may be called from any thread, and by
 /// probe functions. They take a lock that all probes of the module share.

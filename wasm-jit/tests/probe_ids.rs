@@ -1,7 +1,8 @@
 //! Places of modules as probes of fastinst: ids, discovery, metadata, and their end.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
 
 use fastinst::{Error, ModulePlace, ProbeId, ProbeKind};
 use wasm_jit::probes::{Bound, Kind, Location, NativeFn, Place, ProbeError, ProbeSpec};
@@ -88,6 +89,38 @@ fn a_callback_that_panics_does_not_disturb_later_ids() {
     assert_ne!(id, other);
     assert_eq!(ask(4), id);
     assert!(fastinst::with_metadata(id, |probe| probe.module_place).unwrap().is_some());
+}
+
+/// No lock is held meanwhile that a fork waits for.
+#[test]
+fn a_callback_may_wait_for_a_thread_that_forks() {
+    static FORKS: AtomicU32 = AtomicU32::new(0);
+    fastinst::register_callback(|probe| {
+        if probe.object_path == c"forks" {
+            let (sender, receiver) = mpsc::channel();
+            let forks = move || {
+                // SAFETY: the child ends at once.
+                match unsafe { libc::fork() } {
+                    // SAFETY: as above.
+                    0 => unsafe { libc::_exit(0) },
+                    child => {
+                        // SAFETY: the child is ours.
+                        assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+                        sender.send(()).unwrap();
+                    }
+                }
+            };
+            std::thread::spawn(forks);
+            // Otherwise the test would hang.
+            let has_forked = receiver.recv_timeout(Duration::from_secs(60)).is_ok();
+            FORKS.fetch_add(u32::from(has_forked), Ordering::Relaxed);
+        }
+    })
+    .unwrap();
+    let module = module(&engine(ProbeSites::None), "forks");
+    module.probe_id(ENTRY).unwrap();
+    module.probe_id(at(offsets(&module)[4])).unwrap();
+    assert_eq!(FORKS.load(Ordering::Relaxed), 2);
 }
 
 #[test]

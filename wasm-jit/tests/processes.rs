@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use wasm_jit::probes::{
-    Bound, Callback, GenericFn, GlobalProbe, Kind, Location, NativeFn, Place, Probe, ProbeError, ProbeSpec,
-    activate_all,
+    Bound, Callback, FirstCallWatch, GenericFn, GlobalProbe, Kind, Location, NativeFn, Place, Probe,
+    ProbeError, ProbeSpec, activate_all,
 };
 use wasm_jit::wasmparser::Operator;
 use wasm_jit::{
@@ -131,6 +131,24 @@ fn probed() -> (Module, GlobalProbe) {
     let global = module.global_probe(Kind::Count).unwrap();
     global.activate().unwrap();
     (module, global)
+}
+
+/// A module whose function has an active counter, and is watched: it is reported when it is called
+/// for the first time. It calls itself, three times in a run. Also returns how often it was
+/// reported.
+fn probed_before_first_calls() -> (Module, Probe, FirstCallWatch, Arc<AtomicU64>) {
+    let text = "(module (func $f (export \"run\") (param f64) (result f64)
+        (if (result f64) (f64.lt (local.get 0) (f64.const 1))
+            (then (f64.const 3.5))
+            (else (call $f (f64.sub (local.get 0) (f64.const 1)))))))";
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let location = Location { function: 0, place: Place::Entry };
+    let probe = module.probe(ProbeSpec { location, kind: Kind::Count }).unwrap();
+    probe.activate().unwrap();
+    let called = Arc::new(AtomicU64::new(0));
+    let by_watch = called.clone();
+    let watch = module.watch_first_calls(move |_| _ = by_watch.fetch_add(1, Ordering::Relaxed));
+    (module, probe, watch.unwrap(), called)
 }
 
 /// Whether that module gives the right result.
@@ -414,6 +432,56 @@ fn changes_without_memory() -> bool {
     all && none && stubs.run() == [0, 0, 0] && branch.count() > 0 && stubs.change()
 }
 
+/// Whether a probe that a child drops while it cannot change code is removed with the next change,
+/// and its function returns to its original after the last one.
+fn late_removals() -> bool {
+    // SAFETY: the child has no other thread.
+    unsafe { wordpatch::text::unshare() }.unwrap();
+    let text = "(module (func (export \"run\") (param f64) (result f64)
+        (f64.add (local.get 0) (f64.const 1)))
+        (func))";
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let fired = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+    let location = Location { function: 0, place: Place::Entry };
+    let probe = |fired: &Arc<AtomicU64>| {
+        let fired = fired.clone();
+        let function = Callback::new(move |_| _ = fired.fetch_add(1, Ordering::Relaxed));
+        let kind = Kind::Callback { function, values: [].into() };
+        let probe = module.probe(ProbeSpec { location, kind }).unwrap();
+        probe.activate().unwrap();
+        probe
+    };
+    let mut probes = fired.each_ref().map(|fired| Some(probe(fired)));
+    let fires = || {
+        assert!(runs(&module));
+        fired.each_ref().map(|fired| fired.swap(0, Ordering::Relaxed))
+    };
+    let change_another = || {
+        let location = Location { function: 1, place: Place::Entry };
+        drop(module.probe(ProbeSpec { location, kind: Kind::Count }).unwrap());
+    };
+    let end = end_of(&mut || {
+        probes[1] = None;
+        let stays = fires() == [1, 1];
+        // SAFETY: as above.
+        let is_unshared = unsafe { wordpatch::text::unshare() }.is_ok();
+        change_another();
+        let is_removed = fires() == [1, 0];
+        probes[0] = None;
+        stays && is_unshared && is_removed && fires() == [0, 0]
+    });
+    // Those of the last probes of a function.
+    let all = end_of(&mut || {
+        probes = [None, None];
+        let stays = fires() == [1, 1];
+        // SAFETY: as above.
+        let is_unshared = unsafe { wordpatch::text::unshare() }.is_ok();
+        change_another();
+        stays && is_unshared && fires() == [0, 0]
+    });
+    (end, all) == (Exit(0), Exit(0))
+}
+
 /// A module whose code is executed in a file, the location of an instruction of its function, and
 /// whether the module gives the right result.
 fn in_a_file() -> (Module, Location) {
@@ -602,6 +670,14 @@ fn signals_and_forks() {
     });
     assert!(runs(&module) && global.count() == 5 + 2, "{}", global.count());
 
+    // Likewise, in functions that have versions.
+    let (module, probe, _watch, called) = probed_before_first_calls();
+    check("functions with versions that wait for their first call", Exit(0), &mut || {
+        let has_run = runs(&module) && (called.load(Ordering::Relaxed), probe.count()) == (1, 3);
+        has_run && runs(&module) && (called.load(Ordering::Relaxed), probe.count()) == (1, 6)
+    });
+    assert!(runs(&module) && (called.load(Ordering::Relaxed), probe.count()) == (1, 3), "in the parent");
+
     // A child inherits versions, stubs, and what they count, and changes them when it has pages of
     // its own. Then the parent's changes and its own are apart.
     let mut stubs = Stubs::new();
@@ -638,6 +714,7 @@ fn signals_and_forks() {
         assert_eq!(end, Exit(0), "lazy: {lazy}, probed: {probed}");
     }
     check("changes without memory for the code", Exit(0), &mut changes_without_memory);
+    check("probes that are dropped while code cannot be changed", Exit(0), &mut late_removals);
     assert_eq!(children_of_first_calls(), 0, "children that did not end well");
     assert_eq!(children_of_changes(), 0, "children that did not end well");
     for lazy in [false, true] {

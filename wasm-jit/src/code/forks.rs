@@ -5,8 +5,10 @@
 //! 1. no thread forks while another one changes an image ([`text::no_forks`]): a child never
 //!    inherits half a change, or a lock. Therefore locks of images, and those that engines share
 //!    between modules, are taken by [`lock`], which prevents forks first. A thread that prevents
-//!    forks must not wait for one that does not. Closures of the program are called without such a
-//!    lock; only recorders have a lock meanwhile (`probed/buffers.rs`), which a child may inherit;
+//!    forks must not wait for one that does not. Closures of the program, including discovery
+//!    callbacks, are called without such a lock; only recorders have a lock meanwhile
+//!    (`probed/buffers.rs`), which a child may inherit. What closures own may be dropped by a
+//!    thread that has the lock of a global probe;
 //! 2. the first change after a fork gives the image new pages, which takes as long as copying its
 //!    code; the children keep the old ones, which no longer change.
 //!

@@ -379,7 +379,8 @@ fn object_file(symbols: &[Symbol], code: Range<usize>) -> Vec<u8> {
 mod tests {
     use object::{Object, ObjectSymbol};
 
-    use super::super::tests::{call_at, compile, count_at, image, lazy_image};
+    use super::super::probed::enter::{Enters, new_number};
+    use super::super::tests::{NoProbes, call_at, compile, count_at, image, lazy_image};
     use super::*;
 
     #[test]
@@ -505,6 +506,13 @@ mod tests {
         let mut expected = [&with_list[..], &added, &[stub]].concat();
         expected.sort_unstable();
         assert_eq!(names(), expected);
+        // The stubs of entries have one for all, from their first use.
+        let watcher: Arc<dyn Enters> = Arc::new(NoProbes);
+        image.wait_for_entries(new_number(), Arc::downgrade(&watcher), |_| false).unwrap();
+        expected.insert(0, "versions!entries [stub]");
+        assert_eq!(names(), expected);
+        let _fourth = register(image.clone());
+        assert_eq!(names(), expected);
     }
 
     #[test]
@@ -513,10 +521,18 @@ mod tests {
         let text = "(module (func (param i32)) (func))";
         let image = compile(wat::parse_str(text).unwrap(), 1).unwrap();
         image.make_probes(1, &[count_at(image.function(1).wasm_start)]).unwrap();
+        let watcher: Arc<dyn Enters> = Arc::new(NoProbes);
+        image.wait_for_entries(new_number(), Arc::downgrade(&watcher), |_| false).unwrap();
         let names = Names::of(&image);
-        let version = image.versions().next().unwrap();
-        let of_version = [names.version(&version).unwrap(), names.stubs(&version).unwrap()];
-        for symbols in [&symbols(&image, &names)[..], &of_version[..]] {
+        let [version, entries] = &image.versions().collect::<Vec<_>>()[..] else { panic!("two") };
+        let of_version = [names.version(version).unwrap(), names.stubs(version).unwrap()];
+        let entries = names.stubs(entries).unwrap();
+        let frame = entries.frame.unwrap();
+        // push rbp; mov rbp, rsp.
+        // SAFETY: in the stubs, which stay with their image.
+        let before: [u8; 4] = unsafe { std::ptr::with_exposed_provenance::<[u8; 4]>(frame - 4).read() };
+        assert_eq!(before, [0x55, 0x48, 0x8b, 0xec]);
+        for symbols in [&symbols(&image, &names)[..], &of_version[..], &[entries][..]] {
             let file = object_file(symbols, image.memory().pages());
             let file = object::File::parse(&*file).unwrap();
             let section =
@@ -524,7 +540,7 @@ mod tests {
             let mut frames = gimli::DebugFrame::new(section, gimli::LittleEndian);
             frames.set_address_size(8);
             let framed = symbols.iter().filter(|symbol| symbol.frame.is_some());
-            assert_eq!(framed.clone().count(), 2);
+            assert_eq!(framed.clone().count(), symbols.len().min(2));
             for Symbol { name, range, frame } in framed {
                 for at in [frame.unwrap(), range.end - 1] {
                     let bases = gimli::BaseAddresses::default();

@@ -19,6 +19,7 @@ use super::forks::Forks;
 use super::functions::{ALIGNMENT, EagerFunctions};
 use super::gdb::Shown;
 use super::lazy::LazyFunctions;
+use super::probed::accessor_users::AccessorUsers;
 use super::probed::counters::Counters;
 use super::probed::ids::Ids;
 use super::probed::{trapped, unwound};
@@ -71,6 +72,7 @@ pub(super) fn image(
         ids: Ids::default(),
         watchers: unwound::watchers(),
         trap_watchers: trapped::watchers(),
+        accessor_users: AccessorUsers::default(),
         memory,
         in_file,
         room: Mutex::new(room),

@@ -72,6 +72,8 @@ pub(crate) struct CodeImage {
     pub watchers: probed::unwound::UnwoundWatchers,
     /// The observers of traps.
     pub trap_watchers: probed::trapped::TrapWatchers,
+    /// The users of accessors: generic probes and observers of traps.
+    pub accessor_users: probed::accessor_users::AccessorUsers,
     forks: forks::Forks,
     memory: CodeMemory,
     /// The code, if it is executed in a file until it is patched.

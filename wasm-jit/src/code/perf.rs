@@ -8,8 +8,8 @@ use super::sections::printable;
 use super::symbols::{Names, Symbol};
 
 /// Writes the module's functions that have been compiled, entries of those that are compiled when
-/// they are first called, trampolines, and the versions of probed functions. Maps of
-/// several modules of a process are appended to the same file.
+/// they are first called, trampolines, the versions of probed functions, and stubs. Maps of several
+/// modules of a process are appended to the same file.
 ///
 /// # Errors
 /// Any error that `out` returns.

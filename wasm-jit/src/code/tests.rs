@@ -9,6 +9,7 @@ use wasm_jit_codegen::objects::ModuleType;
 use wasm_jit_codegen::{Callee, Chunk, CompiledFunction, DirectCall, ModuleInfo};
 
 use super::link::ImageLinker;
+use super::probed::enter::{Enters, new_number};
 use super::probed::{Request, RequestedKind};
 use super::registry::{image_at, share_image_at};
 use super::{CodeImage, CompileError, compile_all, compile_lazily};
@@ -279,4 +280,25 @@ fn each_function_has_one_line_in_the_map_for_perf() {
     let map = String::from_utf8(map).unwrap();
     assert_eq!(map.lines().count(), 6);
     assert!(map.lines().last().unwrap().ends_with(r"a\nb!function[1] [stub]"), "{map}");
+    // The stubs of entries are made when the first watcher waits for functions.
+    let watcher: Arc<dyn Enters> = Arc::new(NoProbes);
+    let number = new_number();
+    image.wait_for_entries(number, Arc::downgrade(&watcher), |_| false).unwrap();
+    image.stop_waiting(number);
+    let mut map = Vec::new();
+    super::perf::write_map(&image, &mut map).unwrap();
+    let map = String::from_utf8(map).unwrap();
+    assert_eq!(map.lines().count(), 7);
+    assert!(map.lines().last().unwrap().ends_with(r"a\nb!entries [stub]"), "{map}");
+}
+
+/// Makes no probes.
+pub(super) struct NoProbes;
+
+impl Enters for NoProbes {
+    fn comes_first(&self) -> bool {
+        false
+    }
+
+    fn entered(&self, _: &Arc<CodeImage>, _: u32) {}
 }

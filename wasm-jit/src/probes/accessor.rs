@@ -27,11 +27,15 @@ use crate::vmctx::VmContext;
 /// While a function calls another one, its operands are those below the arguments of the call.
 ///
 /// The first accessor of a frame of a function may cause a version of the function to be compiled.
-/// The function keeps this version until the last probe of its module is dropped, with the places
-/// of the probes that were made in it, and with a few more instructions at each return: a loop that
-/// had probes at all of its instructions has been seen to take twice as long. Then its frames
-/// return to the original code at their next loop iteration or when a call returns, which ends
-/// their accessors. If the processor has a shadow stack, the function keeps the version until the
+/// The function keeps this version, with the places of the probes that were made in it, and with a
+/// few more instructions at each return: a loop that had probes at all of its instructions has been
+/// seen to take twice as long.
+///
+/// It does so as long as the module whose closure has asked for the accessor (which may be another
+/// one than the function's) has [generic probes](super::Kind::Generic) or [trap
+/// watches](super::TrapWatch). When the last of them has been dropped, the function's frames return
+/// to the original code at their next loop iteration or when a call returns, which ends their
+/// accessors. If the processor has a shadow stack, the function keeps the version until the
 /// module's code is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameAccessor {
@@ -43,8 +47,8 @@ pub struct FrameAccessor {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
-    /// The function has returned, or was left; or its module has no probes any more, and the frame
-    /// has returned to the original code.
+    /// The function has returned, or was left; or nothing that can use the accessor is left, and
+    /// the frame has returned to the original code.
     #[error("the frame has gone")]
     FrameGone,
     /// The accessor belongs to another store than the frame with which it was used.
@@ -115,7 +119,8 @@ pub(super) fn of(frame: &mut Frame<'_>, waiting: &Waiting) -> Result<FrameAccess
         return Err(AccessError::InStub);
     }
     let is_fixed = has_shadow_stack();
-    let kept = image.keep_for_accessors(function, is_fixed);
+    let users = &frame.image().accessor_users;
+    let kept = image.keep_for_accessors(function, users, is_fixed);
     kept.map_err(|error| AccessError::Version(Box::new(error.into())))?;
     if waiting.site.is_none()
         && !is_fixed

@@ -27,9 +27,12 @@ type Closure = dyn Fn(&mut Frame<'_>) -> Result<(), Error> + Send + Sync;
 /// receives an exception that is returned as an error. The closure may make and change probes,
 /// including its own.
 ///
-/// The module's code keeps the closure alive, since another thread may be about to call it:
-/// dropping the probe does not drop the closure. A closure that owns a [`Probe`](super::Probe) or a
-/// [`Module`](crate::Module) of the same code therefore keeps the code and itself alive.
+/// The closure may be kept after the probe is dropped, since another thread may be about to call
+/// it: until [memory](super#memory) for other probes of the module is needed and no thread can call
+/// it any more, or until the code of the module is freed. A closure that owns a
+/// [`Probe`](super::Probe) or a [`Module`](crate::Module) of the same code may therefore keep the
+/// code and itself alive. It is dropped by a thread that makes or switches probes of the module,
+/// and its destructor must not make or switch any.
 ///
 /// # Example
 /// ```

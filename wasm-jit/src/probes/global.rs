@@ -10,6 +10,7 @@ use crate::code::CodeImage;
 use crate::code::forks::{self, Locked};
 use crate::code::probed::enter::{self, Enters};
 use crate::code::probed::{MakeError, NoProbe, Request};
+use crate::code::sections::Sections;
 use crate::engine::{Engine, WatchesImages};
 use crate::module::Module;
 
@@ -77,8 +78,6 @@ struct Global {
 struct State {
     is_active: bool,
     images: Vec<OfImage>,
-    /// The functions that were refused since they were last requested.
-    refused: Vec<(u32, ProbeError)>,
 }
 
 /// The probes in a module.
@@ -86,6 +85,26 @@ struct OfImage {
     image: Weak<CodeImage>,
     /// Probes by function, by their numbers.
     functions: HashMap<u32, Vec<usize>>,
+    /// The functions that were refused since they were last requested.
+    refused: Vec<(u32, ProbeError)>,
+}
+
+impl OfImage {
+    fn new(image: &Arc<CodeImage>) -> Self {
+        Self { image: Arc::downgrade(image), functions: HashMap::new(), refused: Vec::new() }
+    }
+}
+
+/// A function whose instructions a global probe does not observe.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RefusedFunction {
+    /// The module's name, if it has one.
+    pub module: Option<String>,
+    /// The function's index, imports included.
+    pub function: u32,
+    /// Why there are no probes.
+    pub error: ProbeError,
 }
 
 impl Module {
@@ -103,8 +122,7 @@ impl Module {
             return Err(ProbeError::OwnModule);
         }
         let global = Global::new(kind, Some(self.code().clone()), None);
-        let image = Arc::downgrade(self.code());
-        global.state().images.push(OfImage { image, functions: HashMap::new() });
+        global.state().images.push(OfImage::new(self.code()));
         Ok(GlobalProbe(global))
     }
 }
@@ -163,7 +181,7 @@ impl GlobalProbe {
             return Ok(());
         }
         state.is_active = true;
-        state.refused.clear();
+        state.images.iter_mut().for_each(|of| of.refused.clear());
         for index in 0..state.images.len() {
             let Some(image) = state.images[index].image.upgrade() else { continue };
             if let Err(error) = global.start(&image, &mut state, index) {
@@ -237,13 +255,23 @@ impl GlobalProbe {
         alive.flat_map(|of| of.functions.values()).filter(|probes| !probes.is_empty()).count()
     }
 
-    /// The functions that were refused since the last call or since the probe was switched on, with
-    /// the reason: they need too much memory, or cannot be compiled with probes. Their instructions
-    /// are not observed. A caller that relies on complete observation must call this from time to
-    /// time, since a function is refused when it is entered. It is tried again when the probe has
-    /// been switched off and on.
-    pub fn refused(&self) -> Vec<(u32, ProbeError)> {
-        std::mem::take(&mut self.0.state().refused)
+    /// The functions that were refused since the last call or since the probe was switched on, in
+    /// modules whose code has not been freed: they need too much memory, or cannot be compiled with
+    /// probes. Their instructions are not observed. A caller that relies on complete observation
+    /// must call this from time to time, since a function is refused when it is entered. It is
+    /// tried again when the probe has been switched off and on.
+    pub fn refused(&self) -> Vec<RefusedFunction> {
+        let mut all = Vec::new();
+        for of in self.0.state().images.iter_mut().filter(|of| !of.refused.is_empty()) {
+            let Some(image) = of.image.upgrade() else { continue };
+            let module = Sections::of(&image.bytes).module_name.map(str::to_owned);
+            let refused = of.refused.drain(..);
+            all.extend(refused.map(|(function, error)| {
+                let module = module.clone();
+                RefusedFunction { module, function, error }
+            }));
+        }
+        all
     }
 }
 
@@ -319,7 +347,7 @@ impl Global {
         match self.probes_in(image, function) {
             Ok(probes) => _ = of.functions.insert(function, probes),
             // It is tried again when this is switched on the next time.
-            Err(error) => state.refused.push((function, error)),
+            Err(error) => of.refused.push((function, error)),
         }
     }
 
@@ -389,11 +417,12 @@ impl WatchesImages for Global {
             return;
         }
         let index = state.images.len();
-        state.images.push(OfImage { image: Arc::downgrade(image), functions: HashMap::new() });
+        state.images.push(OfImage::new(image));
         if state.is_active
             && let Err(error) = self.start(image, state, index)
         {
-            state.refused.extend(image.indices().map(|function| (function, error.clone())));
+            let refused = image.indices().map(|function| (function, error.clone()));
+            state.images[index].refused.extend(refused);
         }
     }
 }

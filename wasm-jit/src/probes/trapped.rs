@@ -93,6 +93,7 @@ impl Module {
                 }
             }
         };
+        image.accessor_users.begin(1);
         let number = image.trap_watchers.add(Arc::new(watcher));
         TrapWatch { image, number }
     }
@@ -148,6 +149,7 @@ unsafe fn call(
 impl Drop for TrapWatch {
     fn drop(&mut self) {
         self.image.trap_watchers.remove(self.number);
+        self.image.end_accessor_user();
     }
 }
 

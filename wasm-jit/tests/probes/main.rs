@@ -17,6 +17,7 @@ mod inlined;
 mod instances;
 mod items;
 mod limits;
+mod lists;
 mod native;
 mod originals;
 mod plain;
@@ -100,6 +101,7 @@ fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     inlined::test_all();
     instances::test_all();
     items::test_all();
+    lists::test_all();
     native::test_with_counters();
     plain::test_all();
     records::test_all();

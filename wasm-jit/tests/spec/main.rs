@@ -9,7 +9,7 @@
 //! cargo test --release -p wasm-jit --test spec -- --bounds-checks --harden-speculation    everything, with these settings of the engine
 //! cargo test --release -p wasm-jit --test spec -- --no-avx512 simd    vectors as on a processor without AVX-512
 //! cargo test --release -p wasm-jit --test spec -- --probe-sites    the same, with places for probes in the code
-//! cargo test --release -p wasm-jit --test spec -- --probes=count    with probes everywhere; also native, toggle, global
+//! cargo test --release -p wasm-jit --test spec -- --probes=count    with probes everywhere; also native, toggle, global, and sites: places everywhere, all of them off
 //! cargo test --release -p wasm-jit --test spec -- --collect-always    every allocation collects garbage
 //! cargo test --release -p wasm-jit --test spec -- --precompiled    modules are stored by another engine and executed in their files
 //! cargo test --release -p wasm-jit --test spec -- --lazy    functions are compiled when they are first called

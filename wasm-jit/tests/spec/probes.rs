@@ -29,6 +29,9 @@ enum Mode {
     Toggle,
     /// A global probe of the engine counts all instructions, from before the first module.
     Global,
+    /// Functions have places for probes at all instructions. All of these are off, but a probe that
+    /// does nothing is on at each exit, so that the functions do not run in their originals.
+    Sites,
 }
 
 static MODE: LazyLock<Option<Mode>> = LazyLock::new(|| {
@@ -38,10 +41,16 @@ static MODE: LazyLock<Option<Mode>> = LazyLock::new(|| {
             "native" => Mode::Native,
             "toggle" => Mode::Toggle,
             "global" => Mode::Global,
-            other => panic!("--probes={other}: known are count, native, toggle and global"),
+            "sites" => Mode::Sites,
+            other => panic!("--probes={other}: known are count, native, toggle, global and sites"),
         })
     })
 });
+
+/// Whether the functions must have places for probes at all instructions.
+pub(crate) fn need_sites() -> bool {
+    *MODE == Some(Mode::Sites)
+}
 
 static KEPT: Mutex<VecDeque<Vec<Probe>>> = Mutex::new(VecDeque::new());
 static GLOBAL: OnceLock<GlobalProbe> = OnceLock::new();
@@ -87,11 +96,16 @@ pub(crate) fn attach(module: &Module) {
     let mut specs = Vec::new();
     for function in module.functions() {
         let Some(body) = function.body() else { continue };
+        if mode == Mode::Sites {
+            let location = Location { function: function.index(), place: Place::Exit };
+            specs.push(ProbeSpec { location, kind: Kind::Empty });
+            continue;
+        }
         let mut add = |place| {
             let calls = match mode {
                 Mode::Count => false,
                 Mode::Native => true,
-                Mode::Global => unreachable!("the engine has the probe"),
+                Mode::Global | Mode::Sites => unreachable!("it has other probes"),
                 Mode::Toggle => specs.len() % 2 == 0,
             };
             let location = Location { function: function.index(), place };
@@ -141,8 +155,8 @@ fn count_all(module: &Module) {
         global.activate().expect("a probe can be switched on");
         global
     });
-    if let Some((function, error)) = global.refused().pop() {
-        panic!("function {function}: {error}");
+    if let Some(refused) = global.refused().pop() {
+        panic!("{refused:?}");
     }
     let mut kept = KEPT_MODULES.lock().unwrap_or_else(PoisonError::into_inner);
     kept.push_back(module.clone());

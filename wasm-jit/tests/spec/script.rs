@@ -44,6 +44,9 @@ fn engine() -> Engine {
     if has("--probe-sites") {
         config.probe_sites(ProbeSites::Branches);
     }
+    if probes::need_sites() {
+        config.probe_sites(ProbeSites::All);
+    }
     Engine::new(&config).expect("the configuration is possible")
 }
 

@@ -48,9 +48,10 @@ pub struct Continue {
 }
 
 /// Stubs for functions with these indices, one after the other, followed by their common part. They
-/// call `routine`, an `extern "sysv64" fn(image, function) -> Continue`.
+/// call `routine`, an `extern "sysv64" fn(image, function) -> Continue`. Also returns the offset
+/// from which the code has a frame, whose `rbp` points to that of the caller.
 #[must_use]
-pub fn enter_stubs(functions: std::ops::Range<u32>, image: usize, routine: usize) -> Vec<u8> {
+pub fn enter_stubs(functions: std::ops::Range<u32>, image: usize, routine: usize) -> (Vec<u8>, u32) {
     let mut code = Vec::new();
     let asm = &mut Assembler::new(&mut code);
     let common = asm.new_label();
@@ -61,24 +62,26 @@ pub fn enter_stubs(functions: std::ops::Range<u32>, image: usize, routine: usize
         asm.jmp(common);
     }
     asm.bind(common);
-    call_and_continue(asm, |asm| {
+    let frame = call_and_continue(asm, |asm| {
         asm.mov_imm(Reg::RDI, image as u64);
         asm.mov(Width::W64, Reg::RSI, SCRATCH);
         asm.mov_imm(Reg::RAX, routine as u64);
         asm.call_reg(Reg::RAX);
     });
-    code
+    (code, frame)
 }
 
 /// Saves the arguments of a call, and `rbp`, calls a routine by `call`, which returns a
-/// [`Continue`], and continues there as if nothing had happened.
-pub(super) fn call_and_continue(asm: &mut Assembler<'_>, call: impl FnOnce(&mut Assembler<'_>)) {
+/// [`Continue`], and continues there as if nothing had happened. Returns the offset from which the
+/// code has a frame.
+pub(super) fn call_and_continue(asm: &mut Assembler<'_>, call: impl FnOnce(&mut Assembler<'_>)) -> u32 {
     let saved = || std::iter::once(Reg::RAX).chain(INT_ARGS).chain(FLOAT_ARGS).zip(0..);
     // The argument may be a vector.
     let size = 16 * saved().count() as i32;
     let place = |number: i32| Mem::base(Reg::RSP, 16 * number);
     asm.push(Reg::RBP);
     asm.mov(Width::W64, Reg::RBP, Reg::RSP);
+    let frame = asm.offset();
     asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, -size));
     for (reg, number) in saved() {
         if reg.is_float() {
@@ -106,6 +109,7 @@ pub(super) fn call_and_continue(asm: &mut Assembler<'_>, call: impl FnOnce(&mut 
     asm.bind(after);
     asm.push(Reg::RBP);
     asm.jmp_reg(SCRATCH);
+    frame
 }
 
 #[cfg(test)]
@@ -117,7 +121,7 @@ mod tests {
     /// Each stub names its function, and all lead to the common part.
     #[test]
     fn stubs_name_their_functions() {
-        let code = enter_stubs(7..10, 1, 2);
+        let (code, frame) = enter_stubs(7..10, 1, 2);
         let mut targets = Vec::new();
         for (number, function) in (7..10).enumerate() {
             let start = number * ENTER_STUB_SIZE;
@@ -131,7 +135,9 @@ mod tests {
         targets.dedup();
         let [common] = targets[..] else { panic!("{targets:?}") };
         assert!(common as usize >= 2 * ENTER_STUB_SIZE + 5);
-        let first = Decoder::new(64, &code[common as usize..], DecoderOptions::NONE).decode();
-        assert_eq!(first.mnemonic(), Mnemonic::Push);
+        let mut decoder = Decoder::with_ip(64, &code[common as usize..], common, DecoderOptions::NONE);
+        let prologue = [(); 2].map(|()| decoder.decode().mnemonic());
+        assert_eq!(prologue, [Mnemonic::Push, Mnemonic::Mov]);
+        assert_eq!(decoder.ip(), frame.into());
     }
 }

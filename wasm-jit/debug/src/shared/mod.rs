@@ -516,7 +516,7 @@ impl State {
     /// The functions whose instructions should be seen but are not, if any.
     pub(crate) fn unseen(&mut self) -> Option<Unwatched> {
         let refused = self.everywhere.as_ref().map(GlobalProbe::refused).unwrap_or_default();
-        self.unseen.extend(refused.into_iter().map(|(function, error)| (function, error.to_string())));
+        self.unseen.extend(refused.into_iter().map(|of| (of.function, of.error.to_string())));
         let (_, reason) = self.unseen.first_key_value()?;
         Some(Unwatched { functions: self.unseen.keys().copied().collect(), reason: reason.clone() })
     }

@@ -146,6 +146,9 @@ struct State {
     ended: Vec<u64>,
     /// By instance or store, and counter: the counters of probes that are not for all instances.
     watched: BTreeMap<(Only, u32), Watched>,
+    /// For tests: how often counts were read.
+    #[cfg(test)]
+    reads: std::cell::Cell<usize>,
 }
 
 /// A counter of one instance, or of the instances of one store.
@@ -251,9 +254,17 @@ impl Counters {
         unsafe { code_in_use(pieces, &stores) }
     }
 
+    /// For tests: how often counts were read.
+    #[cfg(test)]
+    pub(super) fn reads(&self) -> usize {
+        self.lock().reads.get()
+    }
+
     /// The count in all instances, including those that have ended: the sum of counters.
     pub(super) fn read(&self, cells: Cells, only: Option<Only>) -> u64 {
         let state = self.lock();
+        #[cfg(test)]
+        state.reads.set(state.reads.get() + 1);
         cells.into_iter().flatten().map(|cell| state.read(cell, only)).fold(0, u64::wrapping_add)
     }
 }

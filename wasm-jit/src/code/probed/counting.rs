@@ -33,16 +33,17 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use wasm_jit_codegen::{Counting, Position, Run};
+use wasm_jit_codegen::{Counting, Only, Position, Run};
 use wasmparser::{BinaryReader, Operator, OperatorsReader};
 
+use super::blocks::Block;
 use super::counters::Counters;
 use super::make::Needs;
 use super::stubs::{ProbeAction, Site};
 use super::version::Observations;
 use super::{Changes, FunctionState, Version};
 use crate::code::CodeImage;
-use crate::vmctx::{COUNTERS, VmContext};
+use crate::vmctx::{COUNTERS, INSTANCE_NUMBER, VmContext};
 
 /// Whether a function has enough counting probes for counting versions: more than `limit`, or, if
 /// there are several and there is a limit, on half of its instructions.
@@ -206,10 +207,11 @@ impl Runs {
         }
     }
 
-    /// The cells of the instructions that a thread has counted but does not execute, because it
-    /// leaves its frame at a code offset or in the stub of an instruction. Whether the instruction
-    /// there is among those which it executes is `is_executed`: it is, if it traps.
-    fn rest(&self, code: u32, stub: Option<u32>, is_executed: bool) -> impl Iterator<Item = u32> {
+    /// The places of the instructions that a thread has counted but does not execute, because it
+    /// leaves its frame at a code offset or in the stub of an instruction, each with the cell of
+    /// its site. Whether the instruction there is among those which it executes is `is_executed`:
+    /// it is, if it traps.
+    fn rest(&self, code: u32, stub: Option<u32>, is_executed: bool) -> impl Iterator<Item = (u32, u32)> {
         let at_instruction = || {
             let after = self.positions.partition_point(|position| position.code <= code);
             let position = self.positions[after.checked_sub(1)?].wasm;
@@ -241,7 +243,7 @@ impl Runs {
             let to = self.places.partition_point(|(place, _)| *place < end);
             self.places.get(from..to).unwrap_or_default()
         });
-        places.filter_map(|(_, cell)| cell.load(Ordering::Relaxed).checked_sub(1))
+        places.filter_map(|(place, cell)| Some((*place, cell.load(Ordering::Relaxed).checked_sub(1)?)))
     }
 
     /// Whether a run of a plain version is the rest of a run that the other versions count at its
@@ -317,14 +319,27 @@ impl CodeImage {
             _ => r14,
         };
         // SAFETY: the caller's obligation.
-        let is_less = unsafe { version.uncount(pc, block.stub, context, is_executed) };
-        self.follow_uncounted(block.function, is_less);
+        unsafe { self.uncount_rest((block, version), pc, context, is_executed) };
     }
 
-    /// Called when counts of a function may have become less.
-    fn follow_uncounted(&self, function: u32, is_less: bool) {
-        if is_less {
-            self.state().follow_totals(&self.counters, function);
+    /// Subtracts what was counted but will not be executed by a frame at this address in a version,
+    /// or in the stub of an instruction.
+    ///
+    /// # Safety
+    /// `context` must be that of the function's instance; called on the thread that runs the store.
+    unsafe fn uncount_rest(
+        &self,
+        (block, version): (Block, &Version),
+        pc: usize,
+        context: *const VmContext,
+        is_executed: bool,
+    ) {
+        // SAFETY: the caller's obligation.
+        let places = unsafe { version.uncount(pc, block.stub, context, is_executed) };
+        if !places.is_empty() {
+            // SAFETY: as above; the instance is alive.
+            let is_in = |only: Only| unsafe { is_for(only, context) };
+            self.state().follow_totals(&self.counters, block.function, &places, is_in);
         }
     }
 
@@ -340,8 +355,7 @@ impl CodeImage {
             && block.stub.is_none()
         {
             // SAFETY: the caller's obligation; a frame that calls has stored its context.
-            let is_less = unsafe { version.uncount(pc, None, context_of(fp), true) };
-            self.follow_uncounted(block.function, is_less);
+            unsafe { self.uncount_rest((block, version), pc, context_of(fp), true) };
         }
     }
 
@@ -357,8 +371,7 @@ impl CodeImage {
         {
             // SAFETY: the caller's obligation; the call follows the instruction that stores the
             // context.
-            let is_less = unsafe { version.uncount(pc, block.stub, context_of(fp), true) };
-            self.follow_uncounted(block.function, is_less);
+            unsafe { self.uncount_rest((block, version), pc, context_of(fp), true) };
         }
     }
 }
@@ -377,6 +390,22 @@ pub(crate) unsafe fn counters_of(context: *const VmContext) -> *const AtomicU64 
     unsafe { context.byte_offset(COUNTERS as isize).cast::<*const AtomicU64>().read() }
 }
 
+/// Whether a probe that is limited to these instances fires in the instance of a context.
+///
+/// # Safety
+/// `context` must be that of an instance that is alive.
+unsafe fn is_for(only: Only, context: *const VmContext) -> bool {
+    // SAFETY: the caller's obligation.
+    unsafe {
+        match only {
+            Only::Instance(number) => {
+                context.byte_offset(INSTANCE_NUMBER as isize).cast::<u64>().read() == number
+            }
+            Only::Store(number) => (*(*context).store).number == number,
+        }
+    }
+}
+
 /// The context that a function's frame has.
 ///
 /// # Safety
@@ -388,7 +417,7 @@ pub(crate) unsafe fn context_of(fp: usize) -> *const VmContext {
 
 impl Version {
     /// Subtracts what was counted but will not be executed by a frame at this address in the code,
-    /// or in the stub of an instruction. Returns whether there was something.
+    /// or in the stub of an instruction. Returns the places whose counts have become less.
     ///
     /// # Safety
     /// `context` must be that of the function's instance; called on the thread that runs the store.
@@ -398,18 +427,18 @@ impl Version {
         stub: Option<u32>,
         context: *const VmContext,
         is_executed: bool,
-    ) -> bool {
-        let Some(runs) = &self.runs else { return false };
-        let mut is_less = false;
+    ) -> Vec<u32> {
+        let Some(runs) = &self.runs else { return Vec::new() };
         let stub = stub.or_else(|| self.stub_at(pc));
-        for cell in runs.rest(pc.wrapping_sub(self.base) as u32, stub, is_executed) {
+        let rest = runs.rest(pc.wrapping_sub(self.base) as u32, stub, is_executed);
+        let subtract = |(place, cell): (u32, u32)| {
             // SAFETY: the instance has counters since there is a version. No other thread writes
             // them.
             let cell = unsafe { &*counters_of(context).add(cell as usize) };
             cell.store(cell.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
-            is_less = true;
-        }
-        is_less
+            place
+        };
+        rest.map(subtract).collect()
     }
 }
 
@@ -535,19 +564,29 @@ fn at_once(total: impl Fn(usize) -> u64) -> [u64; 2] {
 }
 
 impl Changes {
-    /// Called after counts of a function were taken back. A counter that was switched on in the
-    /// middle of the run that ended early has a total that is less than its base now. The base
-    /// becomes the total at once; otherwise the next execution would not be counted.
-    fn follow_totals(&mut self, counters: &Counters, function: u32) {
-        let probes: Vec<usize> = self.state(function).probes.iter().copied().collect();
-        for number in probes {
-            if self.probe(number).active {
-                self.read_counts(counters, number, |_, _| {});
+    /// Called after counts of places of a function were taken back in an instance, for which
+    /// `is_in` says whether a probe that is limited to some instances fires in it. A counter there
+    /// that was switched on in the middle of the run that ended early has a total that is less than
+    /// its base now. The base becomes the total at once; otherwise the next execution would not be
+    /// counted.
+    fn follow_totals(
+        &mut self,
+        counters: &Counters,
+        function: u32,
+        places: &[u32],
+        is_in: impl Fn(Only) -> bool,
+    ) {
+        for place in places {
+            for number in self.site(function, *place).active.all().to_vec() {
+                if self.probe(number).only.is_none_or(&is_in) {
+                    self.read_counts(counters, number, |_, _| {});
+                }
             }
         }
     }
 
-    /// Begins the counts of a probe that is being switched on.
+    /// Begins the counts of a probe that is being switched on, in a time proportional to the number
+    /// of instances, of which each has its own counters.
     pub(super) fn begin_counts(&mut self, counters: &Counters, number: usize) {
         let probe = self.probes[number].as_mut().expect("its handle is alive");
         let state = self.functions.get(probe.function).expect("the function is probed");
@@ -564,7 +603,7 @@ impl Changes {
         }
     }
 
-    /// Reads the counts of a probe that is on.
+    /// Reads the counts of a probe that is on, in a time proportional to the number of instances.
     pub(super) fn read_counts(
         &mut self,
         counters: &Counters,
@@ -597,6 +636,46 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+    use crate::probes::{Kind, Location, Place, ProbeSpec, Scope};
+    use crate::{Engine, Instance, Module, Store};
+
+    /// A trap reads the counters of the instructions that are not executed, in the stores of the
+    /// program, whatever other counters its function has.
+    #[test]
+    fn traps_read_only_the_counters_of_the_rest_of_their_run() {
+        let text = format!(
+            "(module (memory 1) (func (export \"f\") (param i32)
+                (drop (i32.load (local.get 0))) nop nop (loop {})))",
+            "nop ".repeat(100)
+        );
+        let module = Module::new(&Engine::default(), text).unwrap();
+        let body = module.function(0).unwrap().body().unwrap();
+        let spec = |offset: usize| ProbeSpec {
+            location: Location {
+                function: 0,
+                place: Place::Instruction { offset: (offset - body.range().start) as u32 },
+            },
+            kind: Kind::Count,
+        };
+        let specs: Vec<ProbeSpec> = body.instructions().map(|at| spec(at.offset())).collect();
+        let stores = [(); 2].map(|()| Store::new(module.engine(), ()));
+        let [mut store, other] = stores;
+        let everywhere = module.probes(&specs);
+        let elsewhere = module.scoped_probes(Scope::Store(other.id()), &specs);
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let run = instance.get_typed_func::<i32, ()>(&mut store, "f").unwrap();
+        let reads = || module.code().counters.reads();
+        let mut last = None;
+        for probes in [everywhere, elsewhere] {
+            probes.iter().for_each(|probe| probe.as_ref().unwrap().activate().unwrap());
+            let before = reads();
+            run.call(&mut store, -1).unwrap_err();
+            let read = reads() - before;
+            assert!((1..10).contains(&read), "{read}");
+            assert_eq!(*last.get_or_insert(read), read);
+            std::mem::forget(probes);
+        }
+    }
 
     /// The totals of a branch that never jumps, and that other threads execute this often between
     /// two readings.

@@ -26,6 +26,7 @@ use wordpatch::text;
 use super::blocks::ALIGNMENT;
 use super::version::jump;
 use super::{Changes, Entry, Function, MakeError};
+use crate::code::symbols::VersionCode;
 use crate::code::{CodeImage, forks};
 
 /// A watcher that makes probes in functions when they are first entered.
@@ -58,8 +59,23 @@ pub(super) struct EntryWatches {
     waiting: Mutex<Vec<Waiting>>,
     /// Taken while functions are changed that are being entered.
     turn: Turn,
-    /// The address of the first stub.
-    stubs: OnceLock<usize>,
+    stubs: OnceLock<EntryStubs>,
+}
+
+/// The stubs of all functions, in the order of their indices.
+#[derive(Debug)]
+struct EntryStubs {
+    addresses: Range<usize>,
+    /// The address from which they have a frame.
+    frame: usize,
+}
+
+impl EntryWatches {
+    /// The stubs, once they have been made.
+    pub(super) fn place_of_stubs(&self) -> Option<VersionCode> {
+        let EntryStubs { addresses, frame } = self.stubs.get()?;
+        Some(VersionCode::of_stubs(None, addresses.clone(), *frame))
+    }
 }
 
 impl std::fmt::Debug for EntryWatches {
@@ -222,7 +238,7 @@ impl CodeImage {
     }
 
     /// Ends the waiting of a watcher for one function.
-    pub(crate) fn stop_waiting_for(&self, number: u64, index: u32) {
+    pub(crate) fn stop_waiting_for(self: &Arc<Self>, number: u64, index: u32) {
         let changes = &mut *self.changes();
         let mut waiting = forks::lock(&self.probed().entered.waiting);
         let at = (index - self.indices().start) as usize;
@@ -307,16 +323,20 @@ impl CodeImage {
         if is_stuck { Released::Stuck } else { Released::Done }
     }
 
-    /// The address of the stubs of all functions, in the order of their indices.
+    /// The address of the first one of the stubs.
     fn stubs_of_entries(self: &Arc<Self>, changes: &mut Changes) -> Result<usize, MakeError> {
         let probed = self.probed();
         if let Some(stubs) = probed.entered.stubs.get() {
-            return Ok(*stubs);
+            return Ok(stubs.addresses.start);
         }
-        let code = enter_stubs(self.indices(), Arc::as_ptr(self) as usize, enter as *const () as usize);
+        let routine = enter as *const () as usize;
+        let (code, frame) = enter_stubs(self.indices(), Arc::as_ptr(self) as usize, routine);
         let arena = changes.arenas.with_room(self, &probed.blocks, code.len())?;
-        let stubs = arena.append(&code, ALIGNMENT)?;
-        Ok(*probed.entered.stubs.get_or_init(|| stubs))
+        let start = arena.append(&code, ALIGNMENT)?;
+        let stubs = EntryStubs { addresses: start..start + code.len(), frame: start + frame as usize };
+        probed.entered.stubs.set(stubs).expect("made with the lock of changes");
+        probed.entered.place_of_stubs().iter().for_each(|stubs| self.shown.version_made(stubs));
+        Ok(start)
     }
 }
 

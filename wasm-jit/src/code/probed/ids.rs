@@ -38,7 +38,7 @@ pub(crate) struct Ids(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    groups: Vec<(Group, Arc<Places>)>,
+    groups: Vec<(Arc<Group>, Arc<Places>)>,
     /// The number of ids of the last group that are in use.
     used: u32,
     by_position: HashMap<u32, ProbeId>,
@@ -133,8 +133,8 @@ impl CodeImage {
     pub(crate) fn probe_id(self: &Arc<Self>, function: u32, position: u32) -> Result<ProbeId, NoId> {
         // Before the lock of the ids: a callback may hold this right and ask for other ids.
         let discovery = Discovery::begin().map_err(NoId::Ids)?;
-        let mut state = forks::lock(&self.ids.0);
-        let state = &mut *state;
+        let mut locked = forks::lock(&self.ids.0);
+        let state = &mut *locked;
         if let Some(id) = state.by_position.get(&position) {
             return Ok(*id);
         }
@@ -146,7 +146,7 @@ impl CodeImage {
                 places: [const { OnceLock::new() }; GROUP as usize],
             });
             let group = ReservedIds::new(GROUP).map_err(NoId::Ids)?.with_sites(places.clone());
-            state.groups.push((group, places));
+            state.groups.push((Arc::new(group), places));
             state.used = 0;
         }
         let (group, places) = state.groups.last().expect("there is one with room");
@@ -161,9 +161,13 @@ impl CodeImage {
         let place = self.describe(function, position, probe);
         let number = state.used;
         places.places[number as usize].set(place).expect("the id is new");
-        // First: a callback may panic.
+        // First: a callback may panic. No other thread finds the id before it is announced, since
+        // only one has the right to announce.
+        let group = group.clone();
         state.used += 1;
         state.by_position.insert(position, id);
+        // A callback may wait for a thread that forks.
+        drop(locked);
         group.announce(&discovery, number);
         Ok(id)
     }

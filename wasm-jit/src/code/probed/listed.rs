@@ -84,7 +84,7 @@ impl CodeImage {
     }
 
     /// The functions that were compiled when they were first called; all versions with sites, but
-    /// only the stubs of originals; all stubs of lists.
+    /// only the stubs of originals; all stubs of lists; the stubs of entries.
     pub(in crate::code) fn versions(&self) -> impl Iterator<Item = VersionCode> {
         let versions = self.indices().flat_map(|function| {
             let probed = self.probed.get().and_then(|probed| probed.function(self, function));
@@ -98,27 +98,28 @@ impl CodeImage {
         self.lazily_compiled()
             .chain(versions)
             .chain(blocks.filter(|block| block.stub.is_some()).map(|block| block.place_of_stub()))
+            .chain(self.probed.get().and_then(|probed| probed.entered.place_of_stubs()))
     }
 }
 
 impl Block {
     /// The stub of a list.
     pub(super) fn place_of_stub(&self) -> VersionCode {
-        let (function, stubs) = (self.function, self.start..self.end);
-        VersionCode { function, is_original: false, code: None, body: self.start, stubs }
+        VersionCode::of_stubs(Some(self.function), self.start..self.end, self.start)
     }
 }
 
 impl Version {
     pub(super) fn place_of_code(&self, function: u32) -> VersionCode {
         let code = self.at(self.entry)..self.at(self.end);
-        let stubs = self.places.first().map_or(self.end, |place| place.stub);
+        let stubs = self.stub_address(self.places.first().map_or(self.end, |place| place.stub));
         VersionCode {
-            function,
+            function: Some(function),
             is_original: false,
             code: (self.number != 0).then_some(code),
             body: self.at(self.body),
-            stubs: self.stub_address(stubs)..self.stub_address(self.stubs_end),
+            stubs: stubs..self.stub_address(self.stubs_end),
+            stubs_frame: stubs,
         }
     }
 

@@ -122,6 +122,8 @@ impl CodeImage {
             changes.probes[number] = Some(probe);
             Ok(number)
         };
+        let uses_accessors = |made: &&(&Request, ProbeAction)| made.1.is_generic();
+        self.accessor_users.begin(made.iter().flatten().filter(uses_accessors).count());
         let made: Vec<Result<usize, NoProbe>> = made.into_iter().map(&mut add).collect();
         let mut numbers = made.iter().flatten().copied().peekable();
         if numbers.peek().is_some() {
@@ -175,7 +177,7 @@ impl CodeImage {
         for probe in state.probes.iter().filter_map(|number| probes[*number].as_ref()) {
             used.entry(probe.position).or_default().add(&probe.what, probe.position == exit);
         }
-        if (end_accessors || state.keeps_version) && !used.values().any(|needs| needs.settled) {
+        if (end_accessors || !state.kept_for.is_empty()) && !used.values().any(|needs| needs.settled) {
             // Versions with a settled site end accessors.
             let needs = used.entry(entry).or_default();
             (needs.site, needs.settled) = (true, true);

@@ -48,6 +48,7 @@
 //! memory is bounded: for each function six times its code with sites and counters' stubs, or
 //! increments, and two plain versions; and for each image a limit for the stubs of lists.
 
+pub(crate) mod accessor_users;
 mod blocks;
 pub(crate) mod buffers;
 mod callback;
@@ -64,6 +65,7 @@ mod plain;
 mod reclaim;
 mod request;
 mod returns;
+mod stack_types;
 mod stub_memory;
 mod stubs;
 mod switch;
@@ -75,7 +77,7 @@ mod watchers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use wasm_jit_codegen::{ENTRY_LENGTH, Only, TRANSFER_TRAP};
@@ -139,8 +141,9 @@ struct Function {
     /// The original first.
     versions: [OnceLock<Box<Version>>; VERSIONS],
     current: AtomicUsize,
-    /// Whether the function keeps its version, so that its frames can have accessors.
-    has_accessors: AtomicBool,
+    /// A period for which the function keeps a version, so that its frames can have accessors: that
+    /// in which one was last requested; 0 for none ([`accessor_users`]).
+    kept_for: AtomicU64,
 }
 
 impl Function {
@@ -169,8 +172,9 @@ struct FunctionState {
     is_counting: bool,
     /// Known since the first version that counts.
     runs: Option<RunCells>,
-    /// Whether it does not return to its original: its frames can have accessors.
-    keeps_version: bool,
+    /// The periods for which it does not return to its original, since its frames can have
+    /// accessors ([`accessor_users`]).
+    kept_for: BTreeSet<u64>,
     /// How often it has returned.
     returns: Returns,
     /// Versions with traps at their transfer points.
@@ -204,7 +208,7 @@ impl Entry {
 impl FunctionState {
     /// Whether the function may return to its original.
     fn may_return(&self) -> bool {
-        self.active == 0 && !self.keeps_version
+        self.active == 0 && self.kept_for.is_empty()
     }
 }
 
@@ -265,8 +269,9 @@ struct Changes {
     functions: FunctionStates,
     probes: Vec<Option<ProbeState>>,
     free: Vec<usize>,
-    /// The functions that keep their versions until the image has no probes.
-    keeping: Vec<u32>,
+    /// What could not be changed when probes were removed, and is changed as soon as possible:
+    /// sites of functions, and functions that are to return to their originals.
+    unfinished: BTreeSet<(u32, Option<u32>)>,
     /// Lists that no site had when they were added, and whose stubs still exist.
     idle: Vec<ListAt>,
     /// Lists that were freed.
@@ -579,11 +584,18 @@ impl CodeImage {
     /// Leaves the code that is written with the lock of changes to forked children. Returns whether
     /// it may be changed.
     pub(super) fn is_own_code(&self) -> bool {
-        self.changes().refused.is_none()
+        self.own_code().refused.is_none()
     }
 
-    /// The state of probes, to be changed. Children that were forked before keep the code.
-    fn changes(&self) -> Locked<'_> {
+    /// The state of probes, to be changed. What was to be changed before is changed first.
+    fn changes(self: &Arc<Self>) -> Locked<'_> {
+        let mut locked = self.own_code();
+        locked.finish_removals(self);
+        locked
+    }
+
+    /// The state of probes. Children that were forked before keep the code.
+    fn own_code(&self) -> Locked<'_> {
         let mut locked = self.state();
         locked.refused = None;
         if self.forks.have_children() {

@@ -168,17 +168,24 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::{Arc, Mutex};
 
-    use crate::probes::{Bound, Callback, Kind, Location, Place, Probe, ProbeError, ProbeSpec, activate_all};
+    use crate::probes::{
+        Bound, Callback, Kind, Location, Place, Probe, ProbeError, ProbeSpec, RefusedFunction, activate_all,
+    };
     use crate::{Engine, Instance, Module, Store};
 
     const ADDITIONS: usize = 500;
 
     /// A module whose function `f` has many instructions, and whose stubs get little memory.
     fn module() -> Module {
+        module_of(&Engine::default())
+    }
+
+    fn module_of(engine: &Engine) -> Module {
         let additions = "(local.set 0 (i32.add (local.get 0) (i32.const 1)))".repeat(ADDITIONS);
-        let text =
-            format!("(module (func (export \"f\") (param i32) (result i32) {additions} (local.get 0)))");
-        let module = Module::new(&Engine::default(), text).unwrap();
+        let text = format!(
+            "(module $additions (func (export \"f\") (param i32) (result i32) {additions} (local.get 0)))"
+        );
+        let module = Module::new(engine, text).unwrap();
         module.code().changes().stubs.limit = Some(64 << 10);
         module
     }
@@ -275,6 +282,25 @@ mod tests {
         assert!(probes[0].activate().is_ok());
     }
 
+    /// A global probe of all modules keeps nothing about those that were freed.
+    #[test]
+    fn refused_functions_end_with_their_module() {
+        let engine = Engine::default();
+        let function = Callback::new(|_| ());
+        let global =
+            engine.global_probe(Kind::Callback { function, values: [Bound::Offset].into() }).unwrap();
+        global.activate().unwrap();
+        let modules = [(); 2].map(|()| module_of(&engine));
+        modules.iter().for_each(|module| assert_eq!(call(module), 1 + ADDITIONS as i32));
+        let [first, second] = modules;
+        drop(first);
+        assert_eq!(global.refused().len(), 1);
+        assert_eq!(call(&second), 1 + ADDITIONS as i32);
+        assert_eq!(global.refused().len(), 0, "it is not tried again");
+        drop(second);
+        assert_eq!(global.refused().len(), 0);
+    }
+
     /// A global probe tries functions again that were refused.
     #[test]
     fn global_probes_try_functions_again() {
@@ -289,7 +315,12 @@ mod tests {
             global.activate().unwrap();
             assert_eq!(call(&module), 1 + ADDITIONS as i32);
             let refused = global.refused();
-            assert!(matches!(refused[..], [(0, ProbeError::StubMemory { .. })]), "{round}: {refused:?}");
+            let [RefusedFunction { module, function: 0, error: ProbeError::StubMemory { .. }, .. }] =
+                &refused[..]
+            else {
+                panic!("{round}: {refused:?}")
+            };
+            assert_eq!(module.as_deref(), Some("additions"));
             assert_eq!((global.functions(), fired.load(Ordering::Relaxed)), (0, 0));
             global.deactivate().unwrap();
         }

@@ -108,6 +108,11 @@ impl ProbeAction {
         }
     }
 
+    /// Whether the action has access to the frame.
+    pub(super) fn is_generic(&self) -> bool {
+        matches!(self, Self::Generic(_))
+    }
+
     /// Whether the action requires the stub of a list.
     fn needs_list(&self) -> bool {
         match self {
@@ -441,12 +446,11 @@ pub(super) fn make_stub(
     (memory, arenas, blocks): (&mut StubMemory, &mut Arenas, &Blocks),
 ) -> Result<(), MakeError> {
     let List { items, stubs, .. } = site.list(list);
-    let is_generic = |item: &ProbeAction| matches!(item, ProbeAction::Generic(_));
     let has_no_frame = || {
         let is_exit = place.position == image.body_range(function).end;
         !version.sites.end_accessors() || is_exit && !version.sites.settles(place.position)
     };
-    let has_no_values = !place.settled || items.iter().any(is_generic) && has_no_frame();
+    let has_no_values = !place.settled || items.iter().any(ProbeAction::is_generic) && has_no_frame();
     if stubs[version.number] != 0 || has_no_values {
         return Ok(());
     }

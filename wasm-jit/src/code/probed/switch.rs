@@ -142,26 +142,27 @@ impl CodeImage {
         tallies.for_each(|tally| show(tally.counted()));
     }
 
-    /// Removes a probe. A function without active ones returns to its original; after the last
-    /// probe of the image, those that kept their versions for accessors do as well.
+    /// Removes a probe. A function without active ones returns to its original, and so do those
+    /// that kept their versions for accessors, after the last probe that can use these.
     pub(crate) fn remove_probe(self: &Arc<Self>, number: usize) {
-        let changes = &mut *self.changes();
-        self.remove(changes, number);
-        if changes.probes.len() == changes.free.len() {
-            changes.keep_no_versions(self);
+        let used_accessors = self.remove(&mut self.changes(), number);
+        if used_accessors {
+            self.end_accessor_user();
         }
     }
 
-    /// As [`CodeImage::remove_probe`], except for versions that are kept.
-    pub(super) fn remove(self: &Arc<Self>, changes: &mut Changes, number: usize) {
+    /// As [`CodeImage::remove_probe`], except for versions that are kept. Returns whether the probe
+    /// could use accessors.
+    fn remove(self: &Arc<Self>, changes: &mut Changes, number: usize) -> bool {
         if self.deactivate(changes, number, Change::Removal).is_err() {
-            // The site cannot be patched, as in a forked child. It stays as it is until its next
-            // change.
+            // The site cannot be changed, as in a forked child, or there is no memory for its stub:
+            // it leads to the probe until the next change.
             let &mut ProbeState { function, position, .. } = changes.probe(number);
             changes.site(function, position).active.remove(number);
             changes.state(function).active -= 1;
+            changes.unfinished.insert((function, Some(position)));
         }
-        let Some(probe) = changes.probes[number].take() else { return };
+        let probe = changes.probes[number].take().expect("it has not been removed");
         changes.free.push(number);
         let state = changes.state(probe.function);
         if let Some(only) = probe.only {
@@ -170,9 +171,37 @@ impl CodeImage {
         }
         state.probes.remove(&number);
         state.counters -= usize::from(probe.what == ProbeAction::Count);
-        if state.may_return() {
-            let function = self.probed().function(self, probe.function).expect("the function is probed");
-            let _ = changes.change_version(probe.function, function, 0);
+        changes.return_if_unused(self, probe.function);
+        probe.what.is_generic()
+    }
+}
+
+impl Changes {
+    /// Makes a function return to its original if it may: now, or with the next change.
+    pub(super) fn return_if_unused(&mut self, image: &Arc<CodeImage>, index: u32) {
+        if self.finish(image, (index, None)).is_err() {
+            self.unfinished.insert((index, None));
+        }
+    }
+
+    /// Makes the changes of code that were refused when probes were removed, up to the first that
+    /// is refused again.
+    pub(super) fn finish_removals(&mut self, image: &Arc<CodeImage>) {
+        while let Some(unfinished) = self.unfinished.pop_first() {
+            if self.finish(image, unfinished).is_err() {
+                self.unfinished.insert(unfinished);
+                return;
+            }
+        }
+    }
+
+    /// Gives a site the form that its probes require, or lets a function return to its original.
+    fn finish(&mut self, image: &Arc<CodeImage>, (index, site): (u32, Option<u32>)) -> Result<(), MakeError> {
+        let function = image.probed().function(image, index).expect("the function is probed");
+        match site {
+            Some(position) => self.apply(image, (index, position), function, Change::Removal),
+            None if self.state(index).may_return() => Ok(self.change_version(index, function, 0)?),
+            None => Ok(()),
         }
     }
 }
@@ -239,14 +268,16 @@ mod tests {
         assert!(is_original(&module));
     }
 
-    /// A function whose frames had accessors returns after the last probe of its module.
+    /// A function whose frames had accessors returns after the last probe that can use these.
     #[test]
-    fn functions_with_accessors_return_after_the_last_probe() {
+    fn functions_with_accessors_return_after_the_last_generic_probe() {
         let module = module();
         let closure = GenericFn::new(|frame| Ok(frame.accessor().map(drop)?));
         let location = Location { function: 0, place: Place::Entry };
-        let of_frame = module.probe(ProbeSpec { location, kind: Kind::Generic(closure) }).unwrap();
-        let other = probes(&module, 1);
+        let kind = Kind::Generic(closure);
+        let of_frame = module.probe(ProbeSpec { location, kind: kind.clone() }).unwrap();
+        let other = module.probe(ProbeSpec { location, kind }).unwrap();
+        let counter = probes(&module, 1);
         of_frame.activate().unwrap();
         let mut store = Store::new(module.engine(), ());
         let instance = Instance::new(&mut store, &module, &[]).unwrap();
@@ -255,6 +286,7 @@ mod tests {
         assert!(!is_original(&module));
         drop(other);
         assert!(is_original(&module));
+        drop(counter);
     }
 
     /// A probe that is toggled all the time stays in its version, until others end that.
