@@ -20,7 +20,6 @@ mod other_functions;
 mod profile;
 #[path = "../../../tests/frame_maps/programs.rs"]
 mod programs;
-mod refused;
 mod rewritten;
 mod sampled;
 mod sessions;
