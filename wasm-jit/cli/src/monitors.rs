@@ -217,8 +217,8 @@ impl Monitors {
         }
     }
 
-    /// Writes reports at SIGUSR1, switches monitors at SIGUSR2, and writes reports before the process
-    /// ends by another signal.
+    /// Writes reports at SIGUSR1, switches monitors at SIGUSR2, and writes reports before the
+    /// process ends by another signal.
     pub(super) fn act(&self, signal: Signal) {
         match signal {
             Signal::SIGUSR1 => self.write_now(),

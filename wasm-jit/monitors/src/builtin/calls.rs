@@ -3,9 +3,9 @@
 //! A counter is at each direct call, and one at the entry of each function that may be called in
 //! any other way: by the host, or by another instance. At each indirect call is a closure or, where
 //! the table never changes, a record of the index ([`FixedTables`]). The probes of a function are
-//! made when it is first called. Counters at entries are switched on last: a call that arrives there
-//! has been counted where it was made, unless the host has made it. A call that the stack has no room
-//! for arrives at no entry; it is reported as a frame that is unwound.
+//! made when it is first called. Counters at entries are switched on last: a call that arrives
+//! there has been counted where it was made, unless the host has made it. A call that the stack has
+//! no room for arrives at no entry; it is reported as a frame that is unwound.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -279,8 +279,8 @@ impl Monitor for Calls {
     }
 
     fn report(&self, program: &Program<'_>, report: &mut Report) {
-        // Calls are read where they arrive first: one that is made in between is not mistaken for one
-        // from the host.
+        // Calls are read where they arrive first: one that is made in between is not mistaken for
+        // one from the host.
         let overflows = lock(&self.overflows).clone();
         let mut arrived: Vec<(u32, u64)> = Vec::new();
         self.probes.for_each(|probe| {

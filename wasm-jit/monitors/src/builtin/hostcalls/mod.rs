@@ -2,10 +2,9 @@
 //!
 //! Each call has two probes: one at the call, and one at the instruction after it, where the
 //! results are the top operands of the stack. Each thread keeps a stack of the calls that have
-//! begun; when a frame is left, its call is removed. The probes of a function are made when it is first
-//! called. With the option `trace`, generic probes at the
-//! same locations read the data in the program's memory to which the arguments of WASI functions
-//! point.
+//! begun; when a frame is left, its call is removed. The probes of a function are made when it is
+//! first called. With the option `trace`, generic probes at the same locations read the data in the
+//! program's memory to which the arguments of WASI functions point.
 
 mod wasi;
 
