@@ -63,8 +63,7 @@ programs() {
     scripts/wasm-c-api.sh >/dev/null
     # One test uses them, and says so if they are missing.
     scripts/whamm-scripts.sh >/dev/null || echo "test.sh: there are no scripts of the crate whamm" >&2
-    # One test uses it, and says so if it is missing.
-    scripts/lldb.sh >/dev/null || echo "test.sh: there is no LLDB for WebAssembly" >&2
+    scripts/lldb.sh >/dev/null
     scripts/wasm-programs.sh >/dev/null
 }
 programs &
@@ -78,6 +77,8 @@ if [[ ${1:-} == --build ]]; then
     exit
 fi
 failed=0
+# Tests that use it fail if it is missing. Otherwise, they say so and pass.
+export REQUIRE_LLDB=1
 "$cargo" test --workspace --release --no-fail-fast || failed=$?
 with_faults --no-fail-fast || failed=$?
 exit "$failed"

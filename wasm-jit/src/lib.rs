@@ -133,7 +133,7 @@ use wasm_jit_codegen::vmctx;
 
 pub use cache::{Cache, CacheStatistics};
 pub use code::gdb::GdbRegistration;
-pub use code::sections::printable;
+pub use code::sections::{demangle, printable};
 pub use engine::{BoundsChecks, Config, Engine, ProbeSites};
 pub use error::{Error, Exit, Mismatch, PrecompiledError};
 pub use exn_ref::ExnRef;

@@ -421,6 +421,46 @@ fn monitors_together_have_the_figures_of_each_alone() {
     }
 }
 
+/// Programs, and arguments for which they do little.
+const SHORT: [(Workload, &[&str]); 6] = [
+    (ICEPLL, ICEPLL.step.arguments),
+    (LUA, &["/work/small_functions.lua", "0.001"]),
+    (SQLITE, &["1"]),
+    (RUST, &["index", "/nothing", "a"]),
+    (GOFMT, &["-h"]),
+    (PYTHON, &["-V"]),
+];
+
+/// All monitors together, of which `trace` is limited.
+#[test]
+fn every_monitor_observes_every_program() {
+    let names = all_monitors();
+    let request = |name: &String| if name == "trace" { "trace{limit=1000}".to_owned() } else { name.clone() };
+    let monitors = names.iter().map(request).collect::<Vec<_>>().join(",");
+    let observe = |workload: &Workload| {
+        let reports = workload.monitored(&monitors, &workload.run(&[]));
+        for name in &names {
+            let refused = reports.of(name).get("functions_not_observed");
+            assert_eq!(refused, None, "{}: {name}", workload.step.program);
+        }
+        reports
+    };
+    // The others take a minute.
+    let large = if is_long() { &LARGE[..] } else { &LARGE[1..2] };
+    for (workload, arguments) in SHORT.iter().chain(large) {
+        observe(&Workload { step: Step { arguments, ..workload.step }, ..*workload });
+    }
+    if is_long() {
+        for workload in [LUA, SQLITE, RUST, GOFMT, PYTHON] {
+            let reports = observe(&workload);
+            check_counts(&reports);
+            check_control(&reports);
+            check_calls(&reports);
+            check_memory(&reports);
+        }
+    }
+}
+
 #[test]
 fn a_trace_has_each_instruction_that_is_counted() {
     let plain = ICEPLL.run(&[]);

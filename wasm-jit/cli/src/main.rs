@@ -28,6 +28,7 @@ mod replayed;
 mod run;
 mod script_report;
 mod shared_monitors;
+mod signals;
 mod units;
 mod values;
 mod whamm;

@@ -1,15 +1,12 @@
 //! `wasm-jit run --monitors` and `wasm-jit monitors`.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 
 use clap::Args;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
+use nix::sys::signal::Signal;
 use textwrap::fill;
 use wasm_jit::{Error, Linker, Module};
 use wasm_jit_monitors::control::Control;
@@ -18,6 +15,7 @@ use wasm_jit_monitors::{ALL, CallArcs, Description, Format, Output, Request, Ses
 use super::Failure;
 use super::monitor_modules::Files;
 use super::shared_monitors::{SharedMonitors, starts_threads};
+use super::signals::{end_by, is_ignored};
 
 /// Of `wasm-jit run`.
 #[derive(Clone, Debug, Args)]
@@ -90,9 +88,13 @@ impl Arguments {
         self.control || !self.monitors.is_empty()
     }
 
-    /// Blocks the signals that control monitors, if there may be monitors.
-    pub(super) fn block_signals(&self) -> Option<Signals> {
-        self.any().then(|| Signals::block(self.monitor_toggle))
+    /// The signals that [control monitors](Monitors::act), if there may be monitors, except those
+    /// that this process ignores.
+    pub(super) fn signals(&self) -> Vec<Signal> {
+        let mut signals = vec![Signal::SIGUSR1, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+        signals.extend(self.monitor_toggle.then_some(Signal::SIGUSR2));
+        signals.retain(|signal| self.any() && !is_ignored(*signal));
+        signals
     }
 }
 
@@ -215,67 +217,18 @@ impl Monitors {
         }
     }
 
-    /// Writes reports whenever SIGUSR1 arrives, switches monitors at SIGUSR2, and writes reports
-    /// before the process ends by another signal.
-    pub(super) fn obey(&self, signals: Signals) {
-        let monitors = self.clone();
-        let wait = move || {
-            signals.for_each(|signal| match signal {
-                Signal::SIGUSR1 => monitors.write_now(),
-                Signal::SIGUSR2 => monitors.toggle(),
-                signal => {
-                    monitors.finish();
-                    end_by(signal);
-                }
-            });
-        };
-        let thread = thread::Builder::new().name("monitors".to_owned()).spawn(wait);
-        if let Err(error) = thread {
-            Failure::new(error).about("signals have no effect on monitors").report();
-        }
-    }
-}
-
-/// Signals at which reports are written or monitors are toggled: blocked in this thread, and in
-/// threads that it starts. Signals that the process was started to ignore, as by nohup, are not
-/// among them.
-#[derive(Debug)]
-pub(super) struct Signals(SigSet);
-
-impl Signals {
-    fn block(has_toggle: bool) -> Self {
-        let signals = [Signal::SIGUSR1, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
-        let signals = signals.into_iter().chain(has_toggle.then_some(Signal::SIGUSR2));
-        let set: SigSet = signals.filter(|signal| !is_ignored(*signal)).collect();
-        set.thread_block().expect("these signals can be blocked");
-        Self(set)
-    }
-
-    /// Calls a function at each signal. Does not return.
-    fn for_each(&self, act: impl Fn(Signal)) {
-        loop {
-            if let Ok(signal) = self.0.wait() {
-                act(signal);
+    /// Writes reports at SIGUSR1, switches monitors at SIGUSR2, and writes reports before the
+    /// process ends by another signal.
+    pub(super) fn act(&self, signal: Signal) {
+        match signal {
+            Signal::SIGUSR1 => self.write_now(),
+            Signal::SIGUSR2 => self.toggle(),
+            signal => {
+                self.finish();
+                end_by(signal);
             }
         }
     }
-}
-
-fn is_ignored(signal: Signal) -> bool {
-    let mut action = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: without a new action, the call only writes the current one to the given address.
-    let asked = unsafe { libc::sigaction(signal as i32, ptr::null(), action.as_mut_ptr()) };
-    // SAFETY: the call succeeded, so it has written the action.
-    asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
-}
-
-/// Ends the process by a signal, as it would have ended without this.
-fn end_by(signal: Signal) {
-    let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: the default action runs no code of this process.
-    let _ = unsafe { sigaction(signal, &action) };
-    let _ = raise(signal);
-    let _ = SigSet::from(signal).thread_unblock();
 }
 
 const EXAMPLES: &str = "\

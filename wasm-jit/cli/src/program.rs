@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::{self, JoinHandle};
 
 use wasm_jit::{Engine, Error, ExternType, Instance, Linker, Module, SharedMemory, Store, StoreLimits};
+use wasm_jit_debug::Debugger;
 use wasm_jit_replay::{Error as ReplayError, Recorder};
 use wasm_jit_wasi::WasiCtx;
 
@@ -62,6 +63,8 @@ pub(super) struct Program {
     wasi: WasiCtx,
     imports: Imports,
     monitors: Monitors,
+    /// The debugger that can pause the threads.
+    debugger: Option<Arc<Debugger>>,
     recorders: Option<Recorders>,
     /// The shared memories that the module imports, with the names of the imports.
     memories: Vec<(String, String, SharedMemory)>,
@@ -77,8 +80,7 @@ impl Program {
     pub(super) fn new(
         module: Module,
         (wasi, imports): (WasiCtx, Imports),
-        monitors: Monitors,
-        recorders: Option<Recorders>,
+        (monitors, debugger, recorders): (Monitors, Option<Arc<Debugger>>, Option<Recorders>),
         limits: Limits,
         report: impl Fn(&Error) -> u8 + Send + Sync + 'static,
     ) -> Result<Arc<Self>, Error> {
@@ -100,6 +102,7 @@ impl Program {
             wasi,
             imports,
             monitors,
+            debugger,
             recorders,
             memories,
             limits,
@@ -187,9 +190,19 @@ impl Program {
 
     fn run_thread(self: &Arc<Self>, number: i32, argument: i32) -> Result<(), Error> {
         let mut store = self.store()?;
-        let instance = self.instantiate(&mut store)?;
-        let start = instance.get_typed_func::<(i32, i32), ()>(&mut store, "wasi_thread_start")?;
-        start.call(&mut store, (number, argument))
+        let handle = store.interrupt_handle();
+        let known = self.debugger.as_ref().map(|debugger| (debugger, debugger.add_thread(handle)));
+        let done = self.run_in(&mut store, number, argument);
+        if let Some((debugger, thread)) = known {
+            debugger.remove_thread(thread);
+        }
+        done
+    }
+
+    fn run_in(self: &Arc<Self>, store: &mut Store<Host>, number: i32, argument: i32) -> Result<(), Error> {
+        let instance = self.instantiate(store)?;
+        let start = instance.get_typed_func::<(i32, i32), ()>(&mut *store, "wasi_thread_start")?;
+        start.call(store, (number, argument))
     }
 }
 

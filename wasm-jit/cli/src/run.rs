@@ -12,29 +12,29 @@ use super::count::Counts;
 use super::debug::Port;
 use super::execution::{self, Run, Stop};
 use super::monitor_modules::MonitorModules;
-use super::monitors::{Monitors, Requests, Signals};
+use super::monitors::{Monitors, Requests};
 use super::program::{self, Program};
 use super::recordings::Recording;
 use super::replayed;
+use super::signals::Signals;
 
 /// Runs the program on a separate thread with the requested stack size.
 pub(super) fn run(mut arguments: Run) -> Result<ExitCode, Failure> {
     arguments.monitors.is_replayed = arguments.replay.is_some();
     let requests = arguments.monitors.requests()?;
     // Before there are threads: they must not get the signals.
-    let signals = arguments.monitors.block_signals();
+    let signals = Signals::block(arguments.monitors.signals())?;
     let stack = arguments.limits.max_stack;
-    program::run_with_stack(stack, move || run_here(&arguments, requests, signals))
+    program::run_with_stack(stack, move || run_here(&arguments, requests, &signals))
 }
 
-fn run_here(arguments: &Run, requests: Requests, signals: Option<Signals>) -> Result<ExitCode, Failure> {
+fn run_here(arguments: &Run, requests: Requests, signals: &Signals) -> Result<ExitCode, Failure> {
     let module = arguments.load()?;
     let _known_to_gdb = arguments.gdb.then(|| module.show_to_gdb());
     let counts = Counts::of(&module, &arguments.counts)?;
     let monitors = Monitors::start(&module, &arguments.inputs(), &arguments.monitors, requests)?;
-    if let Some(signals) = signals {
-        monitors.obey(signals);
-    }
+    let of_signals = monitors.clone();
+    signals.obey(move |signal| of_signals.act(signal));
     let debug_port = arguments.debug_port.as_ref().map(|address| Port::open(&module, address)).transpose()?;
     if arguments.perf_map {
         // Includes the code that runs while there are probes.
@@ -95,7 +95,8 @@ impl Observers {
         let recording = recording.transpose()?;
         let recorders = recording.as_ref().and_then(Recording::of_run);
         let (imported, limits) = ((wasi, imports), arguments.limits.of_threads());
-        let program = Program::new(module.clone(), imported, monitors.clone(), recorders, limits, of_thread);
+        let observers = (monitors.clone(), debug_port.as_ref().map(Port::debugger), recorders);
+        let program = Program::new(module.clone(), imported, observers, limits, of_thread);
         let program = program.map_err(|error| Failure::of_file(arguments.file(), error))?;
         let mut store = program.store().map_err(Failure::new)?;
         if let Some(port) = &debug_port {

@@ -44,6 +44,10 @@ fn mistakes_of_the_user_are_2_and_other_failures_1() {
     check("run --monitors=nothing app.wat", 2, "nothing");
     check("run --monitors=hotness{rows=x} app.wat", 2, "rows");
     check("run --monitors=hotness{colour=red} app.wat", 2, "colour");
+    check("run --monitors=latency{budget=abc} app.wat", 2, "a percentage");
+    check("run --monitors=trace{opcode=nosuch} app.wat", 2, "`nosuch` is not the opcode of an instruction");
+    check("run --monitors=memory{json} app.wat", 2, "it needs the option `trace`");
+    check("run --monitors=alloc{alloc=of_one} app.wat", 2, "with an integer as its first parameter");
     check("run --monitor-format=xml app.wat", 2, "text, json or csv");
     check("run --timeout 0 app.wat", 2, "expected a duration above 0");
     check("run --count trap:x app.wat", 2, "expected an offset such as 0x2c1");
@@ -51,6 +55,10 @@ fn mistakes_of_the_user_are_2_and_other_failures_1() {
     check("whamm info wasm:nothing", 2, "");
     check("attach abc list", 2, "expected the id of a process, such as 4242");
     check("attach 0 list", 2, "expected the id of a process");
+    for option in ["--count trap", "--debug-port 0", "--gdb", "--perf-map"] {
+        let name = option.split(' ').next().unwrap();
+        check(&format!("debug {option} --batch app.wat"), 2, &format!("{name} is an option of run"));
+    }
     // Scripts, wherever they run.
     check("run --monitors=bad.mm app.wat", 2, "bad.mm: 1 problem");
     check("run --control --monitors=bad.mm app.wat", 2, "bad.mm: 1 problem");

@@ -25,9 +25,13 @@ fn limit_addresses(command: &mut Command, bytes: u64) {
 fn run(file: &str, text: &str, arguments: &[&str]) -> Output {
     let dir = TempDir::new().unwrap();
     std::fs::write(dir.path().join(file), text).unwrap();
+    run_in(&dir, LIMIT, arguments)
+}
+
+fn run_in(dir: &TempDir, limit: u64, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wasm-jit"));
     command.arg("run").args(arguments).current_dir(dir.path()).stdin(Stdio::null());
-    limit_addresses(&mut command, LIMIT);
+    limit_addresses(&mut command, limit);
     command.output().unwrap()
 }
 
@@ -81,4 +85,64 @@ fn threads_run_in_a_small_address_space() {
             (i32.atomic.load (i32.const 131072))))"#;
     let output = run("t.wat", text, &["--max-stack", "256K", "--invoke", "run", "t.wat"]);
     check(&output, 0, "7\n", "");
+}
+
+/// An unsigned number in the binary format.
+fn number(mut value: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+    bytes
+}
+
+/// A module to which functions are added with as many instructions as possible, which do nothing.
+fn with_large_functions(text: &str, count: usize) -> Vec<u8> {
+    // The code section, of fewer than 128 bytes, is the last one. It ends with empty functions.
+    let module = wat::parse_str(format!("{text} {})", "(func)".repeat(count))).unwrap();
+    let at = (8..module.len())
+        .rev()
+        .find(|at| module[*at] == 10 && *at + 2 + usize::from(module[at + 1]) == module.len());
+    let (before, section) = module.split_at(at.expect("it has code"));
+    let empty = [2, 0, 0x0b].repeat(count);
+    let functions = section[2..].strip_suffix(&empty[..]).expect("empty functions");
+    let body = [&[0][..], &vec![1; 7_654_000], &[0x0b]].concat();
+    let large = [&number(body.len()), &body[..]].concat().repeat(count);
+    let content = [functions, &large].concat();
+    [before, &[10], &number(content.len()), &content].concat()
+}
+
+/// There are no addresses for the counters of an instance, which depend on the size of all code.
+#[test]
+fn functions_without_probes_are_reported_by_every_monitor() {
+    const TEXT: &str = r#"(module
+        (import "wasi_snapshot_preview1" "sched_yield" (func (result i32)))
+        (memory (export "memory") 1)
+        (global (mut i32) (i32.const 0))
+        (table funcref (elem 2))
+        (func (export "malloc") (param i32) (result i32)
+            (loop
+                (drop (call 0))
+                (call 2)
+                (call_indirect (i32.const 0))
+                (i32.store (i32.const 8) (i32.load (i32.const 4)))
+                (global.set 0 (i32.const 1))
+                (br_if 0 (local.get 0)))
+            (i32.const 64))
+        (func)
+        (func (export "run") (drop (call 1 (i32.const 0))))"#;
+    let dir = TempDir::new().unwrap();
+    std::fs::write(dir.path().join("large.wasm"), with_large_functions(TEXT, 2)).unwrap();
+    let monitors = Command::new(env!("CARGO_BIN_EXE_wasm-jit")).arg("monitors").output().unwrap();
+    let monitors = String::from_utf8(monitors.stdout).unwrap();
+    for line in monitors.lines() {
+        let name = line.split_whitespace().next().unwrap();
+        let monitor = format!("--monitors={name}{{function=malloc}}");
+        let output = run_in(&dir, LIMIT * 3 / 8, &[&monitor, "--invoke", "run", "large.wasm"]);
+        // The probes of `latency` are made before the program runs.
+        let code = if name == "latency" { 1 } else { 0 };
+        check(&output, code, "", if name == "latency" { "Cannot allocate memory" } else { "not observed" });
+    }
 }

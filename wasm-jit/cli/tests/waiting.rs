@@ -4,9 +4,13 @@
 use std::ffi::CString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 
 struct Place {
@@ -36,10 +40,12 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wasm-jit"));
         // SIGALRM ends a command that hangs: then there is no exit code.
         command.args(arguments).current_dir(self.dir.path()).stdin(Stdio::null());
-        // SAFETY: alarm is async-signal-safe, and is preserved by exec.
+        // SAFETY: both are async-signal-safe, and alarm is preserved by exec.
         unsafe {
             std::os::unix::process::CommandExt::pre_exec(&mut command, || {
                 libc::alarm(30);
+                // Tests may run in the background, where Ctrl-C is ignored.
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
                 Ok(())
             });
         }
@@ -157,6 +163,32 @@ fn a_signal_that_is_not_for_the_program_ends_no_wait() {
     signal();
     child.stdin.take().unwrap().write_all(b"x").unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(100), "EINTR is 27");
+}
+
+/// The module is a FIFO that nobody writes to. Signals for monitors are kept.
+#[test]
+fn a_signal_ends_a_command_that_loads_a_module() {
+    for (command, signal) in [
+        (&["run", "--monitors=icount", "module.wasm"][..], Signal::SIGTERM),
+        (&["debug", "--monitors=icount", "module.wasm"], Signal::SIGINT),
+    ] {
+        let place = Place::new();
+        place.fifo("module.wasm");
+        let mut child = place.command(command).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // Can be opened when the command reads it.
+        let writer = loop {
+            let mut options = std::fs::OpenOptions::new();
+            match options.write(true).custom_flags(libc::O_NONBLOCK).open(place.path("module.wasm")) {
+                Ok(writer) => break writer,
+                Err(_) => assert!(child.try_wait().unwrap().is_none(), "{command:?}"),
+            }
+        };
+        for signal in [Signal::SIGUSR1, signal] {
+            kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+        }
+        assert_eq!(child.wait().unwrap().signal(), Some(signal as i32), "{command:?}");
+        drop(writer);
+    }
 }
 
 #[test]

@@ -33,6 +33,10 @@ pub struct Debugger {
     reports: Mutex<Receiver<Report>>,
 }
 
+/// A thread that a debugger can pause: see [`Debugger::add_thread`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PausableThread(u64);
+
 impl Debugger {
     /// A debugger for a module. The module's programs are not affected until there is a breakpoint.
     pub fn new(module: &Module) -> Self {
@@ -71,7 +75,7 @@ impl Debugger {
     pub fn add_breakpoint_at(
         &self,
         text: &str,
-        mut locations: Vec<Location>,
+        locations: Vec<Location>,
         condition: Option<Expression>,
         once: bool,
     ) -> Result<u32, Error> {
@@ -81,17 +85,7 @@ impl Debugger {
         }
         let first = locations.first().map_or(0, |location| shared.code.module_offset(*location));
         let state = &mut *shared.state();
-        let mut wanted: Vec<Location> = Vec::new();
-        for location in std::mem::take(&mut locations) {
-            match state.places.want(&shared.code, shared.hit(), location) {
-                Ok(true) => wanted.push(location),
-                Ok(false) => {}
-                Err(error) => {
-                    wanted.into_iter().for_each(|location| state.places.unwant(location));
-                    return Err(error);
-                }
-            }
-        }
+        let wanted = state.places.want_all(&shared.code, shared.hit(), &locations)?;
         if wanted.is_empty() {
             return Err(Error::NoInstruction { offset: first });
         }
@@ -265,9 +259,7 @@ impl Debugger {
             return Ok(());
         }
         if is_enabled {
-            for location in &breakpoint.locations {
-                state.places.want(&shared.code, shared.hit(), *location)?;
-            }
+            state.places.want_all(&shared.code, shared.hit(), &breakpoint.locations)?;
         } else {
             breakpoint.locations.iter().for_each(|location| state.places.unwant(*location));
         }
@@ -280,7 +272,7 @@ impl Debugger {
         Ok(())
     }
 
-    /// Ignores the next `hits` hits of a breakpoint.
+    /// Ignores the next `hits` hits of a breakpoint or watchpoint.
     ///
     /// # Errors
     /// [`Error::NoBreakpoint`].
@@ -313,13 +305,22 @@ impl Debugger {
         Ok(())
     }
 
-    /// Registers the thread of a store, so that [`Debugger::pause`] can stop it.
-    pub fn add_thread(&self, handle: InterruptHandle) {
+    /// Registers the thread of a store, so that [`Debugger::pause`] can stop it, until the next
+    /// [run](Debugger::begin).
+    pub fn add_thread(&self, handle: InterruptHandle) -> PausableThread {
         let mut state = self.shared.state();
         if state.is_killed {
             handle.interrupt();
         }
-        state.handles.push(handle);
+        state.last_handle += 1;
+        let number = state.last_handle;
+        state.handles.insert(number, handle);
+        PausableThread(number)
+    }
+
+    /// Forgets a thread, which has ended before the program.
+    pub fn remove_thread(&self, thread: PausableThread) {
+        self.shared.state().handles.remove(&thread.0);
     }
 
     /// Stops a running thread at the next point where it enters a function, repeats a loop or
@@ -552,7 +553,7 @@ fn request(state: &mut State, request: Request) {
     if let Some(back) = &mut state.back {
         back.request = Some(request);
         state.kill();
-        state.handles.iter().for_each(InterruptHandle::interrupt);
+        state.handles.values().for_each(InterruptHandle::interrupt);
     }
 }
 
@@ -563,7 +564,7 @@ fn pause(shared: &Weak<Shared>) {
     loop {
         let Some(shared) = shared.upgrade() else { return };
         let handles = shared.state().handles.clone();
-        for handle in &handles {
+        for handle in handles.values() {
             let Some(function) = shared.code.module().running_function(handle, LOOK) else { continue };
             let state = &mut *shared.state();
             let Some(mut places) = state.pause.take() else { return };

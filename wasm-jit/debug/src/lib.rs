@@ -98,7 +98,7 @@ mod value;
 mod watch;
 
 pub use code::Code;
-pub use debugger::Debugger;
+pub use debugger::{Debugger, PausableThread};
 pub use error::Error;
 pub use expression::Expression;
 pub use frames::{Scope, Stopped};

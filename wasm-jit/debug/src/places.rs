@@ -66,6 +66,30 @@ impl Places {
         Ok(true)
     }
 
+    /// Requests stops at locations. Returns those that have code.
+    ///
+    /// # Errors
+    /// As [`Places::prepare`]: then none of them is requested.
+    pub(crate) fn want_all(
+        &mut self,
+        code: &Code,
+        hit: &GenericFn,
+        locations: &[Location],
+    ) -> Result<Vec<Location>, Error> {
+        let mut wanted = Vec::new();
+        for location in locations {
+            match self.want(code, hit, *location) {
+                Ok(true) => wanted.push(*location),
+                Ok(false) => {}
+                Err(error) => {
+                    wanted.into_iter().for_each(|location| self.unwant(location));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(wanted)
+    }
+
     /// Withdraws one [`Places::want`] that has returned true.
     pub(crate) fn unwant(&mut self, location: Location) {
         let Some(of) = self.functions.get_mut(&location.function) else { return };

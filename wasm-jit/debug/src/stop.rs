@@ -212,3 +212,13 @@ pub struct Breakpoint {
     /// The number of further hits that are ignored.
     pub ignore: u64,
 }
+
+impl Breakpoint {
+    /// Counts a hit. Returns whether it stops the program, because it is not ignored.
+    pub(crate) fn hit(&mut self) -> bool {
+        self.hits += 1;
+        let stops = self.ignore == 0;
+        self.ignore = self.ignore.saturating_sub(1);
+        stops
+    }
+}

@@ -78,6 +78,14 @@ pub enum Error {
         /// The options with which the monitor was started.
         options: String,
     },
+    /// A process has one such monitor at a time, and there is one.
+    #[error("the monitor `{name}`: {reason}")]
+    Exclusive {
+        /// The monitor's name.
+        name: &'static str,
+        /// What there is already.
+        reason: String,
+    },
     /// The monitor was not started.
     #[error("the monitor `{name}` was not started: `enable {name}` starts it")]
     NotStarted {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use wasm_jit::probes::{FirstCallWatch, Location, Probe, ProbeSpec};
+use wasm_jit::probes::{FirstCallWatch, Location, Place, Probe, ProbeSpec};
 use wasm_jit::{FunctionInfo, Module};
 
 use crate::{Error, Report, Setup, make, switch};
@@ -25,10 +25,33 @@ struct Shared {
     specs: Box<Specs>,
     /// The functions to observe.
     chosen: Vec<bool>,
+    order: Order,
     state: Mutex<State>,
 }
 
 type Specs = dyn Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync;
+
+/// The order in which probes are switched while the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Function by function.
+    Functions,
+    /// Probes at entries are activated after all others, and deactivated before them: a call that
+    /// is observed at the entry of its callee is also observed where it is made.
+    EntriesLast,
+}
+
+impl Order {
+    /// Whether a probe is switched after those of all functions.
+    fn is_last(self, probe: &Probe) -> bool {
+        self == Self::EntriesLast && probe.spec().location.place == Place::Entry
+    }
+
+    /// Switches the probes (`last`) that are activated last, or the others.
+    fn switch(self, probes: &[Probe], last: bool, on: bool) -> Result<(), Error> {
+        switch(probes.iter().filter(|probe| self.is_last(probe) == last), on)
+    }
+}
 
 /// Gets the closure that makes probes, and must call it.
 type Around = fn(&mut dyn FnMut());
@@ -47,6 +70,8 @@ pub(crate) fn call_around(around: Around) {
 #[derive(Default)]
 struct State {
     is_on: bool,
+    /// Whether the probes are on that are activated last.
+    are_last_on: bool,
     /// The functions whose probes a thread makes or has made: the thread that activates the probes
     /// may find a function at the same time as a thread that calls it for the first time.
     claimed: BTreeSet<u32>,
@@ -67,19 +92,21 @@ impl LazyProbes {
         setup: &Setup<'_>,
         specs: impl Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync + 'static,
     ) -> Self {
-        Self::of(setup.module, setup.functions().map(|function| function.index()), specs)
+        let functions = setup.functions().map(|function| function.index());
+        Self::of(setup.module, functions, Order::Functions, specs)
     }
 
     /// Probes of these functions, all off.
     pub(crate) fn of(
         module: &Module,
         functions: impl IntoIterator<Item = u32>,
+        order: Order,
         specs: impl Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync + 'static,
     ) -> Self {
         let mut chosen = vec![false; module.functions().len()];
         functions.into_iter().for_each(|function| chosen[function as usize] = true);
         let (specs, state) = (Box::new(specs), Mutex::default());
-        let shared = Arc::new(Shared { module: module.clone(), specs, chosen, state });
+        let shared = Arc::new(Shared { module: module.clone(), specs, chosen, order, state });
         Self { module: module.clone(), shared, watch: Mutex::default() }
     }
 
@@ -96,20 +123,16 @@ impl LazyProbes {
             // No more are made, except by a thread that is about to call a function.
             *watch = None;
         }
-        let switched = {
-            let mut state = lock(&self.shared.state);
-            state.is_on = on;
-            let switched = state.made.values().map(|probes| switch(probes, on));
-            switched.fold(Ok(()), Result::and)
-        };
-        if on {
-            let shared = self.shared.clone();
-            *watch = Some(self.module.watch_first_calls(move |function| shared.called(function))?);
-            if self.module.has_instances() {
-                self.module.functions().for_each(|function| self.shared.make(function.index()));
-            }
+        if !on {
+            return self.shared.switch(true, false).and(self.shared.switch(false, false));
         }
-        switched
+        let switched = self.shared.switch(false, true);
+        let shared = self.shared.clone();
+        *watch = Some(self.module.watch_first_calls(move |function| shared.called(function))?);
+        if self.module.has_instances() {
+            self.module.functions().for_each(|function| self.shared.make(function.index()));
+        }
+        switched.and(self.shared.switch(true, true))
     }
 
     /// Whether a function is one of the chosen ones.
@@ -177,6 +200,14 @@ impl Shared {
         }
     }
 
+    /// Switches the probes made so far that are activated last, or the others.
+    fn switch(&self, last: bool, on: bool) -> Result<(), Error> {
+        let mut state = lock(&self.state);
+        *(if last { &mut state.are_last_on } else { &mut state.is_on }) = on;
+        let switched = state.made.values().map(|probes| self.order.switch(probes, last, on));
+        switched.fold(Ok(()), Result::and)
+    }
+
     /// Makes the probes of a function, if they are wanted and no other thread has begun to make
     /// them.
     fn make(&self, function: u32) {
@@ -187,8 +218,10 @@ impl Shared {
         }
         // Not under the lock: a report may wait for it.
         let specs = self.module.function(function).map(|info| (self.specs)(&info)).unwrap_or_default();
-        let probes = make(&self.module, &specs).and_then(|probes| switch(&probes, true).map(|()| probes));
+        let on = |probes: Vec<Probe>, last| self.order.switch(&probes, last, true).map(|()| probes);
+        let probes = make(&self.module, &specs).and_then(|probes| on(probes, false));
         let mut state = lock(&self.state);
+        let probes = if state.are_last_on { probes.and_then(|probes| on(probes, true)) } else { probes };
         match probes {
             Ok(mut probes) => {
                 probes.sort_by_key(|probe| probe.spec().location);
@@ -211,10 +244,10 @@ impl fmt::Debug for LazyProbes {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::{Receiver, Sender, channel};
 
-    use wasm_jit::probes::{Kind, Place};
-    use wasm_jit::{Engine, Instance, Store};
+    use wasm_jit::probes::Kind;
+    use wasm_jit::{Engine, Instance, Linker, Store};
 
     use super::*;
 
@@ -230,7 +263,7 @@ mod tests {
             let location = Location { function: function.index(), place: Place::Entry };
             vec![ProbeSpec { location, kind: Kind::Count }]
         };
-        let probes = LazyProbes::of(&module, [0], specs);
+        let probes = LazyProbes::of(&module, [0], Order::Functions, specs);
         probes.switch(true).unwrap();
         let count = || probes.get(Location { function: 0, place: Place::Entry }, Probe::count);
         std::thread::scope(|scope| {
@@ -249,5 +282,72 @@ mod tests {
             off.send(()).unwrap();
             program.join().unwrap();
         });
+    }
+    /// A program that waits in a host function until it may go on.
+    struct Steps {
+        goes_on: Sender<bool>,
+        arrived: Receiver<()>,
+    }
+
+    impl Steps {
+        /// Lets the program run until it is in the host function again, this many times.
+        fn make(&self, number: usize) {
+            for _ in 0..number {
+                self.goes_on.send(true).unwrap();
+                self.arrived.recv().unwrap();
+            }
+        }
+    }
+
+    /// While the probes of the second function are made, the third one calls the first one.
+    #[test]
+    fn calls_are_counted_where_they_are_made_before_they_are_counted_at_entries() {
+        const TEXT: &str = r#"(module (import "host" "go_on" (func $go_on (result i32)))
+            (func $callee) (func $between)
+            (func (export "run") (loop (call $callee) (br_if 0 (call $go_on)))))"#;
+        let module = Module::new(&Engine::default(), TEXT).unwrap();
+        let (goes_on, may_go_on) = channel();
+        let (arrives, arrived) = channel();
+        let steps = Arc::new(Mutex::new(Steps { goes_on, arrived }));
+        let between = steps.clone();
+        let specs = move |function: &FunctionInfo<'_>| {
+            let place = match function.index() {
+                1 => Place::Entry,
+                2 => {
+                    lock(&between).make(10);
+                    return Vec::new();
+                }
+                _ => {
+                    let body = function.body().unwrap();
+                    let call = body.instructions().nth(1).unwrap();
+                    Place::Instruction { offset: (call.offset() - body.range().start) as u32 }
+                }
+            };
+            let location = Location { function: function.index(), place };
+            vec![ProbeSpec { location, kind: Kind::Count }]
+        };
+        let probes = LazyProbes::of(&module, 1..4, Order::EntriesLast, specs);
+        let counts = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut linker = Linker::new(module.engine());
+                let go_on = move || {
+                    arrives.send(()).unwrap();
+                    i32::from(may_go_on.recv().unwrap())
+                };
+                let go_on = Mutex::new(go_on);
+                linker.func_wrap("host", "go_on", move || lock(&go_on)()).unwrap();
+                let mut store = Store::new(module.engine(), ());
+                let instance = linker.instantiate(&mut store, &module).unwrap();
+                instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ()).unwrap();
+            });
+            lock(&steps).arrived.recv().unwrap();
+            let switched = probes.switch(true);
+            lock(&steps).make(5);
+            let mut counts = Vec::new();
+            probes.for_each(|probe| counts.push((probe.spec().location.function, probe.count())));
+            lock(&steps).goes_on.send(false).unwrap();
+            switched.map(|()| counts)
+        });
+        assert_eq!(counts.unwrap(), [(1, 5), (3, 5)]);
     }
 }

@@ -64,21 +64,29 @@ impl Session {
     /// # Errors
     /// [`Error::Unknown`] and others about the request; [`Error::OtherOptions`] if the monitor is
     /// on with other options; [`Error::Probe`] and others if its probes cannot be made. The monitor
-    /// is then as it was.
+    /// is then as it was. Only one that a process has once has ended if it cannot be restarted.
     pub fn enable(&self, request: Request) -> Result<(), Error> {
         let mut started = self.started();
-        let earlier = started.iter_mut().find(|started| started.name == request.name);
-        match earlier {
-            Some(known) if request.options == known.options => {
-                known.monitor.activate()?;
-                known.is_on = true;
+        let Some(at) = started.iter().position(|started| started.name == request.name) else {
+            started.push(self.start(request)?);
+            return Ok(());
+        };
+        let known = &mut started[at];
+        if request.options == known.options {
+            known.monitor.activate()?;
+            known.is_on = true;
+        } else if known.is_on {
+            let options = known.options.to_string();
+            return Err(Error::OtherOptions { name: request.name, options });
+        } else {
+            match self.start(request.clone()) {
+                // There is this one.
+                Err(Error::Exclusive { .. }) => {
+                    drop(started.remove(at));
+                    started.insert(at, self.start(request)?);
+                }
+                restarted => *known = restarted?,
             }
-            Some(known) if known.is_on => {
-                let options = known.options.to_string();
-                return Err(Error::OtherOptions { name: request.name, options });
-            }
-            Some(known) => *known = self.start(request)?,
-            None => started.push(self.start(request)?),
         }
         Ok(())
     }

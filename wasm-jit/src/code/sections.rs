@@ -96,7 +96,12 @@ const MAX_NAME_LENGTH: usize = 64 << 10;
 
 /// The symbol, demangled if it is a Rust or C++ symbol whose name is not too long; otherwise
 /// unchanged.
-pub(crate) fn demangle(symbol: &str) -> String {
+///
+/// ```
+/// assert_eq!(wasm_jit::demangle("_ZN5space4sizeE"), "space::size");
+/// assert_eq!(wasm_jit::demangle("size"), "size");
+/// ```
+pub fn demangle(symbol: &str) -> String {
     let mut name = Bounded(String::new());
     let demangled = if let Ok(demangled) = rustc_demangle::try_demangle(symbol) {
         write!(name, "{demangled:#}").is_ok()

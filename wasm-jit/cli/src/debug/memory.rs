@@ -59,9 +59,9 @@ impl Format {
         let mut at = start;
         if self.format == 's' {
             for _ in 0..self.count {
-                let string = string(scope, memory, at)?;
+                let (string, length) = string(scope, memory, at)?;
                 let _ = writeln!(text, "{prefix}{at:#x}:\t{:?}", String::from_utf8_lossy(&string));
-                at += string.len() as u64 + 1;
+                at += length;
             }
             return Ok((text, at));
         }
@@ -92,18 +92,19 @@ impl Format {
     }
 }
 
-/// The bytes up to a zero.
-fn string(scope: &Scope<'_, '_>, memory: u32, start: u64) -> Result<Vec<u8>, Error> {
+/// The bytes up to a zero, or some of them, and the length of what was read, with the zero.
+fn string(scope: &Scope<'_, '_>, memory: u32, start: u64) -> Result<(Vec<u8>, u64), Error> {
     let mut bytes = Vec::new();
     let mut byte = [0];
     while bytes.len() < MAX_STRING {
-        scope.read_memory(memory, start + bytes.len() as u64, &mut byte)?;
+        let length = bytes.len() as u64;
+        scope.read_memory(memory, start + length, &mut byte)?;
         if byte[0] == 0 {
-            break;
+            return Ok((bytes, length + 1));
         }
         bytes.push(byte[0]);
     }
-    Ok(bytes)
+    Ok((bytes, MAX_STRING as u64))
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! `wasm-jit debug`: runs a program in a debugger.
 //!
 //! The main thread reads commands, and the program runs on a separate thread. Ctrl-C stops it: the
-//! signal is blocked in all threads, and one thread waits for it.
+//! signal is blocked in all threads, and one thread waits for it. With a client of the GDB remote
+//! protocol, which stops the program itself, Ctrl-C ends the process.
 
 mod address;
 mod commands;
@@ -16,13 +17,14 @@ mod show;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::thread;
 
 use clap::Args;
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::Signal;
 use wasm_jit_debug::Debugger;
 
 use super::execution::Run;
+use super::monitors::Monitors;
+use super::signals::{Signals, end_by};
 use super::{Failure, replay};
 use commands::{Answer, Session};
 pub(super) use port::Port;
@@ -110,6 +112,15 @@ pub(super) fn run(mut arguments: Debug) -> Result<ExitCode, Failure> {
         let message = "debug: the time in which a program is stopped would count for --timeout";
         return Err(Failure { code: 2, message: message.to_owned() });
     }
+    let only_run = [
+        ("--count", !arguments.run.counts.is_empty()),
+        ("--debug-port", arguments.run.debug_port.is_some()),
+        ("--gdb", arguments.run.gdb),
+        ("--perf-map", arguments.run.perf_map),
+    ];
+    if let Some((option, _)) = only_run.into_iter().find(|(_, is_given)| *is_given) {
+        return Err(Failure { code: 2, message: format!("debug: {option} is an option of run") });
+    }
     let requests = arguments.run.monitors.requests()?;
     if !requests.files.is_empty() {
         return Err(Failure::new("--monitors: the debugger runs no monitor modules"));
@@ -121,29 +132,33 @@ pub(super) fn run(mut arguments: Debug) -> Result<ExitCode, Failure> {
         }
         arguments.run.goes_back = true;
     }
+    let pauses = arguments.gdb_server.is_none();
+    let of_monitors = arguments.run.monitors.signals().into_iter();
     // Before there are threads.
-    let interrupt = SigSet::from(Signal::SIGINT);
-    interrupt.thread_block().expect("this signal can be blocked");
+    let signals = Signals::block(of_monitors.chain(pauses.then_some(Signal::SIGINT)))?;
     let module = arguments.run.load()?;
     if let Some(trace) = &arguments.run.replay {
         // A file that is no trace is not the end of a program.
         replay::check_head(trace)?;
     }
     let debugger = Arc::new(Debugger::new(&module));
-    let launcher = Launcher::new(arguments.run, module, debugger.clone(), requests)?;
-    if let Some(port) = arguments.gdb_server {
-        return server::serve_one(&debugger, &launcher, port);
-    }
-    let paused = debugger.clone();
-    let wait = move || {
-        while interrupt.wait().is_ok() {
-            paused.pause();
+    let monitors = Monitors::start(&module, &arguments.run.inputs(), &arguments.run.monitors, requests)?;
+    let (of_signals, paused) = (monitors.clone(), debugger.clone());
+    let launcher = Launcher::new(arguments.run, module, debugger.clone(), monitors);
+    signals.obey(move |signal| match signal {
+        Signal::SIGINT if pauses => paused.pause(),
+        signal => of_signals.act(signal),
+    });
+    let done = match arguments.gdb_server {
+        Some(port) => server::serve_one(&debugger, &launcher, port),
+        None => {
+            let mut session = Session::new(debugger, launcher);
+            converse(&arguments.commands, arguments.batch, |line| session.execute_or_complete(line))
         }
     };
-    let started = thread::Builder::new().name("interrupts".to_owned()).spawn(wait);
-    started.map_err(|error| Failure::new(error).about("no thread for Ctrl-C"))?;
-    let mut session = Session::new(debugger, launcher);
-    converse(&arguments.commands, arguments.batch, |line| session.execute_or_complete(line))
+    // The monitors end as well.
+    signals.obey(end_by);
+    done
 }
 
 /// Executes the commands of the command line, then those of the terminal.

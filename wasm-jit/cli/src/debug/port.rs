@@ -17,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::Duration;
 
@@ -101,6 +101,7 @@ impl Port {
             debugger: port.debugger.clone(),
             busy: port.busy.clone(),
             client: Mutex::default(),
+            is_attached: Mutex::default(),
         });
         let listen = move || match listener {
             Listener::Tcp(listener) => listener.incoming().flatten().for_each(|client| served.start(client)),
@@ -108,6 +109,11 @@ impl Port {
         };
         thread::Builder::new().name("debug port".to_owned()).spawn(listen).map_err(about)?;
         Ok(port)
+    }
+
+    /// What debuggers use.
+    pub(crate) fn debugger(&self) -> Arc<Debugger> {
+        self.debugger.clone()
     }
 
     /// A thread of the program that can be paused.
@@ -137,14 +143,18 @@ struct Served {
     busy: Arc<Mutex<()>>,
     /// Held by the client that is served.
     client: Mutex<()>,
+    /// Whether there is a session: without one, nothing would resume a program that is paused.
+    is_attached: Mutex<bool>,
 }
 
 /// A session with the program, which is released when it ends.
-struct Attached<'d>(&'d Debugger);
+struct Attached<'s>(&'s Served);
 
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
-        self.0.release();
+        let mut is_attached = self.0.is_attached();
+        *is_attached = false;
+        self.0.debugger.release();
     }
 }
 
@@ -176,7 +186,10 @@ impl Served {
         }
         match read_line(&mut client)?.as_str() {
             "pause" => {
-                self.debugger.pause();
+                let is_attached = self.is_attached();
+                if *is_attached {
+                    self.debugger.pause();
+                }
                 Ok(())
             }
             "session" => match self.turn() {
@@ -188,6 +201,10 @@ impl Served {
             },
             _ => Ok(()),
         }
+    }
+
+    fn is_attached(&self) -> MutexGuard<'_, bool> {
+        self.is_attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The right to be served, unless another client is.
@@ -203,7 +220,8 @@ impl Served {
     fn session(&self, mut client: impl Client) -> io::Result<()> {
         let (lines, is_gone) = lines(client.again()?)?;
         let mut busy = Some(self.busy.lock());
-        let attached = Attached(&self.debugger);
+        *self.is_attached() = true;
+        let attached = Attached(self);
         let (mut session, stopped) = Session::attach(self.debugger.clone(), is_gone);
         let served = (|| {
             answer(&mut client, &text(stopped))?;
@@ -324,11 +342,46 @@ mod tests {
         }
     }
 
+    fn served(debugger: &Arc<Debugger>) -> Served {
+        let (busy, client, is_attached) = Default::default();
+        Served { debugger: debugger.clone(), busy, client, is_attached }
+    }
+
+    #[test]
+    fn a_pause_without_a_session_has_no_effect() {
+        const CALLS: &str = r#"(module (import "host" "go_on" (func $go_on (result i32)))
+            (func (export "main") (loop $again (br_if $again (call $go_on)))))"#;
+        let module = Module::new(&Engine::default(), CALLS).unwrap();
+        let debugger = Arc::new(Debugger::new(&module));
+        let served = served(&debugger);
+        let (arrives, arrived) = sync_channel(0);
+        let program = thread::spawn(move || {
+            let mut store = Store::new(module.engine(), ());
+            debugger.add_thread(store.interrupt_handle());
+            let mut linker = Linker::new(module.engine());
+            // Ends when nothing receives any more.
+            let go_on = move || i32::from(arrives.send(()).is_ok());
+            linker.func_wrap("host", "go_on", go_on).unwrap();
+            let instance = linker.instantiate(&mut store, &module).unwrap();
+            let main = instance.get_func(&mut store, "main").unwrap();
+            main.call(&mut store, &[], &mut []).unwrap();
+        });
+        let (mut client, other) = UnixStream::pair().unwrap();
+        Write::write_all(&mut client, b"pause\n").unwrap();
+        served.serve(other).unwrap();
+        // It would stop within some milliseconds.
+        for _ in 0..20_000 {
+            arrived.recv_timeout(Duration::from_secs(20)).expect("the program goes on");
+        }
+        drop(arrived);
+        program.join().unwrap();
+    }
+
     #[test]
     fn a_panic_in_a_session_releases_the_program() {
         let module = Module::new(&Engine::default(), LOOP).unwrap();
         let debugger = Arc::new(Debugger::new(&module));
-        let served = Served { debugger: debugger.clone(), busy: Arc::default(), client: Mutex::default() };
+        let served = served(&debugger);
         let program = thread::spawn(move || {
             let mut store = Store::new(module.engine(), ());
             debugger.add_thread(store.interrupt_handle());

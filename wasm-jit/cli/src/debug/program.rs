@@ -10,7 +10,7 @@ use wasm_jit_replay::{Event, Reader, Snapshots};
 
 use crate::Failure;
 use crate::execution::{self, Run, Stop};
-use crate::monitors::{Monitors, Requests};
+use crate::monitors::Monitors;
 use crate::program::{self, Program};
 use crate::{replay, replayed};
 
@@ -26,13 +26,7 @@ pub(super) struct Launcher {
 }
 
 impl Launcher {
-    pub(super) fn new(
-        arguments: Run,
-        module: Module,
-        debugger: Arc<Debugger>,
-        requests: Requests,
-    ) -> Result<Self, Failure> {
-        let monitors = Monitors::start(&module, &arguments.inputs(), &arguments.monitors, requests)?;
+    pub(super) fn new(arguments: Run, module: Module, debugger: Arc<Debugger>, monitors: Monitors) -> Self {
         let arguments = Arc::new(arguments);
         debugger.exits_by(|error| execution::is_exit(error) || replayed::is_exit(error));
         let snapshots = Arc::new(Snapshots::new());
@@ -50,7 +44,7 @@ impl Launcher {
             };
             debugger.allow_reverse(arguments.given_fuel(), start);
         }
-        Ok(Self { arguments, module, debugger, monitors, snapshots })
+        Self { arguments, module, debugger, monitors, snapshots }
     }
 
     /// The exported function that is called first, if it is known.
@@ -149,13 +143,14 @@ fn run_recorded(
 fn run(arguments: &Run, module: Module, monitors: &Monitors, debugger: &Arc<Debugger>) -> Outcome {
     let done = || -> Result<(), Stop> {
         let wasi = execution::wasi_context(arguments).map_err(Stop::Failure)?;
-        let of_thread = |error: &Error| match execution::ended(error) {
-            Ok(code) => code,
-            Err(failure) => failure.report(),
+        let of_program = monitors.clone();
+        let of_thread = move |error: &Error| {
+            of_program.finish();
+            execution::ended(error).unwrap_or_else(|failure| failure.report())
         };
         let imported = (wasi, arguments.imports(module.engine()).map_err(Stop::Failure)?);
-        let program =
-            Program::new(module, imported, monitors.clone(), None, arguments.limits.of_threads(), of_thread)?;
+        let observers = (monitors.clone(), Some(debugger.clone()), None);
+        let program = Program::new(module, imported, observers, arguments.limits.of_threads(), of_thread)?;
         let mut store = program.store()?;
         debugger.add_thread(store.interrupt_handle());
         let instance = program.instantiate(&mut store)?;

@@ -2,31 +2,26 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::ExitCode;
-use std::thread;
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::Signal;
 
 use super::address::Address;
 use super::commands::Answer;
 use super::port::FAILED;
 use super::{converse, say};
 use crate::Failure;
+use crate::signals::Signals;
 
 pub(super) fn connect(address: &Address, commands: &[String], is_batch: bool) -> Result<ExitCode, Failure> {
     let about = |error| Failure::new(error).about(address);
-    let interrupt = SigSet::from(Signal::SIGINT);
-    interrupt.thread_block().expect("this signal can be blocked");
+    let signals = Signals::block([Signal::SIGINT])?;
     let mut stream = BufReader::new(address.connect().map_err(about)?);
     stream.get_mut().write_all(b"session\n").map_err(about)?;
     let other = address.clone();
-    let wait = move || {
-        while interrupt.wait().is_ok() {
-            // If nobody listens, the session ends as well.
-            let _ = other.connect().and_then(|mut stream| stream.write_all(b"pause\n"));
-        }
-    };
-    let started = thread::Builder::new().name("interrupts".to_owned()).spawn(wait);
-    started.map_err(|error| Failure::new(error).about("no thread for Ctrl-C"))?;
+    signals.obey(move |_| {
+        // If nobody listens, the session ends as well.
+        let _ = other.connect().and_then(|mut stream| stream.write_all(b"pause\n"));
+    });
     let answer = |stream: &mut BufReader<_>| {
         let mut text = Vec::new();
         let read = stream.read_until(0, &mut text).map_err(|error| error.to_string())?;

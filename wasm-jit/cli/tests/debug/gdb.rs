@@ -325,13 +325,16 @@ fn a_session_that_is_gone_releases_the_program() {
     prints(program, "7\n");
 }
 
-/// An LLDB that connects to WebAssembly programs.
+/// An LLDB that connects to WebAssembly programs. Must be there if `REQUIRE_LLDB` is set.
 pub(super) fn lldb() -> Option<String> {
     let named = std::env::var("LLDB").ok();
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| format!("{root}/target"));
     let is_there = |name: &String| Command::new(name).arg("--version").output().is_ok();
-    named.into_iter().chain(["lldb-22".to_owned(), format!("{target}/lldb/lldb")]).find(is_there)
+    let found = named.into_iter().chain(["lldb-22".to_owned(), format!("{target}/lldb/lldb")]).find(is_there);
+    let is_required = std::env::var_os("REQUIRE_LLDB").is_some();
+    assert!(found.is_some() || !is_required, "there is no LLDB (see scripts/lldb.sh)");
+    found
 }
 
 #[test]

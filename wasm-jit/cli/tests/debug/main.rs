@@ -3,6 +3,7 @@
 
 mod gdb;
 mod recorded;
+mod signals;
 mod source;
 mod terminal;
 mod traps;
@@ -67,11 +68,13 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wasm-jit"));
         command.args(arguments).current_dir(self.dir.path()).env("XDG_STATE_HOME", self.dir.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A command that hangs is ended. SAFETY: alarm is async-signal-safe, and is preserved by
-        // exec.
+        // A command that hangs is ended. SAFETY: both are async-signal-safe, and alarm is
+        // preserved by exec.
         unsafe {
             command.pre_exec(|| {
                 libc::alarm(60);
+                // Tests may run in the background, where Ctrl-C is ignored.
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
                 Ok(())
             });
         }
@@ -286,6 +289,19 @@ fn vectors_and_special_floats_are_changed() {
         let text = place.session(&["break f", "run", command], &["--invoke", "main", "vector.wat", "1"]);
         assert!(text.contains(expected), "{command}: {text}");
     }
+}
+
+#[test]
+fn long_strings_are_shown_in_parts() {
+    let place = Place::new();
+    let data = "abcdefghij".repeat(105);
+    let program =
+        format!("(module (memory 1) (data (i32.const 0) \"{data}\\00next\") (func $f (export \"main\")))");
+    std::fs::write(place.path("string.wat"), program).unwrap();
+    let text = place.session(&["break f", "run", "x/3s 0"], &["--invoke", "main", "string.wat"]);
+    let (first, second) = data.split_at(1000);
+    let expected = format!("0x0:\t{first:?}\n0x3e8:\t{second:?}\n0x41b:\t\"next\"\n");
+    assert!(text.ends_with(&expected), "{text}");
 }
 
 #[test]

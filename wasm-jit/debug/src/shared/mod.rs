@@ -110,7 +110,9 @@ pub(crate) struct State {
     stops: u64,
     /// In the order of their first stops.
     pub threads: Vec<ThreadId>,
-    pub handles: Vec<InterruptHandle>,
+    /// Of the threads that can be paused, by number.
+    pub handles: BTreeMap<u64, InterruptHandle>,
+    pub last_handle: u64,
     pub is_killed: bool,
     /// Whether the program was killed where it was about to end: then its own error is not
     /// reported.
@@ -249,9 +251,7 @@ impl Shared {
         for (number, once, problem) in self.breakpoints_at(frame, location) {
             let mut state = self.state();
             let Some(breakpoint) = state.breakpoints.get_mut(&number) else { continue };
-            breakpoint.hits += u64::from(counts);
-            if counts && breakpoint.ignore > 0 {
-                breakpoint.ignore -= 1;
+            if counts && !breakpoint.hit() {
                 continue;
             }
             reasons.push(Reason::Breakpoint { number, once, problem });
@@ -320,13 +320,10 @@ impl Shared {
             if state.pause.is_some() {
                 reasons.push(Reason::Pause);
             }
-            for reason in &reasons {
-                if let Reason::Watch { number, .. } = reason
-                    && let Some(breakpoint) = state.breakpoints.get_mut(number)
-                {
-                    breakpoint.hits += 1;
-                }
-            }
+            reasons.retain(|reason| match reason {
+                Reason::Watch { number, .. } => state.breakpoints.get_mut(number).is_none_or(Breakpoint::hit),
+                _ => true,
+            });
         }
         // Another thread may have stopped for the pause in the meantime.
         if reasons.is_empty() {

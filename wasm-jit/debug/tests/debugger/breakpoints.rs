@@ -1,8 +1,9 @@
 //! Breakpoints: locations, conditions, toggling them while the program runs.
 
-use wasm_jit::Val;
+use wasm_jit::{Module, Val};
 use wasm_jit_debug::{Debugger, Error, Expression, Reason, Resume};
 
+use super::watches::{STORES, use_memory_up};
 use super::{Debugged, is_breakpoint};
 
 const COUNTS: &str = r#"(module
@@ -281,4 +282,31 @@ fn offsets_in_the_module_are_those_of_one_function() {
             assert!(code.at(offset).is_err());
         }
     }
+}
+
+fn listing(module: &Module) -> String {
+    let mut text = Vec::new();
+    module.write_objdump(|_, _| true, &mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+/// There is memory for the stub at the first of its locations only.
+#[test]
+fn a_breakpoint_that_cannot_be_enabled_leaves_no_probe() {
+    let additions = "(local.set 0 (i32.add (local.get 0) (i32.const 1)))".repeat(600);
+    let text =
+        STORES.replacen("(func $main", &format!("(func $long (param i32) {additions}) (func $main"), 1);
+    let mut debugged = Debugged::new(&text);
+    let module = debugged.debugger.code().module().clone();
+    let original = listing(&module);
+    let locations = ["main", "long"].map(|name| debugged.debugger.code().places(name).unwrap()[0]);
+    let number = debugged.debugger.add_breakpoint_at("both", locations.to_vec(), None, false).unwrap();
+    debugged.debugger.enable(number, false).unwrap();
+    let probes = use_memory_up(&module, locations[1].function);
+    let error = debugged.debugger.enable(number, true).unwrap_err();
+    assert!(matches!(error, Error::Probe(_)), "{error:?}");
+    drop(probes);
+    debugged.start(&[]);
+    assert_eq!(debugged.end().text, "42");
+    assert_eq!(listing(&module), original);
 }

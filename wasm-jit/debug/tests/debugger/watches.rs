@@ -6,7 +6,7 @@ use wasm_jit_debug::{Error, Expression, Reason, Resume, Stop};
 
 use super::Debugged;
 
-const STORES: &str = r#"(module
+pub(super) const STORES: &str = r#"(module
     (import "host" "print" (func $print (param i32)))
     (memory (export "memory") 1)
     (global $g (mut i32) (i32.const 1))
@@ -55,6 +55,17 @@ fn memory_is_watched_whoever_writes_it() {
     let stop = debugged.go(Resume::Continue);
     assert_eq!(changed(&stop, number), ("7".into(), "-1".into()));
     assert_eq!(stop.depth, 0);
+    assert_eq!(debugged.finish().text, "42");
+}
+
+#[test]
+fn hits_of_a_watchpoint_are_ignored() {
+    let (mut debugged, _) = Debugged::begin(STORES, "main", &[]);
+    let number = watch(&debugged, "i32[32]", 0);
+    debugged.debugger.ignore(number, 2).unwrap();
+    assert_eq!(changed(&debugged.go(Resume::Continue), number), ("7".into(), "-1".into()));
+    let [breakpoint] = &debugged.debugger.breakpoints()[..] else { panic!("one watchpoint") };
+    assert_eq!((breakpoint.hits, breakpoint.ignore), (3, 0));
     assert_eq!(debugged.finish().text, "42");
 }
 
@@ -135,7 +146,7 @@ fn conditions_of_watchpoints_are_evaluated_where_the_expression_is() {
 }
 
 /// Uses up the memory for stubs by probes of a function.
-fn use_memory_up(module: &Module, function: u32) -> Vec<Probe> {
+pub(super) fn use_memory_up(module: &Module, function: u32) -> Vec<Probe> {
     let info = module.function(function).unwrap();
     let body = info.body().unwrap();
     let start = body.range().start;

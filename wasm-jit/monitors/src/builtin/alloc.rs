@@ -359,35 +359,61 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
 fn allocators<'m>(setup: &Setup<'m>) -> Result<Vec<(FunctionInfo<'m>, Does)>, Error> {
     let names = Names::of(setup.module);
     let named = [
-        ("alloc", Does::Allocate { size: 0 }),
-        ("free", Does::Free { address: 0 }),
-        ("realloc", Does::Reallocate { address: 0, size: 1 }),
+        (
+            "alloc",
+            Does::Allocate { size: 0 },
+            "with an integer as its first parameter, the size, and one result, the address",
+        ),
+        ("free", Does::Free { address: 0 }, "with an integer as its first parameter, the address"),
+        (
+            "realloc",
+            Does::Reallocate { address: 0, size: 1 },
+            "with integers as its first two parameters, the address and the size, and one result, the address",
+        ),
     ];
     let mut found = Vec::new();
-    let mut given: Vec<(&str, &str, Does, bool)> = Vec::new();
-    for (option, does) in named {
-        given.extend(setup.options.all(option).map(|value| (option, value, does, false)));
+    let mut given: Vec<Given<'_>> = Vec::new();
+    for (option, does, signature) in named {
+        let values = setup.options.all(option);
+        given.extend(values.map(|name| Given { option, name, does, signature, exists: false, fits: false }));
     }
     for function in setup.module.functions().filter(|function| function.body().is_some()) {
         let [demangled, unique] = [function.display_name(), names.get(&function)];
-        let mut names = function.name().into_iter().chain(function.exports()).chain([&*demangled, &unique]);
-        let does = names.find_map(|name| {
-            if let Some(option) = given.iter_mut().find(|(_, value, ..)| *value == name) {
-                option.3 = true;
-                return Some(option.2);
-            }
-            known(name)
-        });
+        let names = function.name().into_iter().chain(function.exports()).chain([&*demangled, &unique]);
+        let names: Vec<&str> = names.collect();
+        let given = given.iter_mut().find(|given| names.contains(&given.name));
+        let does = given.as_ref().map(|given| given.does);
+        let does = does.or_else(|| names.iter().find_map(|name| known(name)));
         let Some(does) = does else { continue };
-        if fits(&function, does) {
+        let fits = fits(&function, does);
+        if let Some(given) = given {
+            given.exists = true;
+            given.fits |= fits;
+        }
+        if fits {
             found.push((function, does));
         }
     }
-    if let Some((option, value, ..)) = given.iter().find(|(.., is_found)| !is_found) {
-        let expected = "the name of a function of the module".to_owned();
-        return Err(Error::Value { option: (*option).to_owned(), value: (*value).to_owned(), expected });
+    if let Some(given) = given.iter().find(|given| !given.fits) {
+        let function = "the name of a function of the module";
+        let expected = match given.exists {
+            true => format!("{function} {}", given.signature),
+            false => function.to_owned(),
+        };
+        return Err(Error::Value { option: given.option.to_owned(), value: given.name.to_owned(), expected });
     }
     Ok(found)
+}
+
+/// A function that an option names.
+struct Given<'o> {
+    option: &'static str,
+    name: &'o str,
+    does: Does,
+    signature: &'static str,
+    /// Whether there is such a function, and whether one has the signature.
+    exists: bool,
+    fits: bool,
 }
 
 /// Whether a function has the parameters and the result of the operation.

@@ -3,7 +3,9 @@
 //! A counter is at each direct call, and one at the entry of each function that may be called in
 //! any other way: by the host, or by another instance. At each indirect call is a closure or, where
 //! the table never changes, a record of the index ([`FixedTables`]). The probes of a function are
-//! made when it is first called.
+//! made when it is first called. Counters at entries are switched on last: a call that arrives
+//! there has been counted where it was made, unless the host has made it. A call that the stack has
+//! no room for arrives at no entry; it is reported as a frame that is unwound.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -11,14 +13,17 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wasm_jit::probes::{Callback, Called, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeSpec};
+use wasm_jit::probes::{
+    Callback, Called, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeSpec, UnwoundWatch,
+};
 use wasm_jit::wasmparser::{ConstExpr, ElementItems, Operator, Parser, Payload};
-use wasm_jit::{FunctionInfo, Module, printable};
+use wasm_jit::{FunctionInfo, Module, Trap, printable};
 use wasm_jit_hooks::CallForm;
 
 use super::fixed_tables::FixedTables;
 use super::graph::Graph;
 use super::other_functions::{self, Callee as Other};
+use crate::lazy::Order;
 use crate::{Cell, Description, Error, LazyProbes, Monitor, Program, Report, Setup, Table};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -31,7 +36,9 @@ pub(super) const DESCRIPTION: Description = Description {
               it with dot -Tsvg (graphviz). The targets of calls through a table that is neither imported nor \
               exported, and that no instruction writes, are the functions of its element segments, whatever the \
               host may store in it. With the option function, calls by the chosen functions only. While the \
-              program runs, calls by the host may be missing.",
+              program runs, the latest calls by the host may be missing. If the monitor is switched on or off \
+              meanwhile, up to as many calls by the host may be missing as the program makes to the same \
+              function during the switch.",
     options: &[],
     example: "calls{rows=50} app.wasm",
     start: |setup| Ok(Box::new(Calls::of(setup)?)),
@@ -111,12 +118,18 @@ impl Targets {
 }
 
 struct Calls {
+    module: Module,
     probes: LazyProbes,
     /// Call sites of the functions in which probes were made.
     sites: Arc<Sites>,
     tables: FixedTables,
     /// Whether all functions are observed, so that the calls from the host are known.
     is_complete: bool,
+    /// The number of calls of each function for which the stack had no room: they do not reach the
+    /// function's entry.
+    overflows: Arc<Mutex<BTreeMap<u32, u64>>>,
+    /// While the monitor is on.
+    watch: Mutex<Option<UnwoundWatch>>,
 }
 
 type Sites = Mutex<BTreeMap<Location, Site>>;
@@ -129,7 +142,8 @@ impl Calls {
         let found = sites.clone();
         let tables = FixedTables::of(setup.module)?;
         let of_probes = tables.clone();
-        let probes = LazyProbes::new(setup, move |function| {
+        let functions = setup.functions().map(|function| function.index());
+        let probes = LazyProbes::of(setup.module, functions, Order::EntriesLast, move |function| {
             let mut specs = Vec::new();
             for (location, site, kind) in sites_of(function, &of_probes) {
                 specs.push(ProbeSpec { location, kind });
@@ -141,7 +155,8 @@ impl Calls {
             }
             specs
         });
-        Ok(Self { probes, sites, tables, is_complete })
+        let (module, overflows, watch) = (setup.module.clone(), Arc::default(), Mutex::default());
+        Ok(Self { module, probes, sites, tables, is_complete, overflows, watch })
     }
 
     /// The calls that were made: the call site, the callee, and the number of calls.
@@ -163,8 +178,8 @@ impl Calls {
     }
 }
 
-fn lock(sites: &Sites) -> MutexGuard<'_, BTreeMap<Location, Site>> {
-    sites.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The call sites in a function, with the kinds of their probes.
@@ -243,21 +258,35 @@ fn referenced(module: &Module) -> BTreeSet<u32> {
 
 impl Monitor for Calls {
     fn activate(&self) -> Result<(), Error> {
+        if self.is_complete {
+            let overflows = self.overflows.clone();
+            lock(&self.watch).get_or_insert_with(|| {
+                self.module.watch_unwound(move |frame| {
+                    // The innermost frame is that of the callee.
+                    if frame.trap() == Some(Trap::StackOverflow) && !frame.is_call() {
+                        *lock(&overflows).entry(frame.function).or_default() += 1;
+                    }
+                })
+            });
+        }
         self.probes.switch(true)
     }
 
     fn deactivate(&self) -> Result<(), Error> {
-        self.probes.switch(false)
+        self.probes.switch(false)?;
+        *lock(&self.watch) = None;
+        Ok(())
     }
 
     fn report(&self, program: &Program<'_>, report: &mut Report) {
-        // Entries are read first: a call that happens in between is not mistaken for one from the
-        // host.
-        let mut entered: Vec<(u32, u64)> = Vec::new();
+        // Calls are read where they arrive first: one that is made in between is not mistaken for
+        // one from the host.
+        let overflows = lock(&self.overflows).clone();
+        let mut arrived: Vec<(u32, u64)> = Vec::new();
         self.probes.for_each(|probe| {
             let Location { function, place } = probe.spec().location;
             if place == Place::Entry {
-                entered.push((function, probe.count()));
+                arrived.push((function, probe.count() + overflows.get(&function).unwrap_or(&0)));
             }
         });
         let mut calls = self.calls();
@@ -276,9 +305,9 @@ impl Monitor for Calls {
         report.value("tail_calls", sum(&|site| site.is_tail));
         if self.is_complete {
             let mut by_host = 0;
-            for (function, entered) in entered {
+            for (function, arrived) in arrived {
                 let known = called.entry(function.into()).or_default();
-                let calls = entered.saturating_sub(*known);
+                let calls = arrived.saturating_sub(*known);
                 *known += calls;
                 by_host += calls;
                 if calls > 0 {

@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, Probe, ProbeSpec};
-use wasm_jit::wasmparser::{ExternalKind, Operator, Parser, Payload, TypeRef, ValType};
-use wasm_jit::{FunctionInfo, Instruction, Module};
+use wasm_jit::wasmparser::{ExternalKind, KnownCustom, Name, Operator, Parser, Payload, TypeRef, ValType};
+use wasm_jit::{FunctionInfo, Instruction, Module, demangle};
 
-use super::listing::Listing;
 use crate::{Cell, Description, Error, LazyProbes, Monitor, OptionInfo, Program, Report, Setup, Table};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -198,8 +197,6 @@ impl Monitor for Globals {
             writes: u64,
         }
         let mut used: BTreeMap<u32, Used> = BTreeMap::new();
-        // The text of each instruction that uses a global has its name.
-        let mut example: HashMap<u32, (u32, u32)> = HashMap::new();
         for function in self.probes.functions() {
             let Some(info) = program.module.function(function) else { continue };
             for Access { offset, global, is_write } in accesses(&info) {
@@ -207,14 +204,12 @@ impl Monitor for Globals {
                 let Some(count) = self.probes.get(location, Probe::count) else { continue };
                 let Used { reads, writes } = used.entry(global).or_default();
                 *(if is_write { writes } else { reads }) += count;
-                example.insert(global, (function, offset));
             }
         }
-        let listing = Listing::of(program.module, example.values().copied());
         used.retain(|_, used| used.reads + used.writes > 0);
         report.value("reads", used.values().map(|used| used.reads).sum::<u64>());
         report.value("writes", used.values().map(|used| used.writes).sum::<u64>());
-        let exports = exports(program.module);
+        let names = names(program.module);
         let mut rows: Vec<_> = used.into_iter().collect();
         rows.sort_by_key(|(global, used)| (Reverse(used.reads + used.writes), *global));
         let mut columns = vec!["reads", "writes", "global", "name"];
@@ -223,9 +218,7 @@ impl Monitor for Globals {
         }
         let mut table = Table::new("by_global", columns);
         for (global, Used { reads, writes }) in rows {
-            let (function, offset) = example[&global];
-            let name = listing.text(program.module, function, offset).and_then(name_in);
-            let name = name.or_else(|| exports.get(&global).cloned());
+            let name = names.get(&global).map(String::as_str);
             let mut cells = vec![reads.into(), writes.into(), global.into(), name.into()];
             if let Some(written) = &self.written {
                 cells.extend(written[global as usize].cells());
@@ -237,20 +230,27 @@ impl Monitor for Globals {
     }
 }
 
-/// The name of the global in the text of an instruction, such as `global.get $stack`.
-fn name_in(text: &str) -> Option<String> {
-    let (_, name) = text.split_once('$')?;
-    Some(name.trim_matches('"').to_owned())
-}
-
-/// The names of exported globals, by index.
-fn exports(module: &Module) -> HashMap<u32, String> {
-    let mut names = HashMap::new();
+/// The names of globals, by index: those of the name section, demangled, or else of exports.
+fn names(module: &Module) -> HashMap<u32, String> {
+    let (mut names, mut exported) = (HashMap::new(), HashMap::new());
     for payload in Parser::new(0).parse_all(module.bytes()).flatten() {
-        if let Payload::ExportSection(exports) = payload {
-            let globals = exports.into_iter().flatten().filter(|export| export.kind == ExternalKind::Global);
-            names.extend(globals.map(|export| (export.index, export.name.escape_default().to_string())));
+        match payload {
+            Payload::ExportSection(exports) => {
+                let globals = exports.into_iter().flatten();
+                let globals = globals.filter(|export| export.kind == ExternalKind::Global);
+                exported.extend(globals.map(|export| (export.index, export.name.to_owned())));
+            }
+            Payload::CustomSection(section) => {
+                let KnownCustom::Name(sections) = section.as_known() else { continue };
+                for section in sections.into_iter().flatten() {
+                    let Name::Global(globals) = section else { continue };
+                    let globals = globals.into_iter().flatten();
+                    names.extend(globals.map(|global| (global.index, demangle(global.name))));
+                }
+            }
+            _ => {}
         }
     }
-    names
+    exported.extend(names);
+    exported
 }

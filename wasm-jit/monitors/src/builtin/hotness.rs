@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use wasm_jit::probes::Location;
 
 use super::counts::{self, Counts};
+use super::graph::{Completion, Graph};
 use super::listing::{Listing, annotated};
 use crate::{Cell, Description, Error, Monitor, Program, Report, Table};
 
@@ -81,16 +82,53 @@ fn key(location: Location) -> (u32, u32) {
     counts::instruction(location).unwrap_or((location.function, 0))
 }
 
-fn paths(program: &Program<'_>, listing: &Listing, counts: &[(Location, u64)], total: u64) -> Table {
-    let mut paths: Vec<Path> = Vec::new();
+/// The paths of a function, given the counts of its instructions.
+fn paths_of(graph: &Graph<'_>, counts: &[(Location, u64)]) -> Vec<Path> {
+    // By instruction; 0 for those that control never reaches, and for the exit.
+    let mut executed = vec![0; graph.len() + 1];
+    let index = |offset: u32| graph.flow.instructions.binary_search_by_key(&offset, |(offset, _)| *offset);
     for (location, count) in counts {
-        let (function, offset) = key(*location);
-        match paths.last_mut() {
-            Some(path) if path.function == function && path.count == *count => path.offsets.push(offset),
-            _ => paths.push(Path { function, offsets: vec![offset], count: *count }),
+        if let Ok(index) = index(key(*location).1) {
+            executed[index] = *count;
         }
     }
-    paths.retain(|path| path.count > 0);
+    let predecessors = graph.predecessors();
+    // Whether all executions of an instruction continued with the other one, which was executed as
+    // often, and had no other predecessor.
+    let continues = |from: usize, to: usize| {
+        let successors = &graph.flow.successors[from];
+        let is_only_successor = successors.iter().all(|successor| *successor == to)
+            && graph.completion(from) == Completion::Certain;
+        let is_only_predecessor = !graph.is_handler(to)
+            && predecessors[to].iter().all(|(other, _)| *other == from || executed[*other] == 0);
+        successors.contains(&to)
+            && executed[from] == executed[to]
+            && (is_only_successor || is_only_predecessor)
+    };
+    let mut paths: Vec<Path> = Vec::new();
+    let mut last = None;
+    for (index, (offset, _)) in graph.flow.instructions.iter().enumerate() {
+        if executed[index] == 0 {
+            continue;
+        }
+        match paths.last_mut().zip(last) {
+            Some((path, last)) if continues(last, index) => path.offsets.push(*offset),
+            _ => {
+                paths.push(Path { function: graph.function, offsets: vec![*offset], count: executed[index] })
+            }
+        }
+        last = Some(index);
+    }
+    paths
+}
+
+fn paths(program: &Program<'_>, listing: &Listing, counts: &[(Location, u64)], total: u64) -> Table {
+    let mut paths: Vec<Path> = Vec::new();
+    for of_function in counts.chunk_by(|(one, _), (other, _)| one.function == other.function) {
+        let info = program.module.function(of_function[0].0.function);
+        let Some(graph) = info.as_ref().and_then(Graph::of) else { continue };
+        paths.extend(paths_of(&graph, of_function));
+    }
     paths.sort_by_key(|path| Reverse(path.executed()));
     let columns = ["executed", "share", "times", "length", "from", "to", "function", "begins with", "source"];
     let mut table = Table::new("paths", columns);

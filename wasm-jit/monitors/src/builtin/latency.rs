@@ -44,6 +44,9 @@ pub(super) const DESCRIPTION: Description = Description {
     start: |setup| Ok(Box::new(Latency::start(setup)?)),
 };
 
+/// The values of the option `budget`.
+const BUDGETS: &str = "a percentage above 0% and up to 100%, such as 1%, or none";
+
 struct Latency {
     /// Declared before the probes, which it toggles, so that it is dropped first.
     profiler: Profiler,
@@ -56,12 +59,8 @@ struct Latency {
 
 impl Latency {
     fn start(setup: &Setup<'_>) -> Result<Self, Error> {
-        let parse = |text: &str| match text.parse() {
-            Ok(budget) => Ok(budget),
-            Err(error) => Err(Error::Nothing(format!("the monitor `latency`: {error}"))),
-        };
         let default = Settings::default();
-        let budget = setup.options.get("budget").map_or(Ok::<Budget, Error>(default.budget), parse)?;
+        let budget = setup.options.parse::<Budget>("budget", BUDGETS)?.unwrap_or(default.budget);
         let counts = setup.options.parse::<Counts>("counts", "sampled or exact")?;
         let settings = Settings { budget, counts: counts.unwrap_or(default.counts), ..default };
         let module = setup.module;
@@ -80,7 +79,12 @@ impl Latency {
 }
 
 fn refused(error: profiler::error::Error) -> Error {
-    Error::Nothing(format!("the monitor `latency`: {error}"))
+    match error {
+        profiler::error::Error::IsRunning => {
+            Error::Exclusive { name: DESCRIPTION.name, reason: error.to_string() }
+        }
+        error => Error::Nothing(format!("the monitor `latency`: {error}")),
+    }
 }
 
 impl Monitor for Latency {

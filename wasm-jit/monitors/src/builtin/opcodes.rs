@@ -41,6 +41,7 @@ impl Monitor for Opcodes {
             table.row([count.into(), Cell::share(count, total), places.into(), opcode.into()]);
         }
         report.table(table);
+        self.0.report_refused(report);
     }
 }
 

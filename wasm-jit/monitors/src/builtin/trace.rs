@@ -24,6 +24,7 @@ use wildmatch::WildMatch;
 use super::excerpt::Excerpts;
 use super::listing::Listing;
 use super::operands::{OperandTypes, bounds, operands};
+use crate::lazy::Order;
 use crate::names::Names;
 use crate::{Cell, Description, Error, LazyProbes, Monitor, OptionInfo, Program, Report, Setup, Stream};
 
@@ -183,7 +184,15 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         is_json,
     };
     if !instructions.exist() {
-        return Err(Error::Nothing("no instruction matches the options `function` and `opcode`".to_owned()));
+        let opcodes: Vec<&str> = setup.options.all("opcode").collect();
+        return Err(match opcodes.is_empty() {
+            true => Error::Nothing("the module has no instructions to trace".to_owned()),
+            false => Error::Value {
+                option: "opcode".to_owned(),
+                value: opcodes.join(","),
+                expected: "the opcode of an instruction of the functions that are traced".to_owned(),
+            },
+        });
     }
     let shared = Arc::new(Shared {
         number: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -207,7 +216,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         specs.extend(instructions.of(function).map(|sites| sites.probes(&of_probes)).unwrap_or_default());
         specs
     };
-    let probes = LazyProbes::of(setup.module, bodies, specs);
+    let probes = LazyProbes::of(setup.module, bodies, Order::Functions, specs);
     Ok(Box::new(Trace { shared, probes }))
 }
 

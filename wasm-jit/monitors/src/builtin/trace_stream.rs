@@ -9,8 +9,8 @@ pub(super) fn trace_stream(setup: &Setup<'_>, [text, json]: [&str; 2]) -> Result
     match ["trace", "json"].map(|option| setup.options.flag(option)) {
         [true, _] => setup.stream(if setup.is_json_stream() { json } else { text }).map(Some),
         [false, true] => {
-            let reason = "the option json is about the trace: it needs the option trace";
-            Err(Error::Nothing(reason.to_owned()))
+            let reason = "is about the trace: it needs the option `trace`";
+            Err(Error::Form { option: "json".to_owned(), reason })
         }
         [false, false] => Ok(None),
     }

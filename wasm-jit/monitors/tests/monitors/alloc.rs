@@ -133,6 +133,31 @@ fn allocators_are_named_by_options() {
 }
 
 #[test]
+fn functions_that_cannot_be_allocators_are_refused() {
+    let text = "(module (func (export \"run\") (param i32)) (func $nothing)
+        (func $size (param f32) (result i32) (i32.const 8))
+        (func $resize (param i32) (result i32) (i32.const 8)))";
+    let session = Session::new(&Module::new(&Engine::default(), text).unwrap(), Output::none());
+    for (option, function, signature) in [
+        ("alloc", "run", "with an integer as its first parameter, the size, and one result, the address"),
+        ("alloc", "size", "with an integer as its first parameter, the size, and one result, the address"),
+        ("free", "nothing", "with an integer as its first parameter, the address"),
+        (
+            "realloc",
+            "resize",
+            "with integers as its first two parameters, the address and the size, and one result, the address",
+        ),
+    ] {
+        let request = format!("alloc{{{option}={function}}}").parse().unwrap();
+        let expected = format!(
+            "option `{option}`: `{function}` is not the name of a function of the module {signature}"
+        );
+        assert_eq!(session.enable(request).unwrap_err().to_string(), expected);
+    }
+    session.enable("alloc{free=run,alloc=resize}".parse().unwrap()).unwrap();
+}
+
+#[test]
 fn calls_that_a_trap_leaves_have_ended() {
     let text = format!(
         "(module {ALLOCATOR}

@@ -30,6 +30,34 @@ fn branches_are_counted_by_way() {
     assert_eq!(indices, ["default".into(), 0.into(), 1.into(), 2.into()]);
 }
 
+/// Both arms are executed equally often.
+#[test]
+fn paths_of_hot_instructions_end_at_branches() {
+    let text = "(module (func (export \"run\") (param i32)
+        (loop
+            (if (i32.and (local.get 0) (i32.const 1))
+                (then nop nop)
+                (else nop nop nop))
+            (block (br_if 0 (i32.lt_s (local.get 0) (i32.const 0))) nop)
+            (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))))";
+    let observed = Observed::by(text, "hotness");
+    observed.call("run", 10).unwrap();
+    let report = observed.report("hotness");
+    let paths: Vec<_> = integers(&report, "paths", "times")
+        .into_iter()
+        .zip(integers(&report, "paths", "length"))
+        .zip(texts(&report, "paths", "begins with"))
+        .map(|((times, length), first)| format!("{times} {length} {first}"))
+        .collect();
+    // From the block to the end of the loop, where a branch is never taken; from the loop to the
+    // `if`; the second arm with the `end`, and the first one with the `else`; the other ends.
+    assert_eq!(
+        paths,
+        ["10 12 block ;; label = @2", "10 5 loop ;; label = @1", "5 4 nop", "5 3 nop", "1 2 end"],
+        "{report:?}"
+    );
+}
+
 #[test]
 fn branches_of_references_are_branches() {
     let text = include_str!("../../../tests/probes/references.wat");

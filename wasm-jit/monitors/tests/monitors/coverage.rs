@@ -192,6 +192,12 @@ fn runs_are_merged() {
     assert!(error.contains("of the same module"), "{error}");
     let error = refused(TEXT, "coverage{merge=/nonexistent}");
     assert!(error.contains("is not a file that can be read"), "{error}");
+    first.session.disable("coverage").unwrap();
+    first.session.enable("coverage{rows=1}".parse().unwrap()).unwrap();
+    first.session.write().unwrap();
+    let error = refused(TEXT, &request);
+    assert!(error.contains("is not a report with the outcomes of branches"), "{error}");
+    Observed::by(TEXT, &request.replace("branches,", ""));
     std::fs::write(&file, "{\"monitor\": \"hotness\"}").unwrap();
     let error = refused(TEXT, &request);
     assert!(error.contains("is not the JSON report of `coverage`"), "{error}");

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use super::{Observed, integers, programs, texts};
-use wasm_jit::{Engine, Instance, Module, Store};
+use wasm_jit::{Config, Engine, Instance, Module, Store};
 use wasm_jit_hooks::AccessKind;
 use wasm_jit_monitors::{Cell, Output, Report, Request, Session};
 
@@ -124,6 +124,52 @@ fn elements_of_a_fixed_table_are_those_of_its_segments() {
             ["4", "1", "1", "1"]
         );
         assert_eq!(texts(&report, "sites", "callee"), ["none (trap)", "a", "b", "c"]);
+    }
+}
+
+/// A call for which the stack has no room does not reach the entry of its callee.
+#[test]
+fn calls_without_room_on_the_stack_are_not_taken_for_calls_by_the_host() {
+    for call in ["(call $deep (local.get 0))", "(call_indirect (type $t) (local.get 0) (i32.const 0))"] {
+        let text = format!(
+            "(module (type $t (func (param i32))) (table 1 funcref) (elem (i32.const 0) func $deep)
+            (func $deep (export \"run\") (type $t) {call}))"
+        );
+        for text in [with_exported_table(&text), text] {
+            let observed = Observed::by(&text, "calls");
+            for calls in 1..4 {
+                observed.call("run", 0).unwrap_err();
+                let report = observed.report("calls");
+                assert_eq!(report.get("by_host"), Some(calls), "{text}");
+                let all = report.get("calls").unwrap() + calls;
+                assert_eq!(integers(&report, "functions", "called"), [all], "{text}");
+            }
+        }
+    }
+}
+
+/// Fuel may run out between a call and the first instruction of its callee.
+#[test]
+fn calls_without_fuel_are_not_taken_for_calls_by_the_host() {
+    let text = "(module
+        (func $leaf (export \"leaf\") (param i32) (drop (i32.const 1)))
+        (func $middle (export \"middle\") (param i32) (call $leaf (local.get 0)))
+        (func $run (export \"run\") (param i32)
+            (loop
+                (call $middle (local.get 0))
+                (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))))";
+    let module = Module::new(&Engine::new(Config::new().consume_fuel(true)).unwrap(), text).unwrap();
+    let session = Session::new(&module, Output::none());
+    session.enable("calls".parse().unwrap()).unwrap();
+    let mut store = Store::new(module.engine(), ());
+    store.set_fuel(1000).unwrap();
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let run = instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap();
+    for (fuel, calls) in (1..100).zip(1..) {
+        store.set_fuel(fuel).unwrap();
+        run.call(&mut store, 1000).unwrap_err();
+        let report = session.report("calls").unwrap();
+        assert_eq!(report.get("by_host"), Some(calls), "{fuel}: {report:?}");
     }
 }
 
@@ -403,7 +449,7 @@ fn accesses_are_json_on_request() {
     let refused = Session::new(&module, Output::none()).enable("memory{json}".parse().unwrap());
     assert_eq!(
         refused.unwrap_err().to_string(),
-        "the option json is about the trace: it needs the option trace"
+        "option `json` is about the trace: it needs the option `trace`"
     );
 }
 
@@ -526,6 +572,26 @@ fn caches_that_make_no_sense_are_refused() {
     }
     assert!(session.enable("cache{level=64:2:16,level=64:2:8}".parse().unwrap()).is_err());
     session.enable("cache{level=48K:12:64,level=2m:16:64}".parse().unwrap()).unwrap();
+}
+
+/// As those of functions; two globals of one name have different indices.
+#[test]
+fn globals_have_the_names_of_the_source() {
+    let text = "(module
+        (global $a (@name \"_ZN5space4sizeE\") (export \"exported\") (mut i32) (i32.const 0))
+        (global $b (@name \"same\") (mut i32) (i32.const 0))
+        (global $c (@name \"same\") (mut i32) (i32.const 0))
+        (global (export \"a b\") (mut i32) (i32.const 0))
+        (global (mut i32) (i32.const 0))
+        (func (export \"run\") (param i32)
+            (global.set 0 (local.get 0)) (global.set 1 (local.get 0)) (global.set 2 (local.get 0))
+            (global.set 3 (local.get 0)) (global.set 4 (local.get 0))))";
+    let observed = Observed::by(text, "globals");
+    observed.call("run", 0).unwrap();
+    assert_eq!(
+        rows(&observed.report("globals"), "by_global", 4),
+        ["0 1 0 space::size", "0 1 1 same", "0 1 2 same", "0 1 3 a b", "0 1 4 -"]
+    );
 }
 
 /// NaN is not in the order of numbers, and its sign depends on the machine.

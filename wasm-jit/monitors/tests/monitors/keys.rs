@@ -5,7 +5,7 @@ use wasm_jit::{Engine, Linker, Module, Store};
 use wasm_jit_monitors::{ALL, Format, Output, Report, Request, Session};
 
 /// A program in which every monitor has something to observe.
-const PROGRAM: &str = r#"(module
+pub(super) const PROGRAM: &str = r#"(module
     (import "env" "host" (func $host))
     (memory (export "memory") 1)
     (global $g (mut i32) (i32.const 0))
@@ -25,6 +25,15 @@ const PROGRAM: &str = r#"(module
             (block (block (br_table 0 1 (local.get 0))))
             (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))))"#;
 
+/// Runs the program.
+pub(super) fn run(module: &Module) {
+    let mut linker = Linker::new(module.engine());
+    linker.func_wrap("env", "host", || {}).unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let instance = linker.instantiate(&mut store, module).unwrap();
+    instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap().call(&mut store, 3).unwrap();
+}
+
 /// The report of a monitor, or `None` if the options do not fit together.
 fn report(request: &str) -> Option<Report> {
     let module = Module::new(&Engine::default(), PROGRAM).unwrap();
@@ -33,11 +42,7 @@ fn report(request: &str) -> Option<Report> {
     for request in Request::list(request).ok()? {
         session.enable(request).ok()?;
     }
-    let mut linker = Linker::new(module.engine());
-    linker.func_wrap("env", "host", || {}).unwrap();
-    let mut store = Store::new(module.engine(), ());
-    let instance = linker.instantiate(&mut store, &module).unwrap();
-    instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap().call(&mut store, 3).unwrap();
+    run(&module);
     Some(session.report(name).unwrap())
 }
 

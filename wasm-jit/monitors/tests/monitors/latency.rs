@@ -225,7 +225,7 @@ fn options_are_checked() {
     let refused = |text: &str| session.enable(text.parse().unwrap()).unwrap_err().to_string();
     assert_eq!(
         refused("latency{budget=1}"),
-        "the monitor `latency`: budget=1: expected a percentage above 0% and up to 100%, such as 1%, or none"
+        "option `budget`: `1` is not a percentage above 0% and up to 100%, such as 1%, or none"
     );
     assert_eq!(refused("latency{counts=all}"), "option `counts`: `all` is not sampled or exact");
     session.enable("latency{budget=2.5%,function=leaf}".parse().unwrap()).unwrap();

@@ -1,7 +1,7 @@
 //! Reports of small programs, and relations between those of different monitors.
 
 use wasm_jit::{Engine, Instance, Module, Store};
-use wasm_jit_monitors::{Cell, Output, Report, Request, Session};
+use wasm_jit_monitors::{Cell, Format, Output, Report, Request, Session};
 
 mod alloc;
 mod branching;
@@ -58,6 +58,17 @@ impl Observed {
             assert!(report.get_table(name).is_none(), "{monitor}: {name}");
         }
         report
+    }
+}
+
+/// A report as text, or a figure of one whose times depend on the calibration of the clock, which
+/// continues.
+fn counts(session: &Session, monitor: &str) -> String {
+    let report = session.report(monitor).unwrap();
+    match monitor {
+        "calltree" | "profile" | "hostcalls" => report.get("calls").unwrap().to_string(),
+        "latency" => report.get("timed").unwrap().to_string(),
+        _ => Format::Json.print(&[report]),
     }
 }
 

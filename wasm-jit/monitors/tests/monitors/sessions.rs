@@ -11,7 +11,7 @@ use wasm_jit_monitors::{
     Description, Error, Format, LazyProbes, Monitor, Output, Program, Report, Request, Session, Setup,
 };
 
-use super::{LOOP, Observed};
+use super::{LOOP, Observed, counts, keys};
 
 #[test]
 fn monitors_are_switched_while_the_program_exists() {
@@ -242,6 +242,52 @@ fn a_monitor_that_is_off_restarts_with_other_options() {
     enable("icount{function=leaf}").unwrap();
     run();
     assert_eq!(count(), 80, "with the same options, it continues");
+}
+
+#[test]
+fn every_monitor_restarts_with_other_options() {
+    #[cfg(feature = "latency")]
+    let _alone = super::latency::alone();
+    let module = Module::new(&Engine::default(), keys::PROGRAM).unwrap();
+    let session = Session::new(&module, Output::none());
+    for name in session.known().iter().map(|known| known.name) {
+        let enable = |request: &str| session.enable(request.parse().unwrap());
+        let counts = || counts(&session, name);
+        enable(name).unwrap();
+        let before = counts();
+        keys::run(&module);
+        let observed = counts();
+        assert_ne!(observed, before, "{name}");
+        session.disable(name).unwrap();
+        enable(&format!("{name}{{rows=x}}")).unwrap_err();
+        assert_eq!(counts(), observed, "{name}");
+        enable(&format!("{name}{{rows=3}}")).unwrap();
+        assert_eq!(counts(), before, "{name}");
+        keys::run(&module);
+        assert_eq!(counts(), observed, "{name}");
+        session.disable(name).unwrap();
+    }
+    assert_eq!(session.started_monitors().len(), session.known().len());
+}
+
+/// The monitor that was off still has lines for the file.
+#[test]
+fn a_trace_that_is_restarted_has_a_new_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let module = Module::new(&Engine::default(), keys::PROGRAM).unwrap();
+    let session = Session::new(&module, Output::directory(directory.path()).unwrap());
+    let lines = || fs::read_to_string(directory.path().join("memory.trace")).unwrap();
+    session.enable("memory{trace}".parse().unwrap()).unwrap();
+    keys::run(&module);
+    session.write().unwrap();
+    let first = lines();
+    keys::run(&module);
+    session.disable("memory").unwrap();
+    session.enable("memory{trace,rows=3}".parse().unwrap()).unwrap();
+    keys::run(&module);
+    session.write().unwrap();
+    assert!(!first.is_empty());
+    assert_eq!(lines(), first);
 }
 
 /// This holds for every monitor.

@@ -77,14 +77,7 @@ fn listing(module: &Module) -> String {
 fn check(session: &Session, module: &Module, switch: impl Fn(&str, bool)) {
     let progress: [Arc<Progress>; 2] = Default::default();
     let of_text = |name: &str| Format::Json.print(&[session.report(name).unwrap()]);
-    // Times depend on the calibration of the clock, which continues.
-    let counts = |name: &str| match name {
-        "calltree" | "profile" | "hostcalls" => {
-            session.report(name).unwrap().get("calls").unwrap().to_string()
-        }
-        "latency" => session.report(name).unwrap().get("timed").unwrap().to_string(),
-        _ => of_text(name),
-    };
+    let counts = |name: &str| super::counts(session, name);
     let original = listing(module);
     thread::scope(|scope| {
         let run = |progress: Arc<Progress>| {
@@ -155,4 +148,50 @@ fn each_monitor_is_switched_over_a_socket_while_the_program_runs() {
         let line = format!("{} {name}", if on { "enable" } else { "disable" });
         assert_eq!(request(&path, &line).unwrap(), Ok(String::new()), "{line}");
     });
+}
+
+/// It takes long to make the probes of the function between the callee and the caller.
+#[test]
+fn calls_by_the_host_are_not_invented_when_calls_are_observed_later() {
+    let calls = "(drop (call $leaf (i32.const 1)))".repeat(10_000);
+    let text = format!(
+        "(module (import \"host\" \"go_on\" (func $go_on (result i32)))
+        (func $leaf (export \"leaf\") (param i32) (result i32) (local.get 0))
+        (func $large {calls})
+        (func (export \"run\") (local $n i32)
+            (loop $again
+                (local.set $n (i32.const 1000))
+                (loop $inner
+                    (drop (call $leaf (local.get $n)))
+                    (br_if $inner (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+                (br_if $again (call $go_on)))))"
+    );
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let session = Session::new(&module, Output::none());
+    let progress = Arc::new(Progress::default());
+    thread::scope(|scope| {
+        let of_host = progress.clone();
+        let module = &module;
+        let program = scope.spawn(move || {
+            let mut linker = Linker::new(module.engine());
+            linker.func_wrap("host", "go_on", move || of_host.go_on()).unwrap();
+            let mut store = Store::new(module.engine(), ());
+            let instance = linker.instantiate(&mut store, module).unwrap();
+            instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ()).unwrap();
+        });
+        let all = [progress.clone()];
+        let ends = Ends(&all);
+        for _ in 0..3 {
+            progress.wait();
+            session.enable("calls".parse().unwrap()).unwrap();
+            progress.wait();
+            session.disable("calls").unwrap();
+        }
+        drop(ends);
+        program.join().unwrap();
+    });
+    let report = session.report("calls").unwrap();
+    assert!(report.get("calls") >= Some(3000), "{report:?}");
+    // The thread may have stopped before a call for as long as the probes were switched on.
+    assert!(report.get("by_host") <= Some(3), "{report:?}");
 }

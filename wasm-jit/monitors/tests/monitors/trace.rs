@@ -155,7 +155,10 @@ fn instructions_are_chosen_by_opcode_and_function() {
     let module = Module::new(&Engine::default(), super::LOOP).unwrap();
     let session = Session::new(&module, Output::none());
     let error = session.enable("trace{opcode=f64*}".parse().unwrap()).unwrap_err();
-    assert_eq!(error.to_string(), "no instruction matches the options `function` and `opcode`");
+    assert_eq!(
+        error.to_string(),
+        "option `opcode`: `f64*` is not the opcode of an instruction of the functions that are traced"
+    );
 }
 
 #[test]

@@ -115,12 +115,19 @@ const COMMANDS: &[Command] = &[
         Session::condition,
         false
     ),
-    command!("ignore", [], "NUMBER COUNT", "ignores the next hits of a breakpoint", Session::ignore, false),
+    command!(
+        "ignore",
+        [],
+        "NUMBER COUNT",
+        "ignores the next hits of a breakpoint or watchpoint",
+        Session::ignore,
+        false
+    ),
     command!(
         "continue",
         ["c"],
         "[COUNT]",
-        "continues; with a count, ignores the next hits of the breakpoint",
+        "continues; with a count, ignores the next hits of the breakpoint or watchpoint",
         Session::resume,
         true
     ),
@@ -464,7 +471,7 @@ impl Session {
         let times = count(arguments)?;
         let stop = self.must_be_stopped()?;
         let numbers = stop.reasons.iter().filter_map(|reason| match reason {
-            Reason::Breakpoint { number, once: false, .. } => Some(*number),
+            Reason::Breakpoint { number, once: false, .. } | Reason::Watch { number, .. } => Some(*number),
             _ => None,
         });
         if times > 1 {

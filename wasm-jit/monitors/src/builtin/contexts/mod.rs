@@ -63,6 +63,7 @@ use self::sites::Sites;
 pub(super) use self::sites::host_in_tables;
 use self::tree::Tree;
 use super::clock::Clock;
+use crate::lazy::Order;
 use crate::{Error, LazyProbes, OptionInfo, Report, Setup, lazy};
 
 /// The host, at the root of each tree.
@@ -206,7 +207,7 @@ impl Contexts {
             specs
         };
         lazy::call_around(local::suspended);
-        let probes = LazyProbes::of(module, observed, specs);
+        let probes = LazyProbes::of(module, observed, Order::Functions, specs);
         let watched = shared.clone();
         let watch = module.watch_unwound(move |left| {
             if watched.is_active.load(Ordering::Relaxed) {

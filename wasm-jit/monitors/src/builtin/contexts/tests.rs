@@ -8,6 +8,7 @@ use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Caller, Engine, Instance, Linker, Module, Store};
 
 use super::*;
+use crate::lazy::Order;
 
 /// A module whose program takes a sample at each `nop`.
 struct Sampling {
@@ -298,7 +299,7 @@ fn making_probes_of_other_monitors_is_the_time_of_no_function() {
         contexts.sample();
         Vec::new()
     };
-    let other = LazyProbes::of(&sampling.module, [0], specs);
+    let other = LazyProbes::of(&sampling.module, [0], Order::Functions, specs);
     other.switch(true).unwrap();
     sampling.run().unwrap();
     assert_eq!(other.functions(), [0]);

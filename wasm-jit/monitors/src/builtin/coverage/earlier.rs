@@ -19,8 +19,9 @@ pub(super) fn identity(module: &Module) -> String {
 }
 
 /// The tables that later runs read: executed instructions, as the first and the last of successive
-/// ones, by their offsets in the function's body; and outcomes of branches.
-pub(super) fn tables(functions: &[(Arc<Function>, Covered)], report: &mut Report) {
+/// ones, by their offsets in the function's body; and outcomes of branches, which
+/// are there only if branches are observed.
+pub(super) fn tables(functions: &[(Arc<Function>, Covered)], has_branches: bool, report: &mut Report) {
     let mut executed = Table::new("executed", ["function", "from", "to"]).hidden();
     let mut outcomes = Table::new("outcomes_seen", ["function", "branch", "outcome"]).hidden();
     for (function, covered) in functions {
@@ -40,7 +41,9 @@ pub(super) fn tables(functions: &[(Arc<Function>, Covered)], report: &mut Report
         }
     }
     report.table(executed);
-    report.table(outcomes);
+    if has_branches {
+        report.table(outcomes);
+    }
 }
 
 #[derive(Deserialize)]
@@ -48,7 +51,8 @@ struct Earlier {
     monitor: String,
     module: String,
     executed: Vec<Executed>,
-    outcomes_seen: Vec<OutcomeSeen>,
+    /// If branches were observed.
+    outcomes_seen: Option<Vec<OutcomeSeen>>,
 }
 
 #[derive(Deserialize)]
@@ -83,6 +87,11 @@ impl Coverage {
                 earlier.module, self.module
             )));
         }
+        if self.functions.observes_branches && earlier.outcomes_seen.is_none() {
+            let expected =
+                "a report with the outcomes of branches: that run did not have the option branches";
+            return Err(error(expected.to_owned()));
+        }
         for Executed { function, from, to } in earlier.executed {
             let Some(function) = self.chosen_function(module, function) else { continue };
             for segment in &function.segments {
@@ -98,7 +107,7 @@ impl Coverage {
                 }
             }
         }
-        for OutcomeSeen { function, branch, outcome } in earlier.outcomes_seen {
+        for OutcomeSeen { function, branch, outcome } in earlier.outcomes_seen.into_iter().flatten() {
             let Some(function) = self.chosen_function(module, function) else { continue };
             let branch = function.branches.iter().find(|known| function.offsets[known.instruction] == branch);
             if let Some(Evidence::ByProbe(seen)) =

@@ -33,7 +33,8 @@ pub(super) const DESCRIPTION: Description = Description {
               else by the lines of the file listing.wat; and source.txt with the lines of the source files that can \
               be read. Each probe is switched off when it has fired. With the option branches, a branch has an \
               outcome for each place where it may continue; functions with such branches count them, which costs \
-              as much as the monitor branches. The option merge reads the JSON report.",
+              as much as the monitor branches. The option merge reads the JSON report; with branches, that run must have \
+              observed branches, too.",
     options: &[
         OptionInfo::repeated(
             "merge",
@@ -221,7 +222,7 @@ impl Monitor for Coverage {
             add_part(report, name, part);
         }
         report.table(by_function(program, &functions));
-        earlier::tables(&functions, report);
+        earlier::tables(&functions, self.functions.observes_branches, report);
         self.segments().report_refused(report);
         if let Some(branches) = &self.branches {
             branches.report_refused_as(report, "the outcomes of its branches were not all observed");

@@ -2,9 +2,9 @@
 //!
 //! Each call has two probes: one at the call, and one at the instruction after it, where the
 //! results are the top operands of the stack. Each thread keeps a stack of the calls that have
-//! begun; when a frame is left, its call is removed. With the option `trace`, generic probes at the
-//! same locations read the data in the program's memory to which the arguments of WASI functions
-//! point.
+//! begun; when a frame is left, its call is removed. The probes of a function are made when it is
+//! first called. With the option `trace`, generic probes at the same locations read the data in the
+//! program's memory to which the arguments of WASI functions point.
 
 mod wasi;
 
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use wasm_jit::probes::{
-    Bound, Callback, Called, Frame, GenericFn, Kind, Location, Place, Probe, ProbeSpec, UnwoundWatch, Values,
+    Bound, Callback, Called, Frame, GenericFn, Kind, Location, Place, ProbeSpec, UnwoundWatch, Values,
 };
 use wasm_jit::wasmparser::{Operator, ValType};
 use wasm_jit::{FunctionInfo, ValType as Type, printable};
@@ -28,7 +28,7 @@ use super::other_functions::{self, Callee};
 use super::trace_stream::trace_stream;
 use crate::names::Names;
 use crate::{
-    Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Stream, Table, make, switch,
+    Cell, Description, Error, LazyProbes, Monitor, OptionInfo, Program, Report, Setup, Stream, Table,
 };
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -56,7 +56,7 @@ pub(super) const DESCRIPTION: Description = Description {
 
 struct Hostcalls {
     shared: Arc<Shared>,
-    probes: Vec<Probe>,
+    probes: LazyProbes,
     _watch: UnwoundWatch,
 }
 
@@ -396,7 +396,8 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         is_json: setup.is_json_stream(),
         threads: AtomicU64::new(0),
     });
-    let probes = make(setup.module, &specs(setup, &shared, imports))?;
+    let calls = Calls::of(setup, &shared, imports);
+    let probes = LazyProbes::new(setup, move |function| calls.specs(function));
     let watched = shared.clone();
     let watch = setup.module.watch_unwound(move |left| {
         watched.with(|local| watched.abandon(local, |begun| begun.frame <= left.frame));
@@ -422,86 +423,129 @@ struct Last {
 
 type Types = Vec<Option<ValType>>;
 
-/// Probes at calls, and after them.
-fn specs(setup: &Setup<'_>, shared: &Arc<Shared>, imports: usize) -> Vec<ProbeSpec> {
-    let host_in_tables = host_in_tables(setup.module, imports as u32);
-    let with_values = shared.stream.is_some();
-    let begins = {
-        let shared = shared.clone();
-        Callback::new(move |values| {
-            let function = shared.functions[values[2] as usize].clone();
-            shared.begin(values[0], values[1], function, &values[3..], false)
-        })
-    };
-    let begins_tail = {
-        let shared = shared.clone();
-        Callback::new(move |values| {
-            let function = shared.functions[values[2] as usize].clone();
-            shared.begin(values[0], values[1], function, &values[3..], true)
-        })
-    };
-    let indirect = |is_tail: bool| {
-        let shared = shared.clone();
-        Callback::with_callee(move |values, called| {
-            if let Some(function) = shared.function(called) {
-                shared.begin(values[0], values[1], function, &values[2..], is_tail);
-            }
-        })
-    };
-    let (begins_indirect, begins_indirect_tail) = (indirect(false), indirect(true));
-    let ends = |is_written_later: bool| {
-        let shared = shared.clone();
-        Callback::new(move |values| shared.end(values[0], values[1], &values[2..], is_written_later))
-    };
-    let (ends, ends_unwritten) = (ends(false), ends(true));
-    let writes = {
-        let shared = shared.clone();
-        GenericFn::new(move |frame| {
-            shared.write_returned(frame);
-            Ok(())
-        })
-    };
-    // Indexed by function: the probe before a call comes after those behind earlier calls.
-    let (mut before, mut after) = (Vec::new(), Vec::new());
-    // The call of the last instruction.
-    let mut last: Option<Last> = None;
-    let mut sites = 0;
-    let types = OperandTypes::of(setup.module);
-    let mut visit = |function: u32, offset: u32, operator: &Operator<'_>, operands: Types, results: Types| {
-        let location = Location { function, place: Place::Instruction { offset } };
-        let call_back = |callback: &Callback, mut values: Vec<Bound>, operands: &[_], above: u32| {
-            values.extend(bounds(operands, above));
-            let kind = Kind::Callback { function: callback.clone(), values: Values::from(&values[..]) };
-            ProbeSpec { location, kind }
+/// What the probes at calls, and after them, do.
+struct Calls {
+    shared: Arc<Shared>,
+    types: OperandTypes,
+    /// The number of imported functions.
+    imports: usize,
+    /// Whether functions of the host may be in tables.
+    host_in_tables: bool,
+    begins: Callback,
+    begins_tail: Callback,
+    begins_indirect: Callback,
+    begins_indirect_tail: Callback,
+    ends: Callback,
+    /// For calls whose lines `writes` writes.
+    ends_unwritten: Callback,
+    writes: GenericFn,
+    /// The number of sites so far.
+    sites: AtomicU64,
+}
+
+impl Calls {
+    fn of(setup: &Setup<'_>, shared: &Arc<Shared>, imports: usize) -> Self {
+        let direct = |is_tail: bool| {
+            let shared = shared.clone();
+            Callback::new(move |values| {
+                let function = shared.functions[values[2] as usize].clone();
+                shared.begin(values[0], values[1], function, &values[3..], is_tail)
+            })
         };
-        if let Some(Last { site, results, is_written_later }) = last.take() {
-            let callback = if is_written_later { &ends_unwritten } else { &ends };
-            after.push(call_back(callback, vec![Bound::Const(site), Bound::Frame], &results, 0));
-            if is_written_later {
-                after.push(ProbeSpec { location, kind: Kind::Generic(writes.clone()) });
-            }
+        let indirect = |is_tail: bool| {
+            let shared = shared.clone();
+            Callback::with_callee(move |values, called| {
+                if let Some(function) = shared.function(called) {
+                    shared.begin(values[0], values[1], function, &values[2..], is_tail);
+                }
+            })
+        };
+        let ends = |is_written_later: bool| {
+            let shared = shared.clone();
+            Callback::new(move |values| shared.end(values[0], values[1], &values[2..], is_written_later))
+        };
+        let of_writes = shared.clone();
+        let writes = GenericFn::new(move |frame| {
+            of_writes.write_returned(frame);
+            Ok(())
+        });
+        Self {
+            shared: shared.clone(),
+            types: OperandTypes::of(setup.module),
+            imports,
+            host_in_tables: host_in_tables(setup.module, imports as u32),
+            begins: direct(false),
+            begins_tail: direct(true),
+            begins_indirect: indirect(false),
+            begins_indirect_tail: indirect(true),
+            ends: ends(false),
+            ends_unwritten: ends(true),
+            writes,
+            sites: AtomicU64::new(0),
         }
-        let site = vec![Bound::Const(sites), Bound::Frame];
-        let (callback, callee, above, is_tail) = match operator {
-            Operator::Call { function_index } if (*function_index as usize) < imports => {
-                (&begins, Some(*function_index), 0, false)
+    }
+
+    /// The probes of a function: those before a call come after those behind earlier calls.
+    fn specs(&self, function: &FunctionInfo<'_>) -> Vec<ProbeSpec> {
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        // The call of the last instruction.
+        let mut last: Option<Last> = None;
+        self.types.visit(function, |offset, operator, operands, results| {
+            let location = Location { function: function.index(), place: Place::Instruction { offset } };
+            if let Some(last) = last.take() {
+                self.after(location, &last, &mut after);
             }
-            Operator::ReturnCall { function_index } if (*function_index as usize) < imports => {
-                (&begins_tail, Some(*function_index), 0, true)
+            last = self.before(location, operator, &operands, results, &mut before);
+        });
+        after.extend(before);
+        after
+    }
+
+    /// Adds the probes at the instruction after a call.
+    fn after(&self, location: Location, last: &Last, specs: &mut Vec<ProbeSpec>) {
+        let callback = if last.is_written_later { &self.ends_unwritten } else { &self.ends };
+        let values = vec![Bound::Const(last.site), Bound::Frame];
+        specs.push(call_back(location, callback, values, &last.results, 0));
+        if last.is_written_later {
+            specs.push(ProbeSpec { location, kind: Kind::Generic(self.writes.clone()) });
+        }
+    }
+
+    /// Adds the probes at an instruction, if it may call the host; returns the call, if control
+    /// returns from it.
+    fn before(
+        &self,
+        location: Location,
+        operator: &Operator<'_>,
+        operands: &[Option<ValType>],
+        results: Types,
+        specs: &mut Vec<ProbeSpec>,
+    ) -> Option<Last> {
+        let is_host = |function: &u32| (*function as usize) < self.imports;
+        let (callback, callee, above, is_tail) = match operator {
+            Operator::Call { function_index } if is_host(function_index) => {
+                (&self.begins, Some(*function_index), 0, false)
+            }
+            Operator::ReturnCall { function_index } if is_host(function_index) => {
+                (&self.begins_tail, Some(*function_index), 0, true)
             }
             // The index or the reference is on top of the arguments.
-            Operator::CallIndirect { .. } if host_in_tables => (&begins_indirect, None, 1, false),
-            Operator::ReturnCallIndirect { .. } if host_in_tables => (&begins_indirect_tail, None, 1, true),
+            Operator::CallIndirect { .. } if self.host_in_tables => (&self.begins_indirect, None, 1, false),
+            Operator::ReturnCallIndirect { .. } if self.host_in_tables => {
+                (&self.begins_indirect_tail, None, 1, true)
+            }
             // The source of a reference is not known.
-            Operator::CallRef { .. } => (&begins_indirect, None, 1, false),
-            Operator::ReturnCallRef { .. } => (&begins_indirect_tail, None, 1, true),
-            _ => return,
+            Operator::CallRef { .. } => (&self.begins_indirect, None, 1, false),
+            Operator::ReturnCallRef { .. } => (&self.begins_indirect_tail, None, 1, true),
+            _ => return None,
         };
+        let site = self.sites.fetch_add(1, Ordering::Relaxed);
         let arguments = &operands[..operands.len().saturating_sub(above as usize)];
         let is_direct = above == 0;
+        let with_values = self.shared.stream.is_some();
         // Whether the callee is, or may be, a function of WASI.
         let is_wasi = with_values
-            && shared.functions.iter().any(|function| {
+            && self.shared.functions.iter().any(|function| {
                 let fits = match callee {
                     Some(callee) => callee == function.number,
                     None => !is_tail && function.params == arguments && function.results == results,
@@ -510,51 +554,57 @@ fn specs(setup: &Setup<'_>, shared: &Arc<Shared>, imports: usize) -> Vec<ProbeSp
             });
         let generic = |read: GenericFn| ProbeSpec { location, kind: Kind::Generic(read) };
         if let (Some(function), true) = (callee, is_wasi) {
-            let (shared, site) = (shared.clone(), sites);
-            before.push(generic(GenericFn::new(move |frame| {
+            let shared = self.shared.clone();
+            specs.push(generic(GenericFn::new(move |frame| {
                 shared.read_before(frame, site, function as usize);
                 Ok(())
             })));
         }
         let shown = if with_values { arguments } else { &[] };
         let callee = callee.map(|callee| Bound::Const(callee.into()));
-        before.push(call_back(callback, site.into_iter().chain(callee).collect(), shown, above));
+        let values = [Bound::Const(site), Bound::Frame].into_iter().chain(callee).collect();
+        specs.push(call_back(location, callback, values, shown, above));
         if is_wasi && !is_direct {
-            let (shared, site) = (shared.clone(), sites);
-            before.push(generic(GenericFn::new(move |frame| {
+            let shared = self.shared.clone();
+            specs.push(generic(GenericFn::new(move |frame| {
                 shared.read_begun(frame, site);
                 Ok(())
             })));
         }
-        if !is_tail {
-            last = Some(Last { site: sites, results, is_written_later: is_wasi });
-        }
-        sites += 1;
-    };
-    for function in setup.functions() {
-        types.visit(&function, |offset, operator, operands, results| {
-            visit(function.index(), offset, operator, operands, results);
-        });
+        (!is_tail).then_some(Last { site, results, is_written_later: is_wasi })
     }
-    after.extend(before);
-    after
+}
+
+/// A probe that passes values, and the operands that are `above` operands below the top.
+fn call_back(
+    location: Location,
+    callback: &Callback,
+    mut values: Vec<Bound>,
+    operands: &[Option<ValType>],
+    above: u32,
+) -> ProbeSpec {
+    values.extend(bounds(operands, above));
+    let kind = Kind::Callback { function: callback.clone(), values: Values::from(&values[..]) };
+    ProbeSpec { location, kind }
 }
 
 impl Monitor for Hostcalls {
     fn activate(&self) -> Result<(), Error> {
-        switch(&self.probes, true)
+        self.probes.switch(true)
     }
 
     fn deactivate(&self) -> Result<(), Error> {
-        let switched = switch(&self.probes, false);
+        let switched = self.probes.switch(false);
         self.flush();
         switched
     }
 
     fn report(&self, _: &Program<'_>, report: &mut Report) {
         self.flush();
-        if self.probes.is_empty() {
-            report.text("  The chosen functions do not call the host.\n");
+        let mut has_probes = false;
+        self.probes.for_each(|_| has_probes = true);
+        if !has_probes {
+            report.text("  The functions that were called do not call the host.\n");
         }
         let get = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let shared = &self.shared;
@@ -601,6 +651,7 @@ impl Monitor for Hostcalls {
             }
             report.table(table);
         }
+        self.probes.report_refused(report);
     }
 }
 
