@@ -3,8 +3,8 @@
 //!
 //! `scripts/wasm-programs.sh` fetches or builds the programs. The expected output of each workload,
 //! and the files that it must write, are in `fixtures/wasm/`, one text for each test. They come
-//! from the engine Wasmtime (`wasmtime` of the crate wasmtime-cli 48 in the path), those of Lua
-//! from a native build of the same source, those of Kotlin from the JVM:
+//! from the engine Wasmtime (`wasmtime` of the crate wasmtime-cli 48 in the path), those of Lua and
+//! of meshoptimizer from a native build of the same source, those of Kotlin from the JVM:
 //!
 //! ```text
 //! WASM_PROGRAMS_BLESS=1 cargo test --release -p tests --test wasm_programs
@@ -298,6 +298,14 @@ fn sqlite_runs_a_shop() {
 fn lua_runs_small_functions() {
     let script = Step { program: "lua.wasm", arguments: &["/work/small_functions.lua", "5"], ..STEP };
     check("lua", Oracle::Native("lua"), &["lua"], &["small_functions.lua"], &[script]);
+}
+
+/// Decoders that are written with vectors, in the native build as well, and what the compiler makes
+/// of other loops.
+#[test]
+fn meshopt_compresses_a_mesh() {
+    let mesh = Step { program: "meshopt.wasm", arguments: &["3"], ..STEP };
+    check("meshopt", Oracle::Native("meshopt"), &["meshopt"], &[], &[mesh]);
 }
 
 /// Rust's standard library and packages: an image rendered in floating point, regular expressions,
