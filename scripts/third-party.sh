@@ -2,12 +2,12 @@
 # Fetches real third-party programs as source packages and builds them with -O2
 # -finstrument-functions.
 #
-# usage: scripts/third-party.sh [NAME...]        NAME: sqlite, lua, bzip2, jsonnet (default: these), meshopt
+# usage: scripts/third-party.sh [NAME...]        NAME: sqlite, lua, bzip2, jsonnet (default: all)
 #
 # The sources come with the crates that tests/third_party/Cargo.toml names; Cargo.lock there holds
 # their checksums. The drivers are ours, in tests/programs/. For every NAME there are two binaries
 # in target/third-party/:
-#   sqlite_workload, lua, bzip2_workload, jsonnet_workload, meshopt_workload    call the cyg functions of the preloaded library (or glibc's empty ones)
+#   sqlite_workload, lua, bzip2_workload, jsonnet_workload    call the cyg functions of the preloaded library (or glibc's empty ones)
 #   the same with .empty at the end                           carry their own do-nothing cyg functions: the baseline of the benchmarks
 # What is up to date is not built again; simultaneous runs wait for each other. The path of
 # each first binary goes to stdout. CC and CXX choose the compilers (default gcc and g++),
@@ -103,21 +103,11 @@ build_jsonnet() {
     link "$objects" "$cxx" jsonnet_workload
 }
 
-# Only for the expected output of the same program in WebAssembly.
-build_meshopt() {
-    local source objects=$1
-    source=$(package_source meshopt)/vendor/src
-    compile_all "$objects" "$cxx" "${flags[@]}" -DNDEBUG -ffp-contract=off -std=c++14 -I "$source" -- \
-        "$source"/{allocator,indexcodec,quantization,simplifier,vcacheoptimizer,vertexcodec,vertexfilter,vfetchoptimizer}.cpp \
-        "$programs/meshopt_workload.cpp"
-    link "$objects" "$cxx" meshopt_workload
-}
-
 binary_of() {
     case $1 in
-        sqlite | bzip2 | jsonnet | meshopt) echo "$1_workload" ;;
+        sqlite | bzip2 | jsonnet) echo "$1_workload" ;;
         lua) echo lua ;;
-        *) die "unknown program '$1' (known: sqlite, lua, bzip2, jsonnet, meshopt)" ;;
+        *) die "unknown program '$1' (known: sqlite, lua, bzip2, jsonnet)" ;;
     esac
 }
 

@@ -137,8 +137,8 @@ build_lua() {
     mv "$work/lua.wasm" "$target"
 }
 
-# The library uses 128-bit vectors, and the compiler makes more of them. Without a C++ library, which
-# it does not need.
+# The library uses 128-bit vectors, and the compiler makes more of them. Without a C++ library,
+# which it does not need.
 build_meshopt() {
     local source
     source=$(package_source meshopt)/vendor/src

@@ -2,9 +2,9 @@
 //!
 //! Each is a WASI command in text form (`*.wat`), which times its kernel five times with the same
 //! clock and prints the least time, so that the figure includes neither start-up nor compilation,
-//! but all collections; and what the kernel has computed, which must be the same in all engines.
-//! A kernel consists of steps of the same work. In one more repetition, the program measures each
-//! of them: the longest pause is what the longest takes more than the shortest, or less than that if
+//! but all collections; and what the kernel has computed, which must be the same in all engines. A
+//! kernel consists of steps of the same work. In one more repetition, the program measures each of
+//! them: the longest pause is what the longest takes more than the shortest, or less than that if
 //! the program did more in that step, as the hash map does when it grows.
 
 use std::fs;

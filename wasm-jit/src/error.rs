@@ -126,12 +126,14 @@ pub enum Error {
         /// The frames of the program that was running; empty if none was.
         backtrace: WasmBacktrace,
     },
-    /// The program trapped ([`Trap::UnknownFunction`]) when it called a function that it imports and
-    /// that is not defined
+    /// The program trapped ([`Trap::UnknownFunction`]) when it called a function that it imports
+    /// and that is not defined
     /// ([`Linker::define_unknown_imports_as_traps`](crate::Linker::define_unknown_imports_as_traps)).
     #[error(
         "wasm trap: the program called `{}` `{}`, which it imports and which is not defined{}",
-        printable(module), printable(name), with_frames(backtrace)
+        printable(module),
+        printable(name),
+        with_frames(backtrace)
     )]
     UnknownFunction {
         /// First name of the import.

@@ -43,7 +43,8 @@ pub(crate) fn with_hints(wasm: &[u8], random: &mut Random) -> Vec<u8> {
 
 fn hints_of(body: &FunctionBody<'_>, random: &mut Random) -> Vec<BranchHint> {
     let start = body.range().start;
-    let operators = body.get_operators_reader().into_iter().flat_map(|reader| reader.into_iter_with_offsets());
+    let operators =
+        body.get_operators_reader().into_iter().flat_map(|reader| reader.into_iter_with_offsets());
     let mut hints = Vec::new();
     for (operator, offset) in operators.map_while(Result::ok) {
         use Operator as O;

@@ -70,8 +70,7 @@ const MIXES: [&[Ty]; 6] = [
 ];
 
 /// The functions of the host.
-const HOST: [(&str, Ty); 5] =
-    [("h32", I32), ("h64", I64), ("hf32", F32), ("hf64", F64), ("hv128", V128)];
+const HOST: [(&str, Ty); 5] = [("h32", I32), ("h64", I64), ("hf32", F32), ("hf64", F64), ("hv128", V128)];
 
 impl Ty {
     fn name(self) -> &'static str {

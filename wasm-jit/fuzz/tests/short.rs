@@ -44,7 +44,7 @@ fn programs_with_all_features_are_valid() {
         "br_on_non_null",
         "br_on_cast_fail",
         "(param v128",
-        "f64x2.relaxed_madd",
+        ".relaxed_madd",
         "i8x16.shuffle",
         "v128.store16_lane",
         "(memory (;0;) i64 1 2",

@@ -71,8 +71,8 @@ impl<T: 'static> Store<T> {
 }
 
 impl<T: 'static> Caller<'_, T> {
-    /// See [`Store::get_fuel`]. The instructions up to the call to this host function have been paid
-    /// for.
+    /// See [`Store::get_fuel`]. The instructions up to the call to this host function have been
+    /// paid for.
     ///
     /// # Errors
     /// [`Error::NoFuel`].

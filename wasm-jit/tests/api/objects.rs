@@ -467,7 +467,8 @@ fn instantiation_collects_to_make_room() {
 #[test]
 fn initial_values_are_alive_while_others_are_created() {
     let engine = Engine::new(Config::new().collects_always(true)).unwrap();
-    // An array is larger than a line of the heap, whose memory is used again once the array is dead.
+    // An array is larger than a line of the heap, whose memory is used again once the array is
+    // dead.
     let array = |number: u32| format!("(array.new $a (i32.const {number}) (i32.const 60))");
     let [one, two, three, four, five, six, seven, eight] = [1, 2, 3, 4, 5, 6, 7, 8].map(array);
     let text = format!(

@@ -24,7 +24,10 @@ pub(super) fn declare(out: &mut String, signatures: &[Signature], index: &str) {
     for (at, Signature { params, results }) in signatures.iter().enumerate() {
         let _ =
             writeln!(out, " (global $r{at} (export \"r{at}\") (mut (ref null $s{at})) (ref.null $s{at}))");
-        let _ = writeln!(out, " (table $t{at} (export \"t{at}\") {index}{ELEMENTS} (ref $s{at}) (ref.func $f{at}))");
+        let _ = writeln!(
+            out,
+            " (table $t{at} (export \"t{at}\") {index}{ELEMENTS} (ref $s{at}) (ref.func $f{at}))"
+        );
         // What it calls may be null.
         let arguments: String = (1..=params.len()).map(|param| format!(" (local.get {param})")).collect();
         let call = if at % 2 == 0 { "call_ref" } else { "return_call_ref" };

@@ -172,9 +172,9 @@ impl Heap {
         self.allocated >= self.allowance.min(limit / 4)
     }
 
-    /// As [`Heap::is_due`], if `fresh` bytes of exceptions, which are elsewhere, have been allocated
-    /// since the last collection, and `retained` bytes were alive then. The limit does not include
-    /// them.
+    /// As [`Heap::is_due`], if `fresh` bytes of exceptions, which are elsewhere, have been
+    /// allocated since the last collection, and `retained` bytes were alive then. The limit does
+    /// not include them.
     pub(crate) fn is_due_with_exceptions(&self, fresh: u64, retained: u64) -> bool {
         self.allocated.saturating_add(fresh) >= self.allowance.saturating_add(retained)
     }
