@@ -464,6 +464,25 @@ fn instantiation_collects_to_make_room() {
     assert!(matches!(error, Error::StoreLimit { what: "heap memory", .. }), "{error}");
 }
 
+/// Less than a quarter of the limit was allocated since the last collection: none is due.
+#[test]
+fn instantiation_collects_only_when_there_is_no_room() {
+    let engine = Engine::default();
+    let module = |kept: u32| {
+        let text = format!(
+            r#"(module (type $a (array (mut i8))) (global $g (ref $a) (array.new_default $a (i32.const {kept})))
+                (func (export "run") (drop (array.new_default $a (i32.const 200000)))))"#
+        );
+        Module::new(&engine, text).unwrap()
+    };
+    let mut store = Store::new(&engine, ());
+    store.set_limits(StoreLimits::new().heap_size(1 << 20));
+    let first = Instance::new(&mut store, &module(500_000), &[]).unwrap();
+    store.gc();
+    call0::<()>(&mut store, first, "run").unwrap();
+    Instance::new(&mut store, &module(300_000), &[]).unwrap();
+}
+
 #[test]
 fn initial_values_are_alive_while_others_are_created() {
     let engine = Engine::new(Config::new().collects_always(true)).unwrap();
