@@ -48,8 +48,8 @@ fn programs_with_all_features_are_valid() {
         "i8x16.shuffle",
         "v128.store16_lane",
         "(memory (;0;) i64 1 2",
-        "(memory (;1;) i64 1 1",
-        "(table (;0;) i64 2 ",
+        "(memory $other (;1;) i64 1 1",
+        "(table $t0 (;0;) i64 2 ",
         "(@metadata.code.branch_hint \"\\01\")",
     ];
     let mut counts = [0; CONSTRUCTS.len()];
