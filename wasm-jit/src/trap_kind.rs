@@ -28,6 +28,9 @@ pub enum Trap {
     IntegerDivisionByZero,
     /// NaN was converted to an integer.
     BadConversionToInteger,
+    /// A call to an imported function that is not defined
+    /// ([`Linker::define_unknown_imports_as_traps`](crate::Linker::define_unknown_imports_as_traps)).
+    UnknownFunction,
     /// `unreachable` was executed.
     UnreachableCodeReached,
     /// The program was stopped by an [`InterruptHandle`](crate::InterruptHandle).
@@ -62,6 +65,7 @@ impl std::fmt::Display for Trap {
             Self::IntegerOverflow => "wasm trap: integer overflow",
             Self::IntegerDivisionByZero => "wasm trap: integer divide by zero",
             Self::BadConversionToInteger => "wasm trap: invalid conversion to integer",
+            Self::UnknownFunction => "wasm trap: call to an undefined import",
             Self::UnreachableCodeReached => "wasm trap: wasm `unreachable` instruction executed",
             Self::Interrupt => "wasm trap: interrupt",
             Self::AtomicWaitNonSharedMemory => "wasm trap: atomic wait on non-shared memory",

@@ -519,7 +519,7 @@ fn fuel_is_consumed_as_in_eager_code() {
         for fuel in [1_000_000, 500] {
             let (mut store, instance) = instance_with_fuel(&module, fuel);
             let result = call::<i64, i64>(&mut store, instance, "f40", 3);
-            left.push((result.map_err(|error| error.to_string()), store.fuel().unwrap()));
+            left.push((result.map_err(|error| error.to_string()), store.get_fuel().unwrap()));
         }
         left
     };

@@ -4,7 +4,8 @@
 //! `scripts/wasm-programs.sh` fetches or builds the programs. The expected output of each workload,
 //! and the files that it must write, are in `fixtures/wasm/`, one text for each test. They come
 //! from the engine Wasmtime (`wasmtime` of the crate wasmtime-cli 48 in the path), those of Lua
-//! from a native build of the same source, those of Kotlin from the JVM:
+//! from a native build of the same source, those of Kotlin from the JVM, and those of
+//! meshoptimizer, whose native build computes reciprocal square roots less exactly, from V8:
 //!
 //! ```text
 //! WASM_PROGRAMS_BLESS=1 cargo test --release -p tests --test wasm_programs
@@ -50,6 +51,8 @@ enum Oracle {
     Native(&'static str),
     /// This file next to the programs is the same program for the JVM.
     Jvm(&'static str),
+    /// V8's Liftoff in node, for a program that opens no files.
+    Node,
 }
 
 /// The directory of the programs, after ensuring that it contains these.
@@ -144,6 +147,14 @@ fn blessed(oracle: Oracle, programs: &Path, folder: &Path, step: &Step) -> Comma
         Oracle::Jvm(name) => {
             let mut command = Command::new("java");
             command.arg("-jar").arg(programs.join(name)).args(step.arguments);
+            command
+        }
+        Oracle::Node => {
+            let mut command = Command::new("node");
+            command.args(["--no-warnings", "--allow-natives-syntax", "--liftoff-only"]);
+            command.arg("--no-wasm-lazy-compilation");
+            command.arg(repo_root().join("benches/wasm/run_in_node.cjs")).arg("run");
+            command.arg(programs.join(step.program)).args(step.arguments);
             command
         }
     }
@@ -298,6 +309,13 @@ fn sqlite_runs_a_shop() {
 fn lua_runs_small_functions() {
     let script = Step { program: "lua.wasm", arguments: &["/work/small_functions.lua", "5"], ..STEP };
     check("lua", Oracle::Native("lua"), &["lua"], &["small_functions.lua"], &[script]);
+}
+
+/// Decoders that are written with vectors, and what the compiler makes of other loops.
+#[test]
+fn meshopt_compresses_a_mesh() {
+    let mesh = Step { program: "meshopt.wasm", arguments: &["3"], ..STEP };
+    check("meshopt", Oracle::Node, &["meshopt"], &[], &[mesh]);
 }
 
 /// Rust's standard library and packages: an image rendered in floating point, regular expressions,

@@ -44,7 +44,7 @@ extern "C" fn wasm_jit_store_get_fuel(
     out: Option<&mut MaybeUninit<u64>>,
 ) -> bool {
     let fuel = required(store, "a store")
-        .and_then(|store| store.with(|store| store.as_context().fuel()).map_err(failed).ok());
+        .and_then(|store| store.with(|store| store.as_context().get_fuel()).map_err(failed).ok());
     vector::store(out, fuel.unwrap_or(0));
     fuel.is_some()
 }

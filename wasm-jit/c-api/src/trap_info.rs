@@ -23,12 +23,10 @@ impl TrapInfo {
     /// The trap for an error of the engine.
     pub(crate) fn of_error(error: Error) -> Self {
         let message = error.reason();
-        let (backtrace, exception) = match error {
-            Error::Trap { backtrace, .. }
-            | Error::StoreLimit { backtrace, .. }
-            | Error::Memory { backtrace, .. } => (backtrace, None),
-            Error::Exception { exception, backtrace } => (backtrace, Some(exception)),
-            _ => (WasmBacktrace::default(), None),
+        let backtrace = error.backtrace().cloned().unwrap_or_default();
+        let exception = match error {
+            Error::Exception { exception, .. } => Some(exception),
+            _ => None,
         };
         Self { message: message.into_bytes(), backtrace: Arc::new(backtrace), exception }
     }

@@ -76,7 +76,7 @@ pub(super) struct Run {
     #[arg(long, value_name = "NAME", default_value = "'")]
     string_constants: String,
 
-    /// Runs the program even if functions that it imports are undefined: it fails when it calls one
+    /// Runs the program even if functions that it imports are undefined: it traps when it calls one
     /// of them
     #[arg(long)]
     allow_unknown_functions: bool,
@@ -352,7 +352,6 @@ pub(super) fn ended(error: &Error) -> Result<u8, Failure> {
     let is_of_program = match error {
         // Without frames, the program was not running yet.
         Error::StoreLimit { backtrace, .. } | Error::Memory { backtrace, .. } => !backtrace.is_empty(),
-        Error::UnknownFunction { .. } => true,
         error => error.trap().is_some(),
     };
     let code = if is_of_program { TRAPPED } else { 1 };

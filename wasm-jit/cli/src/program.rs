@@ -164,7 +164,7 @@ impl Program {
     ) -> Result<(), Error> {
         wasm_jit_js_string::define_constants(linker, store, module, &self.imports.string_constants)?;
         if self.imports.allows_unknown {
-            linker.define_unknown_functions_as_errors(module);
+            linker.define_unknown_imports_as_traps(module);
         }
         Ok(())
     }

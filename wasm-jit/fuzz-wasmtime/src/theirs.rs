@@ -17,7 +17,8 @@ impl Wasmtime {
     pub(crate) fn new(consumes_fuel: bool) -> Self {
         let mut config = Config::new();
         config.wasm_exceptions(true).wasm_threads(true).shared_memory(true).wasm_multi_memory(true);
-        config.wasm_simd(true).wasm_relaxed_simd(false).cranelift_opt_level(OptLevel::None);
+        config.wasm_simd(true).wasm_relaxed_simd(true).relaxed_simd_deterministic(true);
+        config.cranelift_opt_level(OptLevel::None);
         config.wasm_memory64(true).wasm_custom_page_sizes(true).wasm_wide_arithmetic(true);
         config.wasm_function_references(true).wasm_gc(true);
         config.consume_fuel(consumes_fuel);

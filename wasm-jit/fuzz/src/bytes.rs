@@ -3,6 +3,7 @@
 use arbitrary::Unstructured;
 use wasm_smith::{Config, Module};
 
+use crate::hints;
 use crate::random::{Random, mixed};
 
 /// The bytes of a seed.
@@ -16,6 +17,9 @@ pub fn of_seed(seed: u64) -> Vec<u8> {
         return bytes;
     }
     let mut bytes = module(&mut random);
+    if random.one_in(2) {
+        bytes = hints::with_hints(&bytes, &mut random);
+    }
     if !random.one_in(8) {
         for _ in 0..=random.below(8) {
             mutate(&mut bytes, &mut random);
@@ -30,7 +34,7 @@ fn module(random: &mut Random) -> Vec<u8> {
         allow_invalid_funcs: random.one_in(3),
         gc_enabled: random.one_in(6),
         simd_enabled: random.one_in(6),
-        relaxed_simd_enabled: false,
+        relaxed_simd_enabled: random.one_in(2),
         memory64_enabled: random.one_in(6),
         threads_enabled: random.one_in(2),
         exceptions_enabled: !random.one_in(3),

@@ -3,6 +3,7 @@
 use arbitrary::Unstructured;
 use wasm_smith::{Config, MemoryOffsetChoices, Module};
 
+use crate::hints;
 use crate::imports;
 use crate::program::{self, Features, Form};
 use crate::random::{Random, mixed};
@@ -63,7 +64,8 @@ impl Case {
             };
             let legacy = (features.exceptions && !features.fuel && seed.is_multiple_of(2))
                 .then(|| module(Form::Legacy));
-            return Some(Self { seed, wasm: module(Form::Table), legacy, same_nans: true });
+            let case = Self { seed, wasm: module(Form::Table), legacy, same_nans: true };
+            return Some(case.with_hints());
         }
         let mut random = Random::new(mixed(seed));
         let length = 1 << random.choose(&[9, 11, 13, 14]);
@@ -75,7 +77,18 @@ impl Case {
         if !imports::can_be_defined(&wasm) {
             return None;
         }
-        Some(Self { seed, wasm, legacy: None, same_nans: false })
+        Some(Self { seed, wasm, legacy: None, same_nans: false }.with_hints())
+    }
+
+    /// The case with random branch hints, if its seed is one of the half that has them.
+    pub(crate) fn with_hints(mut self) -> Self {
+        let mut random = Random::new(mixed(self.seed) ^ 0x6869_6e74);
+        if random.one_in(2) {
+            for wasm in [Some(&mut self.wasm), self.legacy.as_mut()].into_iter().flatten() {
+                *wasm = hints::with_hints(wasm, &mut random);
+            }
+        }
+        self
     }
 
     /// The part of the case that host functions need.
@@ -145,7 +158,6 @@ fn config(random: &mut Random, features: Features) -> Config {
         export_everything: true,
         generate_custom_sections: false,
         simd_enabled: random.one_in(2),
-        relaxed_simd_enabled: false,
         compact_imports_enabled: false,
         memory_max_size_required: true,
         table_max_size_required: true,
@@ -159,7 +171,8 @@ fn config(random: &mut Random, features: Features) -> Config {
         ..Config::default()
     };
     config.exceptions_enabled = features.exceptions && !random.one_in(3);
-    config.gc_enabled = features.gc && !random.one_in(4);
+    // Wasmtime's arrays cost fuel for each element.
+    config.gc_enabled = features.gc && !features.fuel && !random.one_in(4);
     config.threads_enabled = features.threads && random.one_in(2);
     config.bulk_memory_enabled = !random.one_in(5);
     config.reference_types_enabled = config.bulk_memory_enabled && !random.one_in(4);
@@ -170,6 +183,10 @@ fn config(random: &mut Random, features: Features) -> Config {
     config.saturating_float_to_int_enabled = !random.one_in(4);
     config.disallow_traps = random.one_in(2);
     config.allow_floats = !random.one_in(6);
+    // wasm-smith leaves the NaNs of relaxed operators as they are. This crate's generator has those
+    // on floats.
+    config.relaxed_simd_enabled = config.simd_enabled && random.one_in(3);
+    config.allow_floats &= !config.relaxed_simd_enabled;
     config.max_memories = random.choose(&[1, 1, 1, 3]);
     config.max_tables = if config.reference_types_enabled { random.choose(&[1, 4]) } else { 1 };
     config.min_memories = u32::from(!random.one_in(8));

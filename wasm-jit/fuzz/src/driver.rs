@@ -36,6 +36,7 @@ const MAX_MEMORY: u64 = 1_500_000;
 ///
 /// Examples:
 ///   wasm-jit-fuzz --seconds 3600 --seed 7      an hour, starting with seed 7
+///   wasm-jit-fuzz --cases 10000000             ten million seeds, however long they take
 ///   wasm-jit-fuzz --case 123456                one seed again, with the module as text
 ///   wasm-jit-fuzz --case 123456 --reduce       a smaller module
 #[derive(Parser)]
@@ -44,6 +45,9 @@ struct Options {
     /// Duration in seconds.
     #[arg(long, default_value_t = 20)]
     seconds: u64,
+    /// Number of seeds to run, instead of a duration.
+    #[arg(long, conflicts_with = "seconds")]
+    cases: Option<u64>,
     /// The first seed; the others follow it.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -264,7 +268,8 @@ fn work(options: &Options, step: u64, ours: &Engines, theirs: &impl Engine, feat
     let mut counts = Counts::default();
     let mut out = io::stdout().lock();
     let mut seed = options.seed;
-    while Instant::now() < end {
+    // As many seeds as asked for, or as long.
+    while options.cases.map_or_else(|| Instant::now() < end, |cases| counts.seeds < cases) {
         // If the driver is gone, there is nothing left to do.
         if writeln!(out, "seed {seed}").and_then(|()| out.flush()).is_err() {
             return ExitCode::FAILURE;
@@ -385,8 +390,13 @@ fn watch(options: &Options, job: u64, jobs: u64) -> End {
 }
 
 fn start(options: &Options, job: u64, jobs: u64) -> io::Result<Child> {
+    let amount = match options.cases {
+        // Those of this worker's seeds that are among the first ones.
+        Some(cases) => ["--cases".to_owned(), cases.saturating_sub(job).div_ceil(jobs).to_string()],
+        None => ["--seconds".to_owned(), options.seconds.to_string()],
+    };
     Command::new(std::env::current_exe()?)
-        .args(["--seconds", &options.seconds.to_string()])
+        .args(amount)
         .args(["--seed", &options.seed.wrapping_add(job).to_string()])
         .args(["--worker", &jobs.to_string()])
         .args(options.bounds_checks.then_some("--bounds-checks"))
@@ -422,7 +432,11 @@ fn show(seed: u64, options: &Options, ours: &Ours, theirs: &impl Engine, feature
     if options.reduce {
         let mut found = None;
         let mut differs = |wasm: &[u8]| {
-            let case = Case { wasm: wasm.to_vec(), ..case.host() };
+            let mut case = Case { wasm: wasm.to_vec(), ..case.host() };
+            if Kind::of(seed) == Kind::Program {
+                // The text has none.
+                case = case.with_hints();
+            }
             if options.probes {
                 if theirs.load(&case).is_err() {
                     return false;

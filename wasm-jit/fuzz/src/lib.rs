@@ -31,6 +31,7 @@ pub mod bytes;
 pub mod case;
 pub mod driver;
 pub mod engine;
+mod hints;
 mod imports;
 pub mod ours;
 pub mod probed;

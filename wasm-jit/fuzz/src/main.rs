@@ -5,5 +5,6 @@ mod theirs;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    wasm_jit_fuzz::driver::main(theirs::Wasmi::new(), wasm_jit_fuzz::Features::default())
+    let features = wasm_jit_fuzz::Features { relaxed_simd: true, ..Default::default() };
+    wasm_jit_fuzz::driver::main(theirs::Wasmi::new(), features)
 }

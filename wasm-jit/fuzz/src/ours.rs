@@ -84,7 +84,7 @@ impl Engine for Ours {
     }
 
     fn fuel(&self, store: &Store<()>) -> Option<u64> {
-        store.fuel().ok()
+        store.get_fuel().ok()
     }
 
     fn load(&self, case: &Case) -> Result<Loaded, String> {

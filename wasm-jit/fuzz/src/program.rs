@@ -6,8 +6,11 @@
 //! else assigns, and functions call only later ones.
 //!
 //! Control flow with values is in `values.rs`, exceptions are in `exceptions.rs`, references to
-//! functions in `references.rs`, structures and arrays in `objects.rs`; this file has all other
-//! statements, and the expressions.
+//! functions in `references.rs`, structures and arrays in `objects.rs`, vectors in `vectors.rs`;
+//! this file has all other statements, and the expressions.
+//!
+//! A third of the programs have vectors. Each memory and each kind of table has 64-bit addresses or
+//! indices in a third of the programs.
 //!
 //! The bits of a NaN differ between engines, so none becomes observable (memory, integers, signs),
 //! and [`Case::same_nans`](crate::Case::same_nans) is set, so that those of results are ignored.
@@ -16,6 +19,7 @@ mod exceptions;
 mod objects;
 mod references;
 mod values;
+mod vectors;
 
 use std::fmt::Write as _;
 
@@ -36,6 +40,8 @@ pub struct Features {
     pub function_references: bool,
     /// Structures, arrays and `i31`.
     pub gc: bool,
+    /// Relaxed vector operators, with the results of the deterministic profile.
+    pub relaxed_simd: bool,
     /// Instructions consume as much fuel as wasm-jit's.
     pub fuel: bool,
 }
@@ -46,11 +52,25 @@ enum Ty {
     I64,
     F32,
     F64,
+    V128,
 }
 
-use Ty::{F32, F64, I32, I64};
+use Ty::{F32, F64, I32, I64, V128};
 
-const TYPES: [Ty; 4] = [I32, I64, F32, F64];
+const TYPES: [Ty; 5] = [I32, I64, F32, F64, V128];
+
+/// The types of a program's values, as often as they are chosen.
+const MIXES: [&[Ty]; 6] = [
+    &[I32, I32, I64],
+    &[I32, I32, I64],
+    &[I32, I64, F32, F64],
+    &[I32, I64, F32, F64],
+    &[I32, I64, F32, F64, V128],
+    &[I32, I64, V128, V128],
+];
+
+/// The functions of the host.
+const HOST: [(&str, Ty); 5] = [("h32", I32), ("h64", I64), ("hf32", F32), ("hf64", F64), ("hv128", V128)];
 
 impl Ty {
     fn name(self) -> &'static str {
@@ -59,7 +79,31 @@ impl Ty {
             I64 => "i64",
             F32 => "f32",
             F64 => "f64",
+            V128 => "v128",
         }
+    }
+}
+
+/// The types of addresses and indices.
+#[derive(Clone, Copy, Debug)]
+struct Indices {
+    /// Of the first memory, and of the other one.
+    memory: Ty,
+    other: Ty,
+    /// Of the table of all functions, and of those of functions of one type.
+    table: Ty,
+    tables: Ty,
+}
+
+impl Indices {
+    fn random(random: &mut Random) -> Self {
+        let mut ty = || if random.one_in(3) { I64 } else { I32 };
+        Self { memory: ty(), other: ty(), table: ty(), tables: ty() }
+    }
+
+    /// The word for such a memory or table in its declaration.
+    fn declared(ty: Ty) -> &'static str {
+        if ty == I64 { "i64 " } else { "" }
     }
 }
 
@@ -82,19 +126,18 @@ pub fn text_of(seed: u64, features: Features, form: Form) -> String {
 }
 
 fn text(random: &mut Random, features: Features, form: Form) -> String {
-    let mixed_types = !random.one_in(3);
-    let ty = |random: &mut Random| {
-        if mixed_types { random.choose(&TYPES) } else { random.choose(&[I32, I32, I64]) }
+    let types = random.choose(&MIXES);
+    let indices = Indices::random(random);
+    let list = |random: &mut Random, most: u64| {
+        (0..random.below(most)).map(|_| random.choose(types)).collect::<Vec<_>>()
     };
-    let list =
-        |random: &mut Random, most: u64| (0..random.below(most)).map(|_| ty(random)).collect::<Vec<_>>();
     let functions = 2 + random.below(5) as usize;
     let mut signatures: Vec<Signature> = Vec::new();
     for _ in 0..functions {
         let params = if random.one_in(5) { list(random, 20) } else { list(random, 6) };
         let mut results = if random.one_in(10) { list(random, 8) } else { Vec::new() };
         if results.is_empty() && !random.one_in(5) {
-            results.push(ty(random));
+            results.push(random.choose(types));
         }
         // A tail call requires the same results.
         if let Some(before) = signatures.last().filter(|_| random.one_in(2)) {
@@ -103,28 +146,30 @@ fn text(random: &mut Random, features: Features, form: Form) -> String {
         signatures.push(Signature { params, results });
     }
     let mut out = String::from("(module\n");
-    for (name, ty) in [("h32", I32), ("h64", I64), ("hf32", F32), ("hf64", F64)] {
+    for (name, ty) in HOST {
         let ty = ty.name();
         // Writing to a String cannot fail, here and below.
         let _ = writeln!(out, " (import \"host\" \"{name}\" (func ${name} (param i32 {ty}) (result {ty})))");
     }
     let shared = if features.threads && random.one_in(2) { " shared" } else { "" };
+    let (memory, other) = (Indices::declared(indices.memory), Indices::declared(indices.other));
     let _ = writeln!(
         out,
-        " (memory (export \"memory\") 1 2{shared})\n (data (i32.const 0) \"the first bytes are not all zero\")"
+        " (memory (export \"memory\") {memory}1 2{shared})\n (data ({}.const 0) \"the first bytes are not all zero\")",
+        indices.memory.name()
     );
-    let _ = writeln!(out, " (memory $other (export \"other\") 1 1)");
+    let _ = writeln!(out, " (memory $other (export \"other\") {other}1 1)");
     for (at, ty) in TYPES.into_iter().enumerate() {
-        let ty = ty.name();
-        let _ = writeln!(out, " (global $g{at} (export \"g{at}\") (mut {ty}) ({ty}.const {at}))");
+        let (ty, lanes) = (ty.name(), if ty == V128 { "i64x2 -1 " } else { "" });
+        let _ = writeln!(out, " (global $g{at} (export \"g{at}\") (mut {ty}) ({ty}.const {lanes}{at}))");
     }
     if features.exceptions {
         out.push_str(" (tag $t0 (param i32))\n (tag $t1 (param f64 i64))\n");
     }
     if features.function_references {
-        references::declare(&mut out, &signatures);
+        references::declare(&mut out, &signatures, Indices::declared(indices.tables));
     }
-    // Its instructions are not counted alike.
+    // Wasmtime's arrays cost fuel for each element.
     let features = Features { gc: features.gc && !features.fuel, ..features };
     let objects = if features.gc { Objects::declare(&mut out, random) } else { Objects::default() };
     for (index, signature) in signatures.iter().enumerate() {
@@ -137,10 +182,11 @@ fn text(random: &mut Random, features: Features, form: Form) -> String {
             &objects,
             index,
             signature,
-            mixed_types,
+            types,
+            indices,
         );
     }
-    let _ = write!(out, " (table $table funcref (elem (ref.null func)");
+    let _ = write!(out, " (table $table {}funcref (elem (ref.null func)", Indices::declared(indices.table));
     for index in 0..functions {
         let _ = write!(out, " (ref.func $f{index})");
     }
@@ -174,7 +220,9 @@ struct Function<'r> {
     label: usize,
     /// Remaining number of statements and expressions.
     budget: i32,
-    mixed_types: bool,
+    /// The types of values, as often as they are chosen.
+    types: &'static [Ty],
+    indices: Indices,
 }
 
 impl Function<'_> {
@@ -188,12 +236,13 @@ impl Function<'_> {
         objects: &Objects,
         index: usize,
         signature: &Signature,
-        mixed_types: bool,
+        types: &'static [Ty],
+        indices: Indices,
     ) {
         let mut locals = signature.params.clone();
         // Often more than there are registers.
         for _ in 0..=random.choose(&[4, 10, 30]).min(random.below(40)) {
-            locals.push(if mixed_types { random.choose(&TYPES) } else { random.choose(&[I32, I32, I64]) });
+            locals.push(random.choose(types));
         }
         let budget = random.choose(&[30, 100, 300]);
         let mut function = Function {
@@ -213,7 +262,8 @@ impl Function<'_> {
             open_loops: 0,
             label: 0,
             budget,
-            mixed_types,
+            types,
+            indices,
         };
         let body = function.statements(0);
         let results: Vec<String> = signature.results.iter().map(|ty| function.result(*ty)).collect();
@@ -237,7 +287,16 @@ impl Function<'_> {
     }
 
     fn ty(&mut self) -> Ty {
-        if self.mixed_types { self.random.choose(&TYPES) } else { self.random.choose(&[I32, I32, I64]) }
+        self.random.choose(self.types)
+    }
+
+    fn has_vectors(&self) -> bool {
+        self.types.contains(&V128)
+    }
+
+    /// The global of a type.
+    fn global(ty: Ty) -> usize {
+        TYPES.iter().position(|other| *other == ty).expect("there is one of each type")
     }
 
     /// A local of the type, if there is one.
@@ -273,22 +332,22 @@ impl Function<'_> {
             }
             _ if self.features.gc && choices > 7 && self.random.one_in(4) => self.object_statement(depth),
             0..=2 => self.assignment(),
+            3 if self.has_vectors() && self.random.one_in(2) => self.vector_store(),
             3 => {
-                let address = self.address();
+                let (place, address) = self.access();
                 let ty = self.random.choose(&[I32, I64]);
                 let width = match ty {
                     I32 => self.random.choose(&["", "8", "16"]),
                     _ => self.random.choose(&["", "8", "16", "32"]),
                 };
-                let (at, value) = (self.place(), self.expression(ty, 0));
+                let value = self.expression(ty, 0);
                 let atomic = if self.features.threads && self.random.one_in(3) { "atomic." } else { "" };
-                format!("({}.{atomic}store{width}{at} {address} {value})", ty.name())
+                format!("({}.{atomic}store{width}{place} {address} {value})", ty.name())
             }
             4 => {
                 let ty = self.ty();
-                let at = TYPES.iter().position(|other| *other == ty).unwrap_or_default();
                 let value = self.visible(ty);
-                format!("(global.set $g{at} {value})")
+                format!("(global.set $g{} {value})", Self::global(ty))
             }
             5 => self.call_statement(),
             6 if !self.value_labels.is_empty() && self.random.one_in(2) => {
@@ -370,7 +429,8 @@ impl Function<'_> {
             13 => {
                 let (to, length) = (self.random.below(60000), self.random.below(300));
                 let value = self.expression(I32, 2);
-                format!("(memory.fill (i32.const {to}) {value} (i32.const {length}))")
+                let ty = self.indices.memory.name();
+                format!("(memory.fill ({ty}.const {to}) {value} ({ty}.const {length}))")
             }
             16 => self.loop_with_values(depth),
             17 => self.table_with_value(depth),
@@ -430,9 +490,10 @@ impl Function<'_> {
         } else if self.random.one_in(4) {
             let names = |types: &[Ty]| types.iter().map(|ty| format!(" {}", ty.name())).collect::<String>();
             format!(
-                "call_indirect $table (param{}) (result{}){arguments} (i32.const {})",
+                "call_indirect $table (param{}) (result{}){arguments} ({}.const {})",
                 names(&signature.params),
                 names(&signature.results),
+                self.indices.table.name(),
                 callee + 1
             )
         } else {
@@ -444,25 +505,30 @@ impl Function<'_> {
         self.expression(I32, 1)
     }
 
-    /// The memory and the offset of an access.
-    fn place(&mut self) -> String {
-        let memory = if self.random.one_in(5) { " $other" } else { "" };
-        match self.random.below(6) {
-            0..=2 => memory.to_owned(),
-            3 => format!("{memory} offset={}", self.random.below(100)),
-            4 => format!("{memory} offset={}", 8 * self.random.below(100)),
-            _ => format!(
-                "{memory} offset={}",
-                self.random.choose(&[1000, 65000, 65535, 70000, 0x8000_0000_u32])
-            ),
-        }
-    }
-
-    fn address(&mut self) -> String {
-        let value = self.expression(I32, 2);
+    /// The memory and the offset of an access, and its address.
+    fn access(&mut self) -> (String, String) {
+        let (memory, ty) = match self.random.one_in(5) {
+            true => (" $other", self.indices.other),
+            false => ("", self.indices.memory),
+        };
+        let value = self.expression(ty, 2);
         // Occasionally out of bounds.
         let mask = self.random.choose(&[0xff, 0xfff8, 0xfff8, 0xffff]);
-        if self.random.one_in(40) { value } else { format!("(i32.and {value} (i32.const {mask}))") }
+        let name = ty.name();
+        let address = match self.random.one_in(40) {
+            true => value,
+            false => format!("({name}.and {value} ({name}.const {mask}))"),
+        };
+        let offset = match self.random.below(6) {
+            0..=2 => return (memory.to_owned(), address),
+            3 => self.random.below(100),
+            4 => 8 * self.random.below(100),
+            _ if ty == I64 && self.random.one_in(4) => {
+                self.random.choose(&[1 << 32, (1 << 32) - 4, 1 << 63, u64::MAX - 100, u64::MAX])
+            }
+            _ => self.random.choose(&[1000, 65000, 65535, 70000, 0x8000_0000]),
+        };
+        (format!("{memory} offset={offset}"), address)
     }
 
     /// A result of the function.
@@ -473,7 +539,7 @@ impl Function<'_> {
     /// A value whose bits are all observable: a NaN is the one that constants have.
     fn visible(&mut self, ty: Ty) -> String {
         match (ty, self.local(ty)) {
-            (I32 | I64, _) => self.expression(ty, 1),
+            (I32 | I64 | V128, _) => self.expression(ty, 1),
             (_, Some(local)) => {
                 let (name, value) = (ty.name(), self.expression(ty, 1));
                 format!(
@@ -486,6 +552,9 @@ impl Function<'_> {
     }
 
     fn constant(&mut self, ty: Ty) -> String {
+        if ty == V128 {
+            return self.vector_constant();
+        }
         let name = ty.name();
         let value = match ty {
             I32 => self
@@ -530,7 +599,7 @@ impl Function<'_> {
                     "0x123456789abcdef",
                 ])
                 .to_owned(),
-            F32 | F64 => self
+            _ => self
                 .random
                 .choose(&[
                     "0",
@@ -577,11 +646,12 @@ impl Function<'_> {
                 None => self.constant(ty),
             },
             12 => self.load(ty),
-            13 if self.budget > 0 && self.random.one_in(3) && matches!(ty, I32 | I64) => {
+            13 if self.budget > 0 && self.random.one_in(3) && matches!(ty, I32 | I64 | V128) => {
                 // A local's value that stays on the stack during statements.
                 let (Some(waiting), name) = (self.local(ty), ty.name()) else { return self.constant(ty) };
                 let (between, value) = (self.statements(3), self.expression(ty, depth + 1));
-                format!("({name}.sub (local.get {waiting}) (block (result {name}) {between} {value}))")
+                let of = if ty == V128 { "i32x4" } else { name };
+                format!("({of}.sub (local.get {waiting}) (block (result {name}) {between} {value}))")
             }
             13 => {
                 let condition = self.expression(I32, depth + 1);
@@ -589,17 +659,12 @@ impl Function<'_> {
                 format!("(if (result {0}) {condition} (then {then}) (else {otherwise}))", ty.name())
             }
             14 => {
-                let host = match ty {
-                    I32 => "h32",
-                    I64 => "h64",
-                    F32 => "hf32",
-                    F64 => "hf64",
-                };
+                let (host, _) = HOST[Self::global(ty)];
                 // The host must not see a NaN that was computed.
                 let (number, value) = (
                     self.expression(I32, depth + 1),
                     match ty {
-                        I32 | I64 => self.expression(ty, depth + 1),
+                        I32 | I64 | V128 => self.expression(ty, depth + 1),
                         F32 | F64 => self.constant(ty),
                     },
                 );
@@ -612,10 +677,7 @@ impl Function<'_> {
             }
             _ => match self.call() {
                 Some((call, results)) if results == [ty] => call,
-                _ if self.random.one_in(2) => {
-                    let at = TYPES.iter().position(|other| *other == ty).unwrap_or_default();
-                    format!("(global.get $g{at})")
-                }
+                _ if self.random.one_in(2) => format!("(global.get $g{})", Self::global(ty)),
                 _ => {
                     let (value, condition) =
                         (self.expression(ty, depth + 1), self.expression(I32, depth + 1));
@@ -633,7 +695,7 @@ impl Function<'_> {
             _ => self.random.choose(&["", "8", "16", "32"]),
         };
         let sign = if part.is_empty() { "" } else { "_u" };
-        let (name, at, address) = (ty.name(), self.place(), self.address());
+        let (name, (at, address)) = (ty.name(), self.access());
         match self.random.below(8) {
             0 => format!("({name}.atomic.load{part}{sign}{at} {address})"),
             1 => {
@@ -648,10 +710,13 @@ impl Function<'_> {
     }
 
     fn load(&mut self, ty: Ty) -> String {
+        if ty == V128 {
+            return self.vector_load();
+        }
         if self.features.threads && matches!(ty, I32 | I64) && self.random.one_in(2) {
             return self.atomic(ty);
         }
-        let (address, offset) = (self.address(), self.place());
+        let (place, address) = self.access();
         let load = match ty {
             I32 => self.random.choose(&[
                 "i32.load",
@@ -670,9 +735,9 @@ impl Function<'_> {
                 "i64.load32_u",
             ]),
             F32 => "f32.load",
-            F64 => "f64.load",
+            _ => "f64.load",
         };
-        format!("({load}{offset} {address})")
+        format!("({load}{place} {address})")
     }
 
     fn binary(&mut self, ty: Ty, depth: usize) -> String {
@@ -686,20 +751,26 @@ impl Function<'_> {
         const COMPARE_FLOAT: [&str; 6] = ["eq", "ne", "lt", "gt", "le", "ge"];
         if ty == I32 && self.random.one_in(3) {
             let of = self.ty();
+            if of == V128 {
+                return self.number_of_vector(I32, depth);
+            }
             let (left, right) = (self.expression(of, depth + 1), self.expression(of, depth + 1));
             let what = match of {
                 I32 | I64 => self.random.choose(&COMPARE),
-                F32 | F64 => self.random.choose(&COMPARE_FLOAT),
+                _ => self.random.choose(&COMPARE_FLOAT),
             };
             return format!("({}.{what} {left} {right})", of.name());
         }
         if ty == I64 && self.random.one_in(8) {
             return self.wide(depth);
         }
+        if ty == V128 {
+            return self.vector_binary(depth);
+        }
         let (left, mut right) = (self.expression(ty, depth + 1), self.expression(ty, depth + 1));
         let what = match ty {
             I32 | I64 => self.random.choose(&INTEGER),
-            F32 | F64 => self.random.choose(&FLOAT),
+            _ => self.random.choose(&FLOAT),
         };
         // Rarely division by zero.
         if (what.starts_with("div_") || what.starts_with("rem_")) && !self.random.one_in(30) {
@@ -720,6 +791,12 @@ impl Function<'_> {
     }
 
     fn unary(&mut self, ty: Ty, depth: usize) -> String {
+        if ty == V128 {
+            return self.vector_unary(depth);
+        }
+        if self.has_vectors() && self.random.one_in(3) {
+            return self.number_of_vector(ty, depth);
+        }
         let (what, of) = match ty {
             I32 => self.random.choose(&[
                 ("i32.eqz", I32),
@@ -759,7 +836,7 @@ impl Function<'_> {
                 ("f32.convert_i64_s", I64),
                 ("f32.convert_i64_u", I64),
             ]),
-            F64 => self.random.choose(&[
+            _ => self.random.choose(&[
                 ("f64.neg", F64),
                 ("f64.abs", F64),
                 ("f64.sqrt", F64),

@@ -13,6 +13,8 @@ impl Wasmi {
     pub(crate) fn new() -> Self {
         let mut config = Config::default();
         config.wasm_multi_memory(true).wasm_tail_call(true).wasm_extended_const(true);
+        // Its results are those of the deterministic profile.
+        config.wasm_relaxed_simd(true);
         config.wasm_memory64(true).wasm_custom_page_sizes(true).wasm_wide_arithmetic(true);
         config.set_max_recursion_depth(5000).set_max_stack_height(1 << 20);
         Self(WasmiEngine::new(&config))

@@ -19,36 +19,59 @@ fn some_seconds_of_random_modules_with_probes() {
     run(2, &["--probes", "--seed", "1000000", "--bounds-checks"]);
 }
 
+#[test]
+fn as_many_seeds_as_asked_for() {
+    for jobs in ["1", "3"] {
+        let arguments = ["--cases", "40", "--jobs", jobs, "--seed", "5000000"];
+        let stdout = output(&arguments);
+        assert!(stdout.contains("fuzz: 40 seeds: "), "{stdout}");
+    }
+}
+
 /// Those that are compared with Wasmtime only.
 #[test]
 fn programs_with_all_features_are_valid() {
-    let features =
-        Features { exceptions: true, threads: true, function_references: true, gc: true, fuel: false };
+    let features = Features {
+        exceptions: true,
+        threads: true,
+        function_references: true,
+        gc: true,
+        relaxed_simd: true,
+        fuel: false,
+    };
     let engine = Engine::default();
-    let (mut branches, mut casts) = (0, 0);
+    const CONSTRUCTS: [&str; 10] = [
+        "br_on_non_null",
+        "br_on_cast_fail",
+        "(param v128",
+        ".relaxed_madd",
+        "i8x16.shuffle",
+        "v128.store16_lane",
+        "(memory (;0;) i64 1 2",
+        "(memory $other (;1;) i64 1 1",
+        "(table $t0 (;0;) i64 2 ",
+        "(@metadata.code.branch_hint \"\\01\")",
+    ];
+    let mut counts = [0; CONSTRUCTS.len()];
     for seed in 0..400 {
         let Some(case) = Case::new(seed, features).filter(|case| case.same_nans) else { continue };
         for wasm in [Some(&case.wasm), case.legacy.as_ref()].into_iter().flatten() {
             Module::validate(&engine, wasm).unwrap_or_else(|error| panic!("{seed}: {error}"));
         }
-        branches += usize::from(case.text().contains("br_on_non_null"));
-        casts += usize::from(case.text().contains("br_on_cast_fail"));
+        let text = case.text();
+        for (count, construct) in counts.iter_mut().zip(CONSTRUCTS) {
+            *count += usize::from(text.contains(construct));
+        }
     }
-    assert!(branches > 20, "only {branches} programs compare references with null");
-    assert!(casts > 20, "only {casts} programs cast references");
+    for (count, construct) in counts.into_iter().zip(CONSTRUCTS) {
+        assert!(count > 10, "only {count} programs have {construct}");
+    }
 }
 
 /// Runs the command for this many seconds; in the long form, for this many minutes.
 fn run(seconds: u32, arguments: &[&str]) {
     let seconds = if std::env::var_os("LONG_TESTS").is_some() { 60 * seconds } else { seconds };
-    let output = Command::new(env!("CARGO_BIN_EXE_wasm-jit-fuzz"))
-        .args(["--seconds", &seconds.to_string()])
-        .args(arguments)
-        .output()
-        .expect("the command can be started");
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    println!("{stdout}");
-    assert!(output.status.success(), "{}\n{stdout}{stderr}", output.status);
+    let stdout = output(&[&["--seconds", &seconds.to_string()], arguments].concat());
     let modules: u64 = stdout
         .split_once("seeds: ")
         .and_then(|(_, rest)| rest.split(' ').next())
@@ -56,4 +79,16 @@ fn run(seconds: u32, arguments: &[&str]) {
         .unwrap_or_else(|| panic!("no number of modules in {stdout}"));
     // On a busy machine, there are few with probes, which run many times.
     assert!(modules > 4, "only {modules} modules");
+}
+
+/// What the command prints; it finds nothing.
+fn output(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_wasm-jit-fuzz"))
+        .args(arguments)
+        .output()
+        .expect("the command can be started");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{stdout}");
+    assert!(output.status.success(), "{}\n{stdout}{stderr}", output.status);
+    stdout.into_owned()
 }

@@ -162,6 +162,6 @@ impl<T: 'static> AnyStore for StoreContextMut<'_, T> {
     }
 
     fn fuel(&self) -> Result<u64, wasm_jit::Error> {
-        self.as_context().fuel()
+        self.as_context().get_fuel()
     }
 }

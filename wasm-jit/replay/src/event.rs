@@ -184,13 +184,16 @@ impl Reason {
         if let Some(Exit(code)) = error.downcast_ref() {
             return Self::Exit(*code);
         }
+        let first_line = || {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            line[..line.floor_char_boundary(MAX_TEXT)].to_owned()
+        };
         match error.trap() {
+            // The error has the name of the function.
+            Some(wasm_jit::Trap::UnknownFunction) => Self::Trap(first_line()),
             Some(trap) => Self::of_trap(trap, fuel),
-            None => {
-                let text = error.to_string();
-                let line = text.lines().next().unwrap_or_default();
-                Self::Host(line[..line.floor_char_boundary(MAX_TEXT)].to_owned())
-            }
+            None => Self::Host(first_line()),
         }
     }
 

@@ -111,7 +111,7 @@ impl Replay {
     /// # Errors
     /// [`wasm_jit::Error::NoFuel`].
     pub fn fuel(&self) -> Result<u64, wasm_jit::Error> {
-        self.store.fuel()
+        self.store.get_fuel()
     }
 
     /// Begins at the last of these snapshots at which less fuel than `unobserved` had been
@@ -142,7 +142,7 @@ impl Replay {
     /// [`wasm_jit::Error::NoFuel`], and the errors of reading the trace: [`Error::Damaged`],
     /// [`Error::Io`].
     pub fn use_snapshots(&mut self, snapshots: Arc<Snapshots>, unobserved: u64) -> Result<(), Error> {
-        let given = self.store.fuel()?;
+        let given = self.store.get_fuel()?;
         let instance = self.instance();
         match objects::refuse(&mut self.store.as_context_mut(), instance) {
             Err(Error::Unsupported { .. }) => return Ok(()),

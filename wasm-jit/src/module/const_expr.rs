@@ -51,11 +51,11 @@ pub(crate) trait ConstSource {
     fn func(&self, index: u32) -> u64;
     /// The number of fields of structures of a type.
     fn fields(&self, ty: u32) -> usize;
-    /// A new structure of a type with these fields, or with zeros if there are none. Does not
-    /// collect.
-    fn new_struct(&mut self, ty: u32, fields: &[u128]) -> Result<u64, Error>;
-    /// A new array of a type with these elements. Does not collect.
-    fn new_array(&mut self, ty: u32, elements: NewElements<'_>) -> Result<u64, Error>;
+    /// A new structure of a type with these fields, or with zeros if there are none. This may
+    /// collect. The stack has all values that the expression still needs, the fields among them.
+    fn new_struct(&mut self, ty: u32, fields: &[u128], stack: &[u128]) -> Result<u64, Error>;
+    /// A new array of a type with these elements, likewise.
+    fn new_array(&mut self, ty: u32, elements: NewElements<'_>, stack: &[u128]) -> Result<u64, Error>;
 }
 
 /// The elements of a new array.
@@ -141,22 +141,28 @@ fn execute(ops: &[ConstOp], source: &mut impl ConstSource) -> Result<u128, Error
             ConstOp::Global(index) => source.global(index),
             ConstOp::Func(index) => source.func(index).into(),
             ConstOp::StructNew(ty) => {
-                let fields = stack.split_off(stack.len() - source.fields(ty));
-                source.new_struct(ty, &fields)?.into()
+                let first = stack.len() - source.fields(ty);
+                let object = source.new_struct(ty, &stack[first..], &stack)?;
+                stack.truncate(first);
+                object.into()
             }
-            ConstOp::StructNewDefault(ty) => source.new_struct(ty, &[])?.into(),
+            ConstOp::StructNewDefault(ty) => source.new_struct(ty, &[], &stack)?.into(),
             ConstOp::ArrayNew(ty) => {
                 let length = pop(&mut stack) as u32;
-                let value = pop(&mut stack);
-                source.new_array(ty, NewElements::Same(value, length))?.into()
+                let value = *stack.last().expect(OPERANDS);
+                let array = source.new_array(ty, NewElements::Same(value, length), &stack)?;
+                stack.pop();
+                array.into()
             }
             ConstOp::ArrayNewDefault(ty) => {
                 let length = pop(&mut stack) as u32;
-                source.new_array(ty, NewElements::Same(0, length))?.into()
+                source.new_array(ty, NewElements::Same(0, length), &stack)?.into()
             }
             ConstOp::ArrayNewFixed(ty, length) => {
-                let elements = stack.split_off(stack.len() - length as usize);
-                source.new_array(ty, NewElements::Values(&elements))?.into()
+                let first = stack.len() - length as usize;
+                let array = source.new_array(ty, NewElements::Values(&stack[first..]), &stack)?;
+                stack.truncate(first);
+                array.into()
             }
             ConstOp::RefI31 => lower_i31(pop(&mut stack) as u32).into(),
             binary => {
@@ -170,8 +176,10 @@ fn execute(ops: &[ConstOp], source: &mut impl ConstSource) -> Result<u128, Error
     Ok(pop(&mut stack))
 }
 
+const OPERANDS: &str = "validated: all operands are on the stack";
+
 fn pop(stack: &mut Vec<u128>) -> u128 {
-    stack.pop().expect("validated: all operands are on the stack")
+    stack.pop().expect(OPERANDS)
 }
 
 fn calculate(op: ConstOp, left: u64, right: u64) -> u64 {
@@ -203,13 +211,17 @@ mod tests {
         fn fields(&self, ty: u32) -> usize {
             ty as usize
         }
-        fn new_struct(&mut self, ty: u32, fields: &[u128]) -> Result<u64, Error> {
+        fn new_struct(&mut self, ty: u32, fields: &[u128], stack: &[u128]) -> Result<u64, Error> {
+            assert!(stack.ends_with(fields));
             Ok(1000 * u64::from(ty) + fields.iter().sum::<u128>() as u64)
         }
-        fn new_array(&mut self, ty: u32, elements: NewElements<'_>) -> Result<u64, Error> {
+        fn new_array(&mut self, ty: u32, elements: NewElements<'_>, stack: &[u128]) -> Result<u64, Error> {
             let sum = match elements {
                 NewElements::Same(value, length) => value * u128::from(length),
-                NewElements::Values(values) => values.iter().sum(),
+                NewElements::Values(values) => {
+                    assert!(stack.ends_with(values));
+                    values.iter().sum()
+                }
             };
             Ok(2000 * u64::from(ty) + sum as u64)
         }

@@ -27,7 +27,8 @@ pub enum Ending<'e> {
     Exception(UnwoundException),
     /// A host function, or a routine of the engine, has failed with an error that is no trap: a
     /// limit of the store is reached, there is no memory, or the host's own error. Programs exit by
-    /// such an error, too.
+    /// such an error, too. Or the program has called a function that is not defined
+    /// ([`Error::UnknownFunction`]).
     Error(&'e Error),
 }
 

@@ -187,6 +187,7 @@ impl StoreOpaque {
 /// Adds the backtrace to a trap, or a lack of memory, that the runtime or a host function caused.
 fn with_backtrace(mut error: Error, frames: WasmBacktrace) -> Error {
     if let Error::Trap { backtrace, .. }
+    | Error::UnknownFunction { backtrace, .. }
     | Error::StoreLimit { backtrace, .. }
     | Error::Memory { backtrace, .. } = &mut error
         && backtrace.is_empty()

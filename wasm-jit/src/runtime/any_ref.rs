@@ -203,7 +203,7 @@ impl StructRef {
         let is =
             |known: &KnownType| matches!(known, KnownType::Struct(known) if known.fields() == ty.fields());
         let known = store.keep_type(store.engine.use_object_type(ty.id(), is)?);
-        let object = store.new_struct(&known, Room::Collect(collect::From::Host, &[]))?;
+        let object = store.new_struct(&known, Room::of(collect::From::Host))?;
         // From here on nothing collects.
         for ((value, ty), field) in fields.iter().zip(ty.fields()).zip(&struct_layout(ty).fields) {
             let word = store.lower(ty.storage().unpacked(), value)?;
@@ -300,7 +300,7 @@ impl ArrayRef {
         let is =
             |known: &KnownType| matches!(known, KnownType::Array(known) if known.element() == ty.element());
         let known = store.keep_type(store.engine.use_object_type(ty.id(), is)?);
-        store.new_array(&known, length, Room::Collect(collect::From::Host, &[]))
+        store.new_array(&known, length, Room::of(collect::From::Host))
     }
 
     /// The array's type.

@@ -12,7 +12,7 @@ use crate::trap::Trap;
 use crate::vmctx::{Answer, VmContext};
 
 /// References that the program has only passed to a libcall are in the program's frame.
-const COLLECT: Room<'_> = Room::Collect(From::Libcall, &[]);
+const COLLECT: Room<'_> = Room::of(From::Libcall);
 
 /// The result of a libcall that creates an object with this function.
 fn created(

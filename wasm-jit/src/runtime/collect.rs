@@ -3,8 +3,8 @@
 //!
 //! It runs when there are twice as many exceptions and references as the last collection retained
 //! (unless they are few compared to the size of the heap), or when as much memory has been
-//! allocated in the heap, and by host values, as was reachable then ([`Heap::is_due`]). It marks,
-//! then sweeps:
+//! allocated in the heap, by host values and by exceptions as was reachable then
+//! ([`StoreOpaque::is_collection_due`]). It marks, then sweeps:
 //! 1. The roots are the frames of all activations, callee-saved registers, results in transit,
 //!    globals, tables and element segments that hold such references, and the objects and
 //!    exceptions for which the host has handles.
@@ -324,6 +324,34 @@ mod tests {
         }
         let collections = store.as_context_mut().opaque().collections - before;
         assert!((90..110).contains(&collections), "{collections}: one for each thousand");
+        Ok(())
+    }
+
+    #[test]
+    fn the_memory_of_exceptions_makes_a_collection_due() -> Result<(), Error> {
+        let mut store = Store::new(&Engine::default(), ());
+        let array = store.engine().new_array_type(FieldType::new(StorageType::I8, Mutability::Const))?;
+        let _large = ArrayRef::new(&mut store, &array, &Val::I32(0), 16 << 20)?;
+        let tag = Tag::new(&mut store, &TagType::new(FuncType::new([ValType::I64; 1000], [])))?;
+        let fields = [const { Val::I64(0) }; 1000];
+        store.gc();
+        // Fewer than one for each `HEAP_BYTES` of the heap.
+        let mut most = 0;
+        for _ in 0..6000 {
+            ExnRef::new(&mut store, &tag, &fields)?;
+            most = most.max(store.as_context_mut().opaque().exceptions.bytes());
+        }
+        assert!(most < 17 << 20, "{most} bytes of unreachable exceptions");
+
+        let kept: Vec<ExnRef> =
+            (0..4000).map(|_| ExnRef::new(&mut store, &tag, &fields)).collect::<Result<_, _>>()?;
+        store.gc();
+        let before = store.as_context_mut().opaque().collections;
+        for _ in 0..9000 {
+            ExnRef::new(&mut store, &tag, &fields)?;
+        }
+        let collections = store.as_context_mut().opaque().collections - before;
+        assert_eq!(collections, 1, "72 MB, while {} exceptions (32 MB) and 17 MB are alive", kept.len());
         Ok(())
     }
 

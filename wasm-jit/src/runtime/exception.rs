@@ -134,6 +134,8 @@ pub(crate) struct Exceptions {
     objects: Vec<Object>,
     /// Total size of the objects.
     bytes: u64,
+    /// Their total size after the last collection.
+    pub(super) retained: u64,
     /// The exceptions for which the host has handles.
     roots: Roots,
 }
@@ -161,9 +163,20 @@ impl Drop for Object {
 }
 
 impl Exceptions {
+    /// Total size of the exceptions.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Numbers of exceptions and of handles.
     pub(crate) fn len(&self) -> usize {
         self.objects.len() + self.roots.len()
+    }
+
+    /// Total size of those that were allocated since the last collection.
+    pub(super) fn fresh(&self) -> u64 {
+        self.bytes - self.retained
     }
 
     fn allocate(&mut self, tag: usize, values: &[u64]) -> Result<usize, TryReserveError> {
@@ -213,6 +226,7 @@ impl Exceptions {
         let mut marks = marked.iter();
         self.objects.retain(|_| *marks.next().expect("a mark for each place"));
         self.bytes = self.objects.iter().map(Object::bytes).sum();
+        self.retained = self.bytes;
     }
 }
 

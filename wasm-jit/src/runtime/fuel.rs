@@ -32,11 +32,11 @@ impl StoreOpaque {
 }
 
 impl<T: 'static> StoreContext<'_, T> {
-    /// See [`Store::fuel`].
+    /// See [`Store::get_fuel`].
     ///
     /// # Errors
     /// [`Error::NoFuel`].
-    pub fn fuel(&self) -> Result<u64, Error> {
+    pub fn get_fuel(&self) -> Result<u64, Error> {
         self.0.opaque.fuel()
     }
 }
@@ -56,8 +56,8 @@ impl<T: 'static> Store<T> {
     ///
     /// # Errors
     /// [`Error::NoFuel`] if programs of this engine do not consume fuel.
-    pub fn fuel(&self) -> Result<u64, Error> {
-        self.as_context().fuel()
+    pub fn get_fuel(&self) -> Result<u64, Error> {
+        self.as_context().get_fuel()
     }
 
     /// Replaces the remaining fuel. A program that has trapped for lack of fuel does not continue;
@@ -71,13 +71,13 @@ impl<T: 'static> Store<T> {
 }
 
 impl<T: 'static> Caller<'_, T> {
-    /// See [`Store::fuel`]. The instructions up to the call to this host function have been paid
-    /// for.
+    /// See [`Store::get_fuel`]. The instructions up to the call to this host function have been
+    /// paid for.
     ///
     /// # Errors
     /// [`Error::NoFuel`].
-    pub fn fuel(&self) -> Result<u64, Error> {
-        self.as_context().fuel()
+    pub fn get_fuel(&self) -> Result<u64, Error> {
+        self.as_context().get_fuel()
     }
 
     /// See [`Store::set_fuel`]. A host function can charge for its work in this way.

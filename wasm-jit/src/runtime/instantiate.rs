@@ -13,6 +13,7 @@ use std::io;
 use std::ptr::NonNull;
 
 use super::activation;
+use super::collect::From;
 use super::externs::Extern;
 use super::func::Func;
 use super::global::GlobalData;
@@ -258,9 +259,10 @@ impl ConstSource for Source<'_> {
         self.instance().module.info().struct_layout(ty).fields.len()
     }
 
-    fn new_struct(&mut self, ty: u32, fields: &[u128]) -> Result<u64, Error> {
+    fn new_struct(&mut self, ty: u32, fields: &[u128], stack: &[u128]) -> Result<u64, Error> {
         let module = self.instance().module.clone();
-        let object = self.store.new_struct(module.object_type(ty), Room::Extend)?;
+        let room = Room { from: From::Host, values: stack };
+        let object = self.store.new_struct(module.object_type(ty), room)?;
         for (field, value) in module.info().struct_layout(ty).fields.iter().zip(fields) {
             // SAFETY: the structure has this field, and validation says that the value is of its
             // type.
@@ -269,13 +271,14 @@ impl ConstSource for Source<'_> {
         Ok(object.address() as u64)
     }
 
-    fn new_array(&mut self, ty: u32, elements: NewElements<'_>) -> Result<u64, Error> {
+    fn new_array(&mut self, ty: u32, elements: NewElements<'_>, stack: &[u128]) -> Result<u64, Error> {
         let module = self.instance().module.clone();
         let length = match elements {
             NewElements::Same(_, length) => length,
             NewElements::Values(values) => values.len() as u32,
         };
-        let array = self.store.new_array(module.object_type(ty), length, Room::Extend)?;
+        let room = Room { from: From::Host, values: stack };
+        let array = self.store.new_array(module.object_type(ty), length, room)?;
         let bytes = module.info().array_element(ty).bytes();
         let put = |at: u32, count: u32, value: u128| {
             // SAFETY: the array has these elements, and validation says that the values are of
@@ -290,8 +293,8 @@ impl ConstSource for Source<'_> {
     }
 }
 
-/// Initializes the items of an instance. Nothing collects during this time: objects that an
-/// expression has created are not yet where the collector looks.
+/// Initializes the items of an instance. A value is stored in its item before the next expression
+/// is evaluated, which may collect.
 fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> Result<(), Error> {
     // The module is shared, so that it can be read while the instance is written.
     // SAFETY: instances live as long as their store, and nothing runs in this one yet.
@@ -317,15 +320,22 @@ fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> R
     for (number, segment) in parsed.elements.iter().enumerate() {
         if !matches!(segment.mode, SegmentMode::Declared) {
             let mut source = Source { store, instance };
-            let values = match &segment.items {
-                Elements::Functions(functions) => functions.iter().map(|index| source.func(*index)).collect(),
-                Elements::Expressions(expressions) => {
-                    let values = expressions.iter().map(|expr| source.evaluate(expr).map(|word| word as u64));
-                    values.collect::<Result<_, _>>()?
+            match &segment.items {
+                Elements::Functions(functions) => {
+                    let values = functions.iter().map(|index| source.func(*index)).collect();
+                    // SAFETY: as above; nothing borrows the instance here.
+                    unsafe { instance.as_mut() }.elements[number].values = values;
                 }
-            };
-            // SAFETY: as above; nothing borrows the instance here.
-            unsafe { instance.as_mut() }.elements[number].values = values;
+                Elements::Expressions(expressions) => {
+                    // SAFETY: as above.
+                    unsafe { instance.as_mut() }.elements[number].values = vec![0; expressions.len()].into();
+                    for (at, expr) in expressions.iter().enumerate() {
+                        let value = source.evaluate(expr)? as u64;
+                        // SAFETY: as above.
+                        unsafe { instance.as_mut() }.elements[number].values[at] = value;
+                    }
+                }
+            }
         }
     }
     for (number, segment) in parsed.elements.iter().enumerate() {

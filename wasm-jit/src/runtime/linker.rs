@@ -15,6 +15,7 @@ use super::value::Val;
 use crate::engine::Engine;
 use crate::error::{Error, Mismatch};
 use crate::module::{Import, Item, Module};
+use crate::trap::WasmBacktrace;
 use crate::types::{ExternType, FuncType};
 
 /// Definitions of imports, by the two names of each. Host functions belong to no store, so one
@@ -152,10 +153,11 @@ impl<T: 'static> Linker<T> {
         Ok(self)
     }
 
-    /// Defines all functions that the module imports and that are not defined: calls to them fail
-    /// with [`Error::UnknownFunction`]. A module can then run although some of its imports are
-    /// missing, if it does not call them. Other unknown imports remain errors at instantiation.
-    pub fn define_unknown_functions_as_errors(&mut self, module: &Module) -> &mut Self {
+    /// Defines all functions that the module imports and that are not defined: calls to them trap
+    /// ([`Error::UnknownFunction`], which names the import). A module can then run although some of
+    /// its imports are missing, if it does not call them. Other unknown imports remain errors at
+    /// instantiation.
+    pub fn define_unknown_imports_as_traps(&mut self, module: &Module) -> &mut Self {
         for import in module.imports() {
             let (name, ExternType::Func(ty)) = (import.name(), import.ty()) else { continue };
             if self.find(import.module(), name).is_some() {
@@ -164,7 +166,7 @@ impl<T: 'static> Linker<T> {
             let names = (import.module().to_owned(), name.to_owned());
             let fails = move |_: Caller<'_, T>, _: &[Val], _: &mut [Val]| {
                 let (module, name) = names.clone();
-                Err(Error::UnknownFunction { module, name })
+                Err(Error::UnknownFunction { module, name, backtrace: WasmBacktrace::default() })
             };
             let definition = Definition::Host(HostFunc::untyped(ty.clone(), fails));
             self.definitions.entry(import.module().into()).or_default().insert(name.into(), definition);

@@ -46,13 +46,25 @@ impl Referent {
     }
 }
 
-/// How an allocation may proceed if there is no room.
+/// What a collection that makes room for an allocation must know.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Room<'a> {
-    /// Collect; these references are stored nowhere else.
-    Collect(From, &'a [u64]),
-    /// Only take more memory: there are references that a collection would not see.
-    Extend,
+pub(crate) struct Room<'a> {
+    /// The caller of the allocation.
+    pub(crate) from: From,
+    /// Values whose lower halves may be references that are stored nowhere else.
+    pub(crate) values: &'a [u128],
+}
+
+impl Room<'_> {
+    /// Of an allocation whose caller has no references but those that are stored elsewhere.
+    pub(crate) const fn of(from: From) -> Self {
+        Self { from, values: &[] }
+    }
+
+    fn collect(self, store: &mut StoreOpaque) {
+        let extra: Vec<u64> = self.values.iter().map(|value| *value as u64).collect();
+        collect::collect(store, self.from, &extra);
+    }
 }
 
 /// The address of an object: it is alive, and does not move.
@@ -215,21 +227,20 @@ impl StoreOpaque {
         Err(self.no_room())
     }
 
-    /// Allocates, after collections if there is no room, as far as they are permitted.
+    /// Allocates, after a collection if one is due or there is no room.
     fn collecting<T>(
         &mut self,
         room: Room<'_>,
         mut allocate: impl FnMut(&mut Self) -> Option<T>,
     ) -> Option<T> {
-        let Room::Collect(from, extra) = room else { return allocate(self) };
         if self.is_collection_due() {
-            collect::collect(self, from, extra);
+            room.collect(self);
         }
         let allocated = allocate(self);
         if allocated.is_some() {
             return allocated;
         }
-        collect::collect(self, from, extra);
+        room.collect(self);
         allocate(self)
     }
 
@@ -244,6 +255,7 @@ impl StoreOpaque {
     /// Whether an allocation should collect before more memory is requested.
     pub(crate) fn is_collection_due(&self) -> bool {
         self.heap.is_due(self.limits.heap())
+            || self.heap.is_due_with_exceptions(self.exceptions.fresh(), self.exceptions.retained)
             || self.engine.collects_always() && self.heap.may_always_collect()
     }
 

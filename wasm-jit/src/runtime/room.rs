@@ -102,7 +102,7 @@ unsafe extern "sysv64" fn find_room(context: *mut VmContext, saved: usize) -> u6
         unsafe { ((*store.vm()).heap_wanted, trap::is_interrupted(store.execution())) };
     let made = store.attempt(|store| match is_interrupted {
         true => Err(Trap::Interrupt.into()),
-        false => store.make_room(size, Room::Collect(From::Above(saved), &[])),
+        false => store.make_room(size, Room::of(From::Above(saved))),
     });
     made.is_none().into()
 }

@@ -20,10 +20,10 @@ fn instance(engine: &Engine, text: &str) -> (Store<()>, Instance) {
 
 /// Calls the export `run` with `argument`: what it returns, and what it consumes.
 fn run(store: &mut Store<()>, instance: Instance, argument: i32) -> (Result<i32, Error>, u64) {
-    let before = store.fuel().unwrap();
+    let before = store.get_fuel().unwrap();
     let function = instance.get_typed_func::<i32, i32>(&mut *store, "run").unwrap();
     let result = function.call(&mut *store, argument);
-    (result, before - store.fuel().unwrap())
+    (result, before - store.get_fuel().unwrap())
 }
 
 /// What a body with an `i32` as parameter and result consumes for an argument.
@@ -42,7 +42,7 @@ fn costs(body: &str, argument: i32, expected: u64) {
     // That much suffices, and less does not.
     store.set_fuel(expected).unwrap();
     assert_eq!(run(&mut store, instance, argument).0.unwrap(), result, "{body}");
-    assert_eq!(store.fuel().unwrap(), 0);
+    assert_eq!(store.get_fuel().unwrap(), 0);
     for less in 0..expected {
         store.set_fuel(less).unwrap();
         let error = run(&mut store, instance, argument).0.expect_err(body);
@@ -50,7 +50,7 @@ fn costs(body: &str, argument: i32, expected: u64) {
         let Error::Trap { backtrace, .. } = &error else { panic!("{error}") };
         // Also if an entry cannot be paid for.
         assert!(backtrace.frames()[0].module_offset() > Some(0), "{body}, {less} of {expected}: {error}");
-        assert_eq!(store.fuel().unwrap(), 0);
+        assert_eq!(store.get_fuel().unwrap(), 0);
     }
 }
 
@@ -114,7 +114,7 @@ fn recursion_and_empty_loops_end() {
     // The store can still be used.
     store.set_fuel(10).unwrap();
     recurse.call(&mut store, 0).unwrap();
-    assert_eq!(store.fuel().unwrap(), 10 - 3);
+    assert_eq!(store.get_fuel().unwrap(), 10 - 3);
 }
 
 /// The whole sequence up to the next branch is paid for, although a trap ends it.
@@ -142,7 +142,7 @@ fn a_host_function_reads_and_charges() {
     let seen = Arc::new(AtomicU64::new(0));
     let note = Arc::clone(&seen);
     let f = Func::wrap(&mut store, move |mut caller: Caller<'_, ()>| {
-        let left = caller.fuel().unwrap();
+        let left = caller.get_fuel().unwrap();
         note.store(left, Ordering::Relaxed);
         caller.set_fuel(left - 90).unwrap();
     });
@@ -160,7 +160,7 @@ fn more_than_a_signed_number_can_be_given() {
     store.set_fuel(u64::MAX).unwrap();
     let (result, consumed) = run(&mut store, instance, 3);
     assert_eq!((result.unwrap(), consumed), (3, 2));
-    assert_eq!(store.fuel().unwrap(), u64::MAX - 2);
+    assert_eq!(store.get_fuel().unwrap(), u64::MAX - 2);
 }
 
 #[test]
@@ -168,5 +168,5 @@ fn other_engines_have_none() {
     let engine = Engine::default();
     let mut store = Store::new(&engine, ());
     assert!(matches!(store.set_fuel(1), Err(Error::NoFuel)));
-    assert!(matches!(store.fuel(), Err(Error::NoFuel)));
+    assert!(matches!(store.get_fuel(), Err(Error::NoFuel)));
 }

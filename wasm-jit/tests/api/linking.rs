@@ -134,6 +134,41 @@ fn a_linker_reports_mismatched_imports() {
 }
 
 #[test]
+fn calls_to_unknown_imports_trap() {
+    let engine = Engine::default();
+    let module = Module::new(
+        &engine,
+        r#"(module (import "host" "seven" (func $seven (result i32)))
+            (import "host" "missing" (func $missing (param i64) (result f32)))
+            (func $caller (param i32) (result i32)
+                (if (local.get 0) (then (drop (call $missing (i64.const 1)))))
+                (call $seven))
+            (func (export "run") (param i32) (result i32) (call $caller (local.get 0))))"#,
+    )
+    .unwrap();
+    let mut linker: Linker<()> = Linker::new(&engine);
+    linker.func_wrap("host", "seven", || 7).unwrap();
+    let mut store = Store::new(&engine, ());
+    assert!(matches!(linker.instantiate(&mut store, &module), Err(Error::UnknownImport { .. })));
+    linker.define_unknown_imports_as_traps(&module);
+    let instance = linker.instantiate(&mut store, &module).unwrap();
+    let run = instance.get_typed_func::<i32, i32>(&mut store, "run").unwrap();
+    assert_eq!(run.call(&mut store, 0).unwrap(), 7);
+    let error = run.call(&mut store, 1).unwrap_err();
+    assert_eq!(error.trap(), Some(Trap::UnknownFunction));
+    assert_eq!(error.backtrace().map(|backtrace| backtrace.frames().len()), Some(2), "{error}");
+    let reason = "wasm trap: the program called `host` `missing`, which it imports and which is not defined";
+    assert_eq!(error.reason(), reason);
+    assert!(error.to_string().contains("caller"), "{error}");
+    assert_eq!(run.call(&mut store, 0).unwrap(), 7);
+
+    let other = Module::new(&engine, r#"(module (import "host" "number" (global i32)))"#).unwrap();
+    linker.define_unknown_imports_as_traps(&other);
+    let refused = linker.instantiate(&mut store, &other);
+    assert!(matches!(refused, Err(Error::UnknownImport { .. })), "not a function");
+}
+
+#[test]
 fn limits_of_imported_memories_and_tables_must_fit() {
     let engine = Engine::default();
     let mut store = Store::new(&engine, ());

@@ -443,6 +443,81 @@ fn references_cross_the_boundary() {
 }
 
 #[test]
+fn instantiation_collects_to_make_room() {
+    let engine = Engine::default();
+    let garbage = r#"(module (type $a (array (mut i8)))
+        (func (export "run") (drop (array.new_default $a (i32.const 900000)))))"#;
+    let mut store = Store::new(&engine, ());
+    store.set_limits(StoreLimits::new().heap_size(1 << 20));
+    let garbage = Instance::new(&mut store, &Module::new(&engine, garbage).unwrap(), &[]).unwrap();
+    call0::<()>(&mut store, garbage, "run").unwrap();
+    let module = r#"(module (type $a (array (mut i8)))
+        (global $g (ref $a) (array.new_default $a (i32.const 300000)))
+        (table $t (ref null $a) (elem (array.new_default $a (i32.const 300001))))
+        (elem $e (ref $a) (item (array.new_default $a (i32.const 200000))))
+        (func (export "run") (result i32) (array.len (global.get $g))))"#;
+    let module = Module::new(&engine, module).unwrap();
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    assert_eq!(call0::<i32>(&mut store, instance, "run").unwrap(), 300_000);
+    // What the first instance keeps leaves no room for another.
+    let error = Instance::new(&mut store, &module, &[]).unwrap_err();
+    assert!(matches!(error, Error::StoreLimit { what: "heap memory", .. }), "{error}");
+}
+
+/// Less than a quarter of the limit was allocated since the last collection: none is due.
+#[test]
+fn instantiation_collects_only_when_there_is_no_room() {
+    let engine = Engine::default();
+    let module = |kept: u32| {
+        let text = format!(
+            r#"(module (type $a (array (mut i8))) (global $g (ref $a) (array.new_default $a (i32.const {kept})))
+                (func (export "run") (drop (array.new_default $a (i32.const 200000)))))"#
+        );
+        Module::new(&engine, text).unwrap()
+    };
+    let mut store = Store::new(&engine, ());
+    store.set_limits(StoreLimits::new().heap_size(1 << 20));
+    let first = Instance::new(&mut store, &module(500_000), &[]).unwrap();
+    store.gc();
+    call0::<()>(&mut store, first, "run").unwrap();
+    Instance::new(&mut store, &module(300_000), &[]).unwrap();
+}
+
+#[test]
+fn initial_values_are_alive_while_others_are_created() {
+    let engine = Engine::new(Config::new().collects_always(true)).unwrap();
+    // An array is larger than a line of the heap, whose memory is used again once the array is
+    // dead.
+    let array = |number: u32| format!("(array.new $a (i32.const {number}) (i32.const 60))");
+    let [one, two, three, four, five, six, seven, eight] = [1, 2, 3, 4, 5, 6, 7, 8].map(array);
+    let text = format!(
+        r#"(module (type $a (array (mut i32))) (type $l (array (mut (ref null $a))))
+            (type $s (struct (field $a (ref $a)) (field v128) (field $l (ref $l)) (field $s (ref null $s))))
+            (global $s (ref $s) (struct.new $s {one} (v128.const i64x2 7 8) (array.new_fixed $l 2 {two} {three})
+                (struct.new $s {four} (v128.const i64x2 9 10) (array.new $l {five} (i32.const 2)) (ref.null $s))))
+            (table $t (ref null $a) (elem (item {six}) (item {seven}) (item {eight})))
+            (func $is (param $a (ref null $a)) (param i32)
+                (if (i32.ne (array.get $a (local.get $a) (i32.const 0)) (local.get 1)) (then unreachable))
+                (if (i32.ne (array.get $a (local.get $a) (i32.const 59)) (local.get 1)) (then unreachable)))
+            (func $element (param $l (ref $l)) (param i32) (result (ref null $a))
+                (array.get $l (local.get $l) (local.get 1)))
+            (func (export "check") (local $inner (ref null $s))
+                (local.set $inner (struct.get $s $s (global.get $s)))
+                (call $is (struct.get $s $a (global.get $s)) (i32.const 1))
+                (call $is (call $element (struct.get $s $l (global.get $s)) (i32.const 0)) (i32.const 2))
+                (call $is (call $element (struct.get $s $l (global.get $s)) (i32.const 1)) (i32.const 3))
+                (call $is (struct.get $s $a (local.get $inner)) (i32.const 4))
+                (call $is (call $element (struct.get $s $l (local.get $inner)) (i32.const 1)) (i32.const 5))
+                (call $is (table.get $t (i32.const 0)) (i32.const 6))
+                (call $is (table.get $t (i32.const 1)) (i32.const 7))
+                (call $is (table.get $t (i32.const 2)) (i32.const 8))))"#
+    );
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &Module::new(&engine, text).unwrap(), &[]).unwrap();
+    call0::<()>(&mut store, instance, "check").unwrap();
+}
+
+#[test]
 fn equal_types_of_modules_are_one_type() {
     let engine = Engine::default();
     let module = |text: &str| Module::new(&engine, text).unwrap();

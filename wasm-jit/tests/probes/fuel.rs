@@ -41,7 +41,7 @@ fn run(module: &Module, fuel: u64) -> (Outcome, bool, u64) {
     let instance = Instance::new(&mut store, module, &[]).unwrap();
     let outcome = call_main(&mut store, &instance);
     let is_out = outcome.0.as_ref().is_err_and(|reason| *reason == Trap::OutOfFuel.to_string());
-    (outcome, is_out, fuel - store.fuel().unwrap())
+    (outcome, is_out, fuel - store.get_fuel().unwrap())
 }
 
 #[test]

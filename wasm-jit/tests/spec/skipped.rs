@@ -1,7 +1,8 @@
 //! Known failures and their reasons: the file `skipped.txt`.
 //!
-//! A line that is not indented is a reason; below it, indented, are the tests it applies to:
-//! `folder/*`, `folder/file`, or `folder/file:line`, where the line is that of a directive. `#`
+//! A line that is not indented is a reason, which names the version of the standard that supersedes
+//! the tests, or the open proposal that they concern; below it, indented, are the tests it applies
+//! to: `folder/*`, `folder/file`, or `folder/file:line`, where the line is that of a directive. `#`
 //! starts a comment. Every entry must be needed: at least one of its directives fails.
 
 use std::collections::HashMap;
@@ -38,6 +39,8 @@ impl Skipped {
                 continue;
             }
             if !content.starts_with(' ') {
+                let names_one = content.contains("WebAssembly ") || content.contains("proposal");
+                assert!(names_one, "skipped.txt: `{content}` names neither a standard nor a proposal");
                 reason = Some(content);
                 continue;
             }

@@ -127,7 +127,7 @@ fn errors_that_are_no_traps_stop_the_program() {
     };
     let text = session("unknown", &["run", "backtrace", "continue"]);
     let failed = "The program has failed, and ends when it continues: ";
-    let missing = "the program called `env` `missing`, which it imports and which is not defined";
+    let missing = "wasm trap: the program called `env` `missing`, which it imports and which is not defined";
     let ended = format!("The program has failed: {missing}");
     let stopped = format!("{failed}{missing}\n");
     contains(&text, &[&stopped, " ($n=9)\n", &ended]);

@@ -82,7 +82,7 @@ fn start(debugger: &Arc<Debugger>, fuel: u64) {
             Ok(results) => Outcome::returned(results),
             Err(error) => Outcome::failed(error, 1),
         };
-        debugger.ended(outcome.with_fuel(store.fuel().unwrap()));
+        debugger.ended(outcome.with_fuel(store.get_fuel().unwrap()));
     });
 }
 

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use super::{F32, F64, Function, I32, I64, Ty};
+use super::{F32, F64, Function, I32, I64, Ty, V128};
 use crate::random::Random;
 
 /// Numbers of globals, and of a function's locals, of type `anyref`.
@@ -22,7 +22,6 @@ enum Holds {
     I8,
     I16,
     Number(Ty),
-    V128,
     Any,
     I31,
     Extern,
@@ -39,7 +38,6 @@ impl Holds {
             Self::I8 => "i8".to_owned(),
             Self::I16 => "i16".to_owned(),
             Self::Number(ty) => ty.name().to_owned(),
-            Self::V128 => "v128".to_owned(),
             Self::Any => "anyref".to_owned(),
             Self::I31 => "i31ref".to_owned(),
             Self::Extern => "externref".to_owned(),
@@ -53,8 +51,7 @@ impl Holds {
         match random.below(14) {
             0 => Self::I8,
             1 => Self::I16,
-            2..=5 => Self::Number(random.choose(&super::TYPES)),
-            6 => Self::V128,
+            2..=6 => Self::Number(random.choose(&super::TYPES)),
             7 | 8 => Self::Any,
             9 => Self::I31,
             10 => Self::Extern,
@@ -72,7 +69,7 @@ const ARRAYS: [Holds; 9] = [
     Holds::Number(I32),
     Holds::Number(I64),
     Holds::Number(F64),
-    Holds::V128,
+    Holds::Number(V128),
     Holds::Any,
     Holds::Struct(0),
     Holds::Func,
@@ -172,9 +169,8 @@ impl Function<'_> {
         match what {
             Holds::I8 | Holds::I16 => self.expression(I32, depth + 1),
             // NaNs may be read as anything.
-            Holds::Number(ty @ (I32 | I64)) => self.expression(ty, depth + 1),
+            Holds::Number(ty @ (I32 | I64 | V128)) => self.expression(ty, depth + 1),
             Holds::Number(ty) => self.constant(ty),
-            Holds::V128 => format!("(i32x4.splat {})", self.expression(I32, depth + 1)),
             Holds::Any => self.any(depth + 1),
             Holds::I31 => format!("(ref.i31 {})", self.expression(I32, depth + 1)),
             Holds::Extern => format!("(extern.convert_any {})", self.any(depth + 1)),
@@ -306,7 +302,7 @@ impl Function<'_> {
         let label = self.object_label();
         let fits = |holds: &Holds| {
             *holds == what
-                || what == Holds::Number(I32) && matches!(holds, Holds::I8 | Holds::I16 | Holds::V128)
+                || what == Holds::Number(I32) && matches!(holds, Holds::I8 | Holds::I16 | Holds::Number(V128))
         };
         let at = self.struct_number();
         let fields: Vec<usize> = (0..self.objects.structs[at].len())
@@ -329,7 +325,10 @@ impl Function<'_> {
             _ => "",
         };
         let get = format!("({kind}.get{sign} {rest})");
-        let get = if holds == Holds::V128 { format!("(i32x4.extract_lane 2 {get})") } else { get };
+        let get = match (what, holds) {
+            (Holds::Number(I32), Holds::Number(V128)) => format!("(i32x4.extract_lane 2 {get})"),
+            _ => get,
+        };
         let result = match what {
             Holds::Number(ty) => ty.name(),
             _ => "anyref",
@@ -379,7 +378,7 @@ impl Function<'_> {
                 }
                 _ => self.read(Holds::Number(I32), depth),
             },
-            I64 | F32 | F64 => self.read(Holds::Number(ty), depth),
+            I64 | F32 | F64 | V128 => self.read(Holds::Number(ty), depth),
         };
         number.unwrap_or_else(|| self.constant(ty))
     }

@@ -11,8 +11,8 @@ use super::{Function, ITERATIONS, Signature, Ty};
 /// Number of elements of each table.
 const ELEMENTS: u32 = 2;
 
-/// The declarations.
-pub(super) fn declare(out: &mut String, signatures: &[Signature]) {
+/// The declarations; `index` is the word for the type of the tables' indices.
+pub(super) fn declare(out: &mut String, signatures: &[Signature], index: &str) {
     // Writing to a String cannot fail, here and below.
     for (at, Signature { params, results }) in signatures.iter().enumerate() {
         let (params, results) = (names(params), names(results));
@@ -24,7 +24,10 @@ pub(super) fn declare(out: &mut String, signatures: &[Signature]) {
     for (at, Signature { params, results }) in signatures.iter().enumerate() {
         let _ =
             writeln!(out, " (global $r{at} (export \"r{at}\") (mut (ref null $s{at})) (ref.null $s{at}))");
-        let _ = writeln!(out, " (table $t{at} (export \"t{at}\") {ELEMENTS} (ref $s{at}) (ref.func $f{at}))");
+        let _ = writeln!(
+            out,
+            " (table $t{at} (export \"t{at}\") {index}{ELEMENTS} (ref $s{at}) (ref.func $f{at}))"
+        );
         // What it calls may be null.
         let arguments: String = (1..=params.len()).map(|param| format!(" (local.get {param})")).collect();
         let call = if at % 2 == 0 { "call_ref" } else { "return_call_ref" };
@@ -35,7 +38,7 @@ pub(super) fn declare(out: &mut String, signatures: &[Signature]) {
             names(results),
         );
     }
-    out.push_str(" (elem declare func $h32 $h64 $hf32 $hf64)\n");
+    out.push_str(" (elem declare func $h32 $h64 $hf32 $hf64 $hv128)\n");
 }
 
 fn names(types: &[Ty]) -> String {
@@ -75,7 +78,10 @@ impl Function<'_> {
                 let reference = self.reference(callee, 2);
                 format!("call_ref $s{callee}{arguments} {reference}")
             }
-            1 => format!("call_indirect $t{callee} (type $s{callee}){arguments} (i32.const 1)"),
+            1 => {
+                let ty = self.indices.tables.name();
+                format!("call_indirect $t{callee} (type $s{callee}){arguments} ({ty}.const 1)")
+            }
             2 => {
                 let reference = self.sure(callee, 2);
                 format!("call $apply{callee} {reference}{arguments}")
@@ -95,8 +101,8 @@ impl Function<'_> {
             0 => format!("(ref.null $s{to})"),
             1 => format!("(global.get $r{to})"),
             2 => {
-                let index = self.expression(Ty::I32, 4);
-                format!("(table.get $t{to} (i32.and {index} (i32.const {})))", ELEMENTS - 1)
+                let (ty, index) = (self.indices.tables.name(), self.expression(self.indices.tables, 4));
+                format!("(table.get $t{to} ({ty}.and {index} ({ty}.const {})))", ELEMENTS - 1)
             }
             3 | 4 => format!("(ref.func $f{to})"),
             5 => {
@@ -136,7 +142,7 @@ impl Function<'_> {
         let Some(to) = self.later() else { return self.assignment() };
         match self.random.below(8) {
             0 => format!("(global.set $r{to} {})", self.reference(to, 0)),
-            1 => format!("(table.set $t{to} (i32.const 0) {})", self.sure(to, 0)),
+            1 => format!("(table.set $t{to} ({}.const 0) {})", self.indices.tables.name(), self.sure(to, 0)),
             2 => {
                 let value = self.reference(to, 0);
                 format!("(local.set $ref{} {value})", self.nullable_local(to))

@@ -334,7 +334,7 @@ fn replays_that_begin_at_a_snapshot_have_the_functions_of_others() {
         take.call(&mut store, &[Val::FuncRef(Some(foreign)), Val::I32(n)], &mut results).unwrap();
         assert_eq!(results[0].unwrap_i32(), if n == 0 { 0 } else { 100 * (n - 1) + n });
     }
-    let used = (1 << 40) - store.fuel().unwrap();
+    let used = (1 << 40) - store.get_fuel().unwrap();
     let snapshots = Arc::new(Snapshots::with(1, 1 << 20));
     for unobserved in std::iter::once(0).chain(0..used) {
         let mut replay = Replay::new(&module, Cursor::new(trace.bytes())).unwrap();

@@ -50,7 +50,8 @@
 //! - A large object in a chunk with others occupies a multiple of 32 KiB.
 //! - A collection takes time in proportion to the live objects, plus a small constant for each
 //!   block. It is due when as much has been allocated as survived the last one, so the heap is
-//!   about twice as large as the live objects, plus [`MINIMUM_ALLOWANCE`].
+//!   about twice as large as the live objects, plus [`MINIMUM_ALLOWANCE`]. The memory of exceptions
+//!   counts here too.
 
 mod allocate;
 mod bits;
@@ -169,6 +170,13 @@ impl Heap {
     /// alive then or to the limit.
     pub(crate) fn is_due(&self, limit: u64) -> bool {
         self.allocated >= self.allowance.min(limit / 4)
+    }
+
+    /// As [`Heap::is_due`], if `fresh` bytes of exceptions, which are elsewhere, have been
+    /// allocated since the last collection, and `retained` bytes were alive then. The limit does
+    /// not include them.
+    pub(crate) fn is_due_with_exceptions(&self, fresh: u64, retained: u64) -> bool {
+        self.allocated.saturating_add(fresh) >= self.allowance.saturating_add(retained)
     }
 
     /// Whether a collection before an allocation is affordable: the heap is small, or enough of it
