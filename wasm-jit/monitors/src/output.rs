@@ -152,11 +152,6 @@ impl Output {
             }
             Destination::Directory(directory) => {
                 let path = directory.join(name);
-                // An earlier stream may still have lines for it, which go to the earlier file.
-                if fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
-                    let removed = fs::remove_file(&path);
-                    removed.map_err(|source| Error::Write { path: path.clone(), source })?;
-                }
                 match File::create(&path) {
                     Ok(to) => Ok(Box::new(BufWriter::new(Noted { to, path, lost }))),
                     Err(source) => Err(Error::Write { path, source }),

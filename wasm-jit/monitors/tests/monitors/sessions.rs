@@ -270,26 +270,6 @@ fn every_monitor_restarts_with_other_options() {
     assert_eq!(session.started_monitors().len(), session.known().len());
 }
 
-/// The monitor that was off still has lines for the file.
-#[test]
-fn a_trace_that_is_restarted_has_a_new_file() {
-    let directory = tempfile::tempdir().unwrap();
-    let module = Module::new(&Engine::default(), keys::PROGRAM).unwrap();
-    let session = Session::new(&module, Output::directory(directory.path()).unwrap());
-    let lines = || fs::read_to_string(directory.path().join("memory.trace")).unwrap();
-    session.enable("memory{trace}".parse().unwrap()).unwrap();
-    keys::run(&module);
-    session.write().unwrap();
-    let first = lines();
-    keys::run(&module);
-    session.disable("memory").unwrap();
-    session.enable("memory{trace,rows=3}".parse().unwrap()).unwrap();
-    keys::run(&module);
-    session.write().unwrap();
-    assert!(!first.is_empty());
-    assert_eq!(lines(), first);
-}
-
 /// This holds for every monitor.
 #[test]
 fn functions_that_there_are_not_are_refused() {
