@@ -133,6 +133,8 @@ const TABLE: &[(&str, InC)] = &[
         "fastinst/src/registry.rs::lasting_metadata",
         Left("the header states which probes' strings live as long as the process"),
     ),
+    ("fastinst/src/registry.rs::is_loaded", Left("fastinst_activate tells it")),
+    ("fastinst/src/registry.rs::load_count", Left("for caches of what is_loaded tells")),
     ("fastinst/src/probe.rs::new", Left(FOR_PROVIDERS)),
     ("fastinst/src/discovery.rs::begin", Left(FOR_PROVIDERS)),
     ("fastinst/src/loaded.rs", Left("C programs call dl_iterate_phdr themselves")),

@@ -366,7 +366,7 @@ fn reports_are_merged() {
     let table = stdout(&output);
     assert!(output.stderr.is_empty());
     assert!(table.starts_with("fastinst: ./app (pid 7 and 1 more process), 2.00s\n"), "{table}");
-    assert!(table.contains("\n100k ±4%  200ms ±7%   5.0% "), "{table}");
+    assert!(table.contains("\n100k ±5%  200ms ±10%   5.0% "), "{table}");
     // An older one.
     fs::write(fixture.path("two.json"), of_other_process.replacen('{', "{\"run\": \"1.2\", ", 1)).unwrap();
     let output = command.output().unwrap();

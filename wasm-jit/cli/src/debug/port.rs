@@ -174,15 +174,19 @@ impl Served {
             }
         };
         if matches!(first, b'+' | b'$' | 3) {
-            let Some(_turn) = self.turn() else {
+            let Some(turn) = self.turn() else {
                 refused();
                 return Ok(());
             };
-            let _busy = self.busy.lock();
+            let busy = self.busy.lock();
             if !self.debugger.is_stopped() {
                 self.debugger.pause();
             }
-            return wasm_jit_debug::serve(&self.debugger, client).map(|_| ());
+            let connection = client.again()?;
+            let served = wasm_jit_debug::serve(&self.debugger, client).map(|_| ());
+            drop((busy, turn));
+            drop(connection);
+            return served;
         }
         match read_line(&mut client)?.as_str() {
             "pause" => {
@@ -193,7 +197,7 @@ impl Served {
                 Ok(())
             }
             "session" => match self.turn() {
-                Some(_turn) => self.session(client),
+                Some(turn) => self.session(turn, client),
                 None => {
                     refused();
                     answer(&mut client, &text(Err("another debugger is attached".to_owned())))
@@ -217,7 +221,8 @@ impl Served {
         }
     }
 
-    fn session(&self, mut client: impl Client) -> io::Result<()> {
+    /// Serves a client, whose connection is closed when it is another one's turn.
+    fn session(&self, turn: MutexGuard<'_, ()>, mut client: impl Client) -> io::Result<()> {
         let (lines, is_gone) = lines(client.again()?)?;
         let mut busy = Some(self.busy.lock());
         *self.is_attached() = true;
@@ -237,7 +242,7 @@ impl Served {
             Ok(())
         })();
         drop(attached);
-        drop(busy);
+        drop((busy, turn));
         // The thread that reads it ends as well.
         client.close();
         served
