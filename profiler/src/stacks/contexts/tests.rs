@@ -235,6 +235,24 @@ fn frame_that_has_called_needs_no_code_if_its_body_has_one_function() {
     assert_eq!(contexts.at(ELSEWHERE, FrameState::Executing, |_| None), Some(EMPTY));
 }
 
+/// What was found in a body is not used when some of its sites are gone.
+#[test]
+fn a_body_without_some_of_its_sites_is_analyzed_again() {
+    let ops = [Enter(1), Enter(2), Call, Exit(2), Exit(1), Return];
+    let (code, addresses) = assembled(&ops);
+    let mut contexts = contexts_of(&ops, &code, &addresses);
+    let functions = |contexts: &mut Contexts<Known>| {
+        let context = contexts.at(addresses[2], FrameState::Calling, |_| Some(&code)).unwrap();
+        let mut functions = Vec::new();
+        contexts.functions(context, |function| functions.push(function));
+        functions
+    };
+    assert_eq!(functions(&mut contexts), [2, 1]);
+    contexts.sites.unloaded = HashSet::from([1, 2]);
+    contexts.reload(|_| true);
+    assert_eq!(functions(&mut contexts), [1]);
+}
+
 /// A library is unloaded, another one is loaded in its place, and then the first one again.
 #[test]
 fn sites_are_those_of_the_objects_that_are_loaded() {
