@@ -484,8 +484,6 @@ mod tests {
         Target { template, format: Format::of_file_name(template).unwrap(), merge: false }
     }
 
-    /// Writes process `pid`'s report in `directory` and returns its file name.
-    #[track_caller]
     fn write_report(
         report: &Report,
         target: Target<'_>,
@@ -495,6 +493,8 @@ mod tests {
         super::write_report(report, target, identity, previous)?.finish()
     }
 
+    /// Writes process `pid`'s report in `directory` and returns its file name.
+    #[track_caller]
     fn write(directory: &Path, template: &str, identity: &Identity) -> String {
         let template = format!("{}/{template}", directory.display());
         let path = write_report(&report(identity.pid), target(&template), identity, None).unwrap();

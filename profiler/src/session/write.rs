@@ -160,8 +160,8 @@ impl Session {
             Output::Stderr if stderr().is_there() => {
                 unwritten.report = Some((Destination::Stderr, report));
             }
-            // The stream was closed or is now another file, so nobody can be told where the report
-            // is. Between fork and exec, this is usual, and little is called.
+            // Standard error was closed or replaced, as is usual between fork and exec: nobody
+            // could be told where the report of the few calls is.
             Output::Stderr if self.identity.is_fork_child && occasion == Occasion::Exec => {}
             Output::Stderr => self.written = unwritten.rescue(report),
             Output::File { template, format } => {

@@ -12,13 +12,5 @@ use std::process::ExitCode;
 use wasm_jit_fuzz::Features;
 
 fn main() -> ExitCode {
-    let features = Features {
-        exceptions: true,
-        threads: true,
-        function_references: true,
-        gc: true,
-        relaxed_simd: true,
-        fuel: true,
-    };
-    wasm_jit_fuzz::driver::main(theirs::Wasmtime::new(false), features)
+    wasm_jit_fuzz::driver::main(theirs::Wasmtime::new(false), Features::ALL)
 }

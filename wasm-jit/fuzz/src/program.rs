@@ -46,6 +46,18 @@ pub struct Features {
     pub fuel: bool,
 }
 
+impl Features {
+    /// All of them.
+    pub const ALL: Self = Self {
+        exceptions: true,
+        threads: true,
+        function_references: true,
+        gc: true,
+        relaxed_simd: true,
+        fuel: true,
+    };
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ty {
     I32,

@@ -31,14 +31,7 @@ fn as_many_seeds_as_asked_for() {
 /// Those that are compared with Wasmtime only.
 #[test]
 fn programs_with_all_features_are_valid() {
-    let features = Features {
-        exceptions: true,
-        threads: true,
-        function_references: true,
-        gc: true,
-        relaxed_simd: true,
-        fuel: false,
-    };
+    let features = Features { fuel: false, ..Features::ALL };
     let engine = Engine::default();
     const CONSTRUCTS: [&str; 10] = [
         "br_on_non_null",
