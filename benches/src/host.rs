@@ -112,7 +112,8 @@ impl Host {
         Self {
             load: read("/proc/loadavg"),
             cpu: cpu(),
-            kernel: read("/proc/sys/kernel/osrelease"),
+            // Without the suffix that the builder of the kernel chose.
+            kernel: read("/proc/sys/kernel/osrelease").split('-').next().unwrap_or_default().into(),
             compiler: line_of(Command::new(compiler()).arg("--version")),
             fetch_model: fetch_model(),
             ticks_per_ns: rounded(ticks_per_ns()),

@@ -18,7 +18,7 @@ pub struct Options {
     #[arg(long)]
     json: bool,
 
-    /// Runs of each program in each way (slowdown, wasm, wasm_simd, wasm_compile)
+    /// Rounds, in benchmarks that measure their subjects in turns
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
 
