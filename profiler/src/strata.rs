@@ -278,15 +278,15 @@ impl Strata {
         self.early_calls += calls as f64;
     }
 
-    /// Records that early calls may have been missed while the probes were made: any number, unless
-    /// the function had been called only once until then.
+    /// Records that early calls may have been missed while the probes were made: any number, if the
+    /// function had been called until then. (A loop may have begun with that call.)
     pub(crate) fn interrupted(&mut self) {
         self.is_interrupted = true;
     }
 
     /// The number of calls that may have been missed.
     fn missed_calls(&self) -> f64 {
-        if self.is_interrupted && self.early_calls > 1.0 { f64::INFINITY } else { self.missed }
+        if self.is_interrupted && self.early_calls > 0.0 { f64::INFINITY } else { self.missed }
     }
 
     /// Adds calls that were counted for a function without probes, which may have been called any
@@ -852,10 +852,11 @@ mod tests {
     fn early_calls_are_exact_unless_some_were_missed() {
         let mut strata = Strata::default();
         strata.counted(5, 1e9);
-        strata.counted_early(3);
-        strata.counted_early(4);
-        assert_eq!(strata.calls(), Estimate::exact(12.0));
         strata.interrupted();
+        assert_eq!(strata.calls(), Estimate::exact(5.0), "it was not called before");
+        strata.counted_early(1);
+        assert_eq!(strata.calls().high, None, "the first call of a loop, perhaps");
+        strata.counted_early(6);
         let calls = strata.calls();
         assert_eq!((calls.low, calls.high), (12.0, None));
         (0..12).for_each(|_| strata.timed(10.0));

@@ -3,6 +3,7 @@
 use std::panic::resume_unwind;
 use std::ptr::NonNull;
 
+use super::float_settings::DefaultSettings;
 use super::func::Func;
 use super::host;
 use super::instance::InstanceData;
@@ -148,6 +149,7 @@ unsafe fn invoke_in(
         };
         let left = {
             let _lent = Lent::new(store);
+            let _settings = DefaultSettings::begin();
             trap::enter(area.cast(), call)
         };
         if (*store).collections != collections {

@@ -30,6 +30,7 @@ mod collect;
 mod escaping;
 mod exception;
 mod externs;
+mod float_settings;
 mod fuel;
 mod func;
 mod global;

@@ -317,8 +317,10 @@ impl<'a> FunctionCompiler<'a> {
             if frame_size <= SMALL_FRAME {
                 asm.alu(Alu::Cmp, Width::W64, Reg::RSP, Mem::base(SCRATCH, STACK_LIMIT));
             } else {
-                asm.lea(Width::W64, Reg::R10, Mem::base(Reg::RSP, -(frame_size as i32)));
-                asm.alu(Alu::Cmp, Width::W64, Reg::R10, Mem::base(SCRATCH, STACK_LIMIT));
+                // The limit is raised, because the stack pointer minus the size could be negative.
+                asm.mov(Width::W64, Reg::R10, Mem::base(SCRATCH, STACK_LIMIT));
+                asm.alu_imm(Alu::Add, Width::W64, Reg::R10, frame_size as i32);
+                asm.alu(Alu::Cmp, Width::W64, Reg::RSP, Reg::R10);
             }
             asm.jcc_to_link(Cond::Below);
         }
