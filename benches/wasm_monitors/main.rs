@@ -206,7 +206,7 @@ impl Loaded {
         if let Variant::Elsewhere(engine, _) = self.variant {
             return self.run_elsewhere(engine, n);
         }
-        let output = OutputPipe::new();
+        let output = OutputPipe::new(64 << 20);
         let mut wasi = WasiCtxBuilder::new();
         wasi.arg("kernel").arg(n.to_string()).arg("1").stdout(output.clone());
         let mut store = Store::new(self.module.engine(), wasi.build());

@@ -139,7 +139,7 @@ impl Loaded {
 
     /// Runs the kernel; returns its checksum.
     fn run(&mut self, n: u32) -> String {
-        let output = OutputPipe::new();
+        let output = OutputPipe::new(64 << 20);
         let mut wasi = WasiCtxBuilder::new();
         wasi.arg("kernel").arg(n.to_string()).arg("1").stdout(output.clone());
         let mut store = Store::new(self.module.engine(), wasi.build());

@@ -32,6 +32,9 @@ use crate::error::Error;
 /// Extension of stored modules.
 const EXTENSION: &str = "cwasm";
 
+/// The length of a key: a hash in hexadecimal digits.
+const KEY_LENGTH: usize = 2 * blake3::OUT_LEN;
+
 /// Prefix of files that are being written.
 const UNFINISHED: &str = ".unfinished-";
 
@@ -182,7 +185,7 @@ impl Cache {
             // Another process may have removed it.
             let Ok(metadata) = entry.metadata() else { continue };
             let (path, used) = (entry.path(), metadata.modified()?);
-            if path.extension() == Some(OsStr::new(EXTENSION)) {
+            if is_stored(&path) {
                 stored.push((used, metadata.len(), path));
             } else if entry.file_name().to_string_lossy().starts_with(UNFINISHED)
                 && used.elapsed().is_ok_and(|age| age > ABANDONED || age > JUST_CREATED && is_unlocked(&path))
@@ -201,6 +204,13 @@ impl Cache {
         }
         Ok(())
     }
+}
+
+/// Whether the file has a name that [`Cache`] gives: not one that the user has put there.
+fn is_stored(path: &Path) -> bool {
+    let is_key =
+        |stem: &OsStr| stem.len() == KEY_LENGTH && stem.as_encoded_bytes().iter().all(u8::is_ascii_hexdigit);
+    path.extension() == Some(OsStr::new(EXTENSION)) && path.file_stem().is_some_and(is_key)
 }
 
 fn count(counter: &AtomicU64) {

@@ -223,6 +223,21 @@ fn a_module_larger_than_the_bound_is_not_stored() {
     assert_eq!(counts(&cache), [0, 1, 0, 0]);
 }
 
+/// `compile -o` writes files with the same ending.
+#[test]
+fn files_of_the_user_are_not_removed() {
+    let place = Place::new();
+    let cache = place.cache(BOUND);
+    let own = place.folder().join("app.cwasm");
+    fs::write(&own, "compiled").unwrap();
+    check(&cache, 1);
+    // There is room for one module.
+    let bound = place.files().iter().map(|file| file.metadata().unwrap().len()).max().unwrap();
+    check(&place.cache(bound), 2);
+    assert!(own.exists());
+    assert_eq!(place.files().len(), 2, "of the two modules one is left");
+}
+
 #[test]
 fn abandoned_files_are_removed() {
     let place = Place::new();

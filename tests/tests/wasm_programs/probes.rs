@@ -51,7 +51,7 @@ fn compile(workload: &Workload, sites: ProbeSites) -> Module {
 /// Runs a program once.
 fn run(workload: &Workload, module: &Module) -> Outcome {
     let (step, folder, engine) = (&workload.step, workload.folder(), module.engine());
-    let (stdout, stderr) = (OutputPipe::new(), OutputPipe::new());
+    let (stdout, stderr) = (OutputPipe::new(64 << 20), OutputPipe::new(64 << 20));
     let mut wasi = WasiCtxBuilder::new();
     wasi.arg(step.program).args(step.arguments.iter().copied());
     wasi.stdout(stdout.clone()).stderr(stderr.clone());

@@ -49,7 +49,7 @@ Exit codes:
 #[command(override_usage = "wasm-jit run [OPTIONS] <FILE> [ARGS]...")]
 pub(super) struct Run {
     /// Gives the program access to this directory of the host, under the name GUEST (default: the
-    /// same name); may be repeated
+    /// same name); may be repeated. If it contains /proc, the program can access this process there
     #[arg(long = "dir", value_name = "HOST[::GUEST]", value_parser = directory)]
     directories: Vec<(PathBuf, String)>,
 

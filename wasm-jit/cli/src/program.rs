@@ -6,12 +6,13 @@
 //! WASI context. The first thread that traps or exits ends all of them, as does the return of the
 //! main thread.
 
-use std::process;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use wasm_jit::{Engine, Error, ExternType, Instance, Linker, Module, SharedMemory, Store, StoreLimits};
+use wasm_jit::{
+    Engine, Error, ExternType, Instance, InterruptHandle, Linker, Module, SharedMemory, Store, StoreLimits,
+};
 use wasm_jit_debug::Debugger;
 use wasm_jit_replay::{Error as ReplayError, Recorder};
 use wasm_jit_wasi::WasiCtx;
@@ -70,11 +71,19 @@ pub(super) struct Program {
     memories: Vec<(String, String, SharedMemory)>,
     limits: Limits,
     last_thread: AtomicI32,
-    /// Reports the failure of a thread, and returns the exit code.
-    report: Box<Report>,
+    /// Stops the main thread.
+    main: OnceLock<InterruptHandle>,
+    end: Mutex<End>,
 }
 
-type Report = dyn Fn(&Error) -> u8 + Send + Sync;
+/// How a program ends.
+enum End {
+    NotYet,
+    /// Another thread has trapped or exited.
+    OfThread(Error),
+    /// The main thread does what is left to do.
+    Seen,
+}
 
 impl Program {
     pub(super) fn new(
@@ -82,7 +91,6 @@ impl Program {
         (wasi, imports): (WasiCtx, Imports),
         (monitors, debugger, recorders): (Monitors, Option<Arc<Debugger>>, Option<Recorders>),
         limits: Limits,
-        report: impl Fn(&Error) -> u8 + Send + Sync + 'static,
     ) -> Result<Arc<Self>, Error> {
         let mut memories: Vec<(String, String, SharedMemory)> = Vec::new();
         for import in module.imports() {
@@ -95,7 +103,6 @@ impl Program {
             }
         }
         let engine = module.engine().clone();
-        let report = Box::new(report);
         Ok(Arc::new(Self {
             engine,
             module,
@@ -107,8 +114,40 @@ impl Program {
             memories,
             limits,
             last_thread: AtomicI32::new(0),
-            report,
+            main: OnceLock::new(),
+            end: Mutex::new(End::NotYet),
         }))
+    }
+
+    /// A store for the main thread, which is stopped when another thread traps or exits.
+    pub(super) fn main_store(&self) -> Result<Store<Host>, Error> {
+        let store = self.store()?;
+        self.main.get_or_init(|| store.interrupt_handle());
+        Ok(store)
+    }
+
+    /// Ends the program, unless it has ended: the main thread is stopped, and does what is left to
+    /// do.
+    fn end(&self, error: Error) {
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (End::NotYet, Some(main)) = (&*end, self.main.get()) {
+            *end = End::OfThread(error);
+            main.interrupt();
+        }
+    }
+
+    /// Called by the main thread when it has ended. Returns why another thread has ended the
+    /// program, if one has.
+    pub(super) fn ended(&self) -> Option<Error> {
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *end, End::Seen) {
+            End::OfThread(error) => {
+                // It may have ended before it was stopped.
+                self.main.get().into_iter().for_each(InterruptHandle::withdraw);
+                Some(error)
+            }
+            End::NotYet | End::Seen => None,
+        }
     }
 
     /// A store for a thread of the program.
@@ -179,7 +218,7 @@ impl Program {
         let program = Arc::clone(self);
         let run = move || {
             if let Err(error) = program.run_thread(number, argument) {
-                process::exit((program.report)(&error).into());
+                program.end(error);
             }
         };
         match with_stack(self.limits.stack, run) {

@@ -1,10 +1,10 @@
 //! `wasm-jit run`: runs a program.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::BufWriter;
 use std::path::Path;
 use std::process::ExitCode;
 
+use tempfile::NamedTempFile;
 use wasm_jit::{Error, Module, Trap};
 
 use super::Failure;
@@ -82,11 +82,6 @@ impl Observers {
     fn run(self, arguments: &Run) -> Result<ExitCode, Failure> {
         let Self { module, counts, monitors, debug_port } = self;
         let wasi = execution::wasi_context(arguments)?;
-        let of_program = monitors.clone();
-        let of_thread = move |error: &Error| {
-            of_program.finish();
-            execution::ended(error).unwrap_or_else(|failure| failure.report())
-        };
         let imports = arguments.imports(module.engine())?;
         let recording = arguments.recorded.as_ref();
         let recording = recording.map(|recorded| {
@@ -96,9 +91,9 @@ impl Observers {
         let recorders = recording.as_ref().and_then(Recording::of_run);
         let (imported, limits) = ((wasi, imports), arguments.limits.of_threads());
         let observers = (monitors.clone(), debug_port.as_ref().map(Port::debugger), recorders);
-        let program = Program::new(module.clone(), imported, observers, limits, of_thread);
+        let program = Program::new(module.clone(), imported, observers, limits);
         let program = program.map_err(|error| Failure::of_file(arguments.file(), error))?;
-        let mut store = program.store().map_err(Failure::new)?;
+        let mut store = program.main_store().map_err(Failure::new)?;
         if let Some(port) = &debug_port {
             port.add_thread(store.interrupt_handle());
         }
@@ -111,8 +106,11 @@ impl Observers {
         let done = started
             .map_err(Stop::Error)
             .and_then(|instance| execution::execute(arguments, &mut store, &instance));
+        let of_thread = program.ended();
+        let is_of_main = of_thread.is_none();
+        let done = of_thread.map_or(done, |error| Err(Stop::Error(error)));
         let replayed = match (&done, instance) {
-            (Err(Stop::Error(error)), Some(instance)) => {
+            (Err(Stop::Error(error)), Some(instance)) if is_of_main => {
                 replayed::outcome_of_module(&mut store, instance, error)
             }
             _ => None,
@@ -185,10 +183,11 @@ fn exit_code(
 
 fn write_perf_map(module: &Module) -> Result<(), Failure> {
     let path = format!("/tmp/perf-{}.map", std::process::id());
-    let written = File::create(&path).and_then(|file| {
+    // The name can be predicted, so what is there may be another user's link or pipe.
+    let written = NamedTempFile::new_in("/tmp").and_then(|file| {
         let mut out = BufWriter::new(file);
         module.write_perf_map(&mut out)?;
-        out.flush()
+        Ok(out.into_inner()?.persist(&path)?)
     });
-    written.map_err(|error| Failure::new(error).about(path))
+    written.map(drop).map_err(|error| Failure::new(error).about(path))
 }

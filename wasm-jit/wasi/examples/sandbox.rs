@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let engine = Engine::default();
     let module = Module::new(&engine, PROGRAM)?;
 
-    let stdout = OutputPipe::new();
+    let stdout = OutputPipe::new(1 << 20);
     let wasi = WasiCtxBuilder::new().arg("hello, world").stdout(stdout.clone()).build();
     let mut linker = Linker::new(&engine);
     add_to_linker(&mut linker, |wasi| wasi)?;

@@ -15,7 +15,7 @@ use super::stream::{Input, Output};
 /// ```
 /// use wasm_jit_wasi::{OutputPipe, WasiCtxBuilder};
 ///
-/// let stdout = OutputPipe::new();
+/// let stdout = OutputPipe::new(1 << 20);
 /// let mut builder = WasiCtxBuilder::new();
 /// builder.arg("echo").arg("hello").env("LANG", "C").stdin(&b"a line\n"[..]).stdout(stdout.clone());
 /// let wasi = builder.preopened_dir(std::env::temp_dir(), "/tmp")?.build();
@@ -29,7 +29,12 @@ pub struct WasiCtxBuilder {
     stdout: Output,
     stderr: Output,
     preopens: Vec<Arc<Directory>>,
+    max_descriptors: u32,
 }
+
+/// The default of [`WasiCtxBuilder::max_descriptors`]: as many as a process has by default, which
+/// needs some of its own.
+const MAX_DESCRIPTORS: u32 = 1000;
 
 impl Default for WasiCtxBuilder {
     fn default() -> Self {
@@ -48,6 +53,7 @@ impl WasiCtxBuilder {
             stdout: Output::writer(io::sink()),
             stderr: Output::writer(io::sink()),
             preopens: Vec::new(),
+            max_descriptors: MAX_DESCRIPTORS,
         }
     }
 
@@ -115,7 +121,8 @@ impl WasiCtxBuilder {
     }
 
     /// Opens a directory of the host under the name `guest`. The program has the same rights in it
-    /// as this process, and cannot access anything outside it.
+    /// as this process, and cannot access anything outside it. If `/proc` is inside of it, the
+    /// program can read and write this process's memory there.
     ///
     /// # Errors
     /// The directory cannot be opened, or is not a directory.
@@ -132,13 +139,24 @@ impl WasiCtxBuilder {
         Ok(self)
     }
 
+    /// Limits the number of descriptors that the program has at any time, those of its streams and
+    /// directories included (default: 1000). They are descriptors of this process, whose own limit
+    /// (`RLIMIT_NOFILE`) applies as well.
+    pub fn max_descriptors(&mut self, most: u32) -> &mut Self {
+        self.max_descriptors = most;
+        self
+    }
+
     /// Builds the context, and resets the builder to the defaults.
     pub fn build(&mut self) -> WasiCtx {
-        let Self { args, env, stdin, stdout, stderr, preopens } = std::mem::take(self);
+        let Self { args, env, stdin, stdout, stderr, preopens, max_descriptors } = std::mem::take(self);
         let streams = [Descriptor::Input(stdin), Descriptor::Output(stdout), Descriptor::Output(stderr)];
-        let mut table = Table::default();
-        for descriptor in streams.into_iter().chain(preopens.into_iter().map(Descriptor::Dir)) {
-            table.insert(descriptor).expect("fewer than 2^32 directories");
+        let preopens = preopens.into_iter().map(Descriptor::Dir);
+        // The program gets these in any case.
+        let most = max_descriptors.max(streams.len() as u32 + preopens.len() as u32);
+        let mut table = Table::new(most);
+        for descriptor in streams.into_iter().chain(preopens) {
+            table.insert(descriptor).expect("there is room for these");
         }
         WasiCtx::new(args, env, table)
     }

@@ -48,13 +48,24 @@ impl Directory {
 /// Descriptors by number. A new descriptor gets the highest free number, as in Wasmtime: WASI
 /// guarantees no order, and there are programs (yosys) that continue to print after closing
 /// standard output; they would print into the file that has reused its number.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Table {
     used: Vec<Option<Arc<Descriptor>>>,
     free: BinaryHeap<u32>,
+    /// The maximum number of descriptors.
+    most: u32,
 }
 
 impl Table {
+    pub(crate) fn new(most: u32) -> Self {
+        Self { used: Vec::new(), free: BinaryHeap::new(), most }
+    }
+
+    /// Whether there may be another descriptor.
+    fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.used.len() < self.most as usize
+    }
+
     fn get(&self, fd: u32) -> Option<&Arc<Descriptor>> {
         self.used.get(fd as usize)?.as_ref()
     }
@@ -65,9 +76,11 @@ impl Table {
             self.used[fd as usize] = descriptor;
             return Ok(fd);
         }
-        let fd = u32::try_from(self.used.len()).map_err(|_| Errno::Mfile)?;
+        if !self.has_room() {
+            return Err(Errno::Mfile);
+        }
         self.used.push(descriptor);
-        Ok(fd)
+        Ok(self.used.len() as u32 - 1)
     }
 
     fn remove(&mut self, fd: u32) -> Option<Arc<Descriptor>> {
@@ -110,6 +123,11 @@ impl WasiCtx {
         self.table().get(fd).cloned().ok_or(Errno::Badf)
     }
 
+    /// Fails if there may not be another descriptor: before a file is opened for it.
+    pub(crate) fn check_room(&self) -> Result<(), Errno> {
+        if self.table().has_room() { Ok(()) } else { Err(Errno::Mfile) }
+    }
+
     pub(crate) fn insert(&self, descriptor: Descriptor) -> Result<u32, Errno> {
         self.table().insert(descriptor)
     }
@@ -136,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_new_descriptor_gets_the_highest_freed_number() {
-        let mut table = Table::default();
+        let mut table = Table::new(6);
         for expected in 0..5 {
             assert_eq!(number(&mut table), expected);
         }
@@ -145,11 +163,13 @@ mod tests {
         assert!(table.remove(1).is_none(), "it is closed already");
         assert!(table.remove(99).is_none());
         assert_eq!([number(&mut table), number(&mut table), number(&mut table)], [3, 1, 5]);
+        let more = Descriptor::Output(Output::writer(std::io::sink()));
+        assert_eq!(table.insert(more), Err(Errno::Mfile));
     }
 
     #[test]
     fn renumbering_frees_the_old_number_only() {
-        let mut table = Table::default();
+        let mut table = Table::new(6);
         for _ in 0..4 {
             number(&mut table);
         }

@@ -64,7 +64,11 @@ impl WasiCtx {
         let mut written = 0;
         while written < length {
             let Some(entry) = entries.next() else { break };
-            let entry = entry?;
+            let entry = match entry {
+                // The directory itself was removed.
+                Err(rustix::io::Errno::NOENT) => break,
+                entry => entry?,
+            };
             let name = entry.file_name().to_bytes();
             let mut filetype = entry.file_type();
             if filetype == FileType::Unknown {
@@ -154,6 +158,15 @@ mod tests {
         for length in [100, 1000, 32_768] {
             assert_eq!(entries(&sandbox, Sandbox::ROOT, length), expected, "{length} bytes at once");
         }
+    }
+
+    #[test]
+    fn a_directory_that_was_removed_has_no_entries() {
+        let sandbox = Sandbox::new();
+        std::fs::create_dir(sandbox.host("sub")).unwrap();
+        let sub = sandbox.open("sub", oflags::DIRECTORY, rights::FD_READDIR, 0).unwrap();
+        std::fs::remove_dir(sandbox.host("sub")).unwrap();
+        assert_eq!(entries(&sandbox, sub, 1000), BTreeMap::new());
     }
 
     #[test]

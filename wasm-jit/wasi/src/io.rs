@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn streams_in_memory_are_read_and_written() {
-        let stdout = OutputPipe::new();
+        let stdout = OutputPipe::new(1 << 20);
         let wasi = WasiCtxBuilder::new().stdin(&b"some input"[..]).stdout(stdout.clone()).build();
         let program = Program::new();
         let memory = program.memory();
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_large_write_to_a_stream_in_memory_is_partial() {
-        let stdout = OutputPipe::new();
+        let stdout = OutputPipe::new(1 << 20);
         let wasi = WasiCtxBuilder::new().stdout(stdout.clone()).build();
         let program = Program::new();
         for n in 0..8 {

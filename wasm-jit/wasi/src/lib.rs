@@ -26,8 +26,11 @@
 //!
 //! Where the interface leaves a result open, it is the same as in wasmtime. The memory that a
 //! program can make the host allocate is bounded: paths have at most 4 KiB, lists of buffers 1,024
-//! entries, and calls 16,384 subscriptions. The time of a call that does not wait is bounded, too:
-//! at most 64 MiB of random bytes. A call that waits, for a clock, a standard stream of the host,
+//! entries, calls 16,384 subscriptions, and programs 1,000 descriptors
+//! ([`WasiCtxBuilder::max_descriptors`]). The time of a call that does not wait is bounded, too: at
+//! most 64 MiB of random bytes, or of a file. A file is not limited in size, except by the limit of
+//! the process (`RLIMIT_FSIZE`): one that has such a limit must ignore SIGXFSZ, which would end it;
+//! the program then gets an error. A call that waits, for a clock, a standard stream of the host,
 //! or a FIFO in a directory, ends on an interrupt.
 
 mod args;

@@ -34,7 +34,7 @@ use super::types::Abi;
 ///     (func (export "_start")
 ///         (drop (call $fd_write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))
 ///         (call $proc_exit (i32.const 3))))"#)?;
-/// let stdout = OutputPipe::new();
+/// let stdout = OutputPipe::new(1 << 20);
 /// let mut store = Store::new(&engine, WasiCtxBuilder::new().stdout(stdout.clone()).build());
 /// let mut linker = Linker::new(&engine);
 /// wasm_jit_wasi::add_to_linker(&mut linker, |wasi| wasi)?;

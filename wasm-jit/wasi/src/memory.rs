@@ -20,8 +20,9 @@ use super::errno::{Errno, Failure, Outcome};
 /// which a program sees as a partial read or write.
 const MAX_IOVECS: u32 = 1024;
 
-/// Maximum number of bytes that one call transfers (as in Linux).
-const MAX_BYTES: usize = 0x7fff_f000;
+/// Maximum number of bytes that one call transfers, which a program sees as a partial read or
+/// write: a transfer between memory and a file cannot be interrupted.
+const MAX_BYTES: usize = 64 << 20;
 
 /// Maximum length of a path (as in Linux).
 const MAX_PATH_LENGTH: u32 = 4096;

@@ -4,14 +4,16 @@
 //! wasmtime.
 
 use std::ffi::OsStr;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt, SystemTimeSpec};
-use cap_std::fs::{Dir, Metadata, MetadataExt, OpenOptions, OpenOptionsExt};
-use rustix::fs::{FileType, OFlags};
+use cap_std::fs::{Dir, File, Metadata, MetadataExt, OpenOptions, OpenOptionsExt};
+use rustix::fs::{AtFlags, FileType, OFlags, Timestamps};
 
 use super::context::{Descriptor, Directory, WasiCtx};
 use super::errno::{Errno, Outcome};
@@ -59,6 +61,14 @@ impl NewTime {
     }
 }
 
+/// `None` if there is no such file.
+fn found(opened: io::Result<File>) -> io::Result<Option<File>> {
+    match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
 /// Opens a file or directory. The arguments are those of `path_open`.
 fn open(dir: &Dir, path: &Path, follow: bool, oflags: u32, rights: u64, fdflags: u32) -> Outcome<Descriptor> {
     let has = |bit| oflags & bit != 0;
@@ -72,19 +82,50 @@ fn open(dir: &Dir, path: &Path, follow: bool, oflags: u32, rights: u64, fdflags:
     // The host requires an access mode, and a file cannot be created or truncated without the right
     // to write.
     options.read(rights & rights::FD_READ != 0 || !writes);
-    options.write(writes || creates || has(oflags::TRUNC));
+    options.write(writes || has(oflags::TRUNC));
     options.truncate(has(oflags::TRUNC));
-    options.create(creates).create_new(creates && has(oflags::EXCL));
     options.follow(if follow { FollowSymlinks::Yes } else { FollowSymlinks::No });
     let mut flags = host_flags(fdflags);
     flags.set(OFlags::DIRECTORY, is_directory);
     options.custom_flags(flags.bits().cast_signed());
-    let file = dir.open_with(path, &options)?;
+    let mut creating = options.clone();
+    creating.write(true).create(true).create_new(has(oflags::EXCL));
+    let file = match creates {
+        false => dir.open_with(path, &options)?,
+        true if writes || has(oflags::TRUNC) => dir.open_with(path, &creating)?,
+        // A descriptor for reading only. The file may exist, and may not be writable.
+        true => {
+            let existing = if has(oflags::EXCL) { None } else { found(dir.open_with(path, &options))? };
+            match existing {
+                Some(file) => file,
+                None => {
+                    drop(dir.open_with(path, &creating)?);
+                    dir.open_with(path, &options)?
+                }
+            }
+        }
+    };
     Ok(if file.metadata()?.is_dir() {
         Descriptor::Dir(Arc::new(Directory::new(Dir::from_std_file(file.into_std()), None)))
     } else {
         Descriptor::File(file.into_std())
     })
+}
+
+/// Sets the times of a file, which is not opened for reading or writing: a pipe would wait for its
+/// other end, and a program that runs could not be opened.
+fn set_times(dir: &Dir, path: &Path, times: &Timestamps) -> Outcome {
+    let mut options = OpenOptions::new();
+    options.read(true).follow(FollowSymlinks::Yes).custom_flags(OFlags::PATH.bits().cast_signed());
+    let file = dir.open_with(path, &options)?;
+    match rustix::fs::utimensat(&file, c"", times, AtFlags::EMPTY_PATH) {
+        // Before Linux 5.8.
+        Err(rustix::io::Errno::INVAL) => {
+            let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+            Ok(rustix::fs::utimensat(rustix::fs::CWD, link, times, AtFlags::empty())?)
+        }
+        done => Ok(done?),
+    }
 }
 
 impl WasiCtx {
@@ -117,6 +158,7 @@ impl WasiCtx {
         let path = read_path(memory, (path, path_length))?;
         // Checked before anything is created.
         memory.buffer(result, 4)?;
+        self.check_room()?;
         let opened = open(dir, &path, follows(lookup)?, oflags, rights, fdflags)?;
         memory.write_u32(result, self.insert(opened)?)
     }
@@ -187,7 +229,8 @@ impl WasiCtx {
         let path = read_path(memory, (path, path_length))?;
         let dir = &self.directory(fd)?.dir;
         if follows(lookup)? {
-            Ok(dir.set_times(path, accessed.spec()?, changed.spec()?)?)
+            let times = Timestamps { last_access: accessed.host(), last_modification: changed.host() };
+            set_times(dir, &path, &times)
         } else {
             Ok(dir.set_symlink_times(path, accessed.spec()?, changed.spec()?)?)
         }
@@ -437,6 +480,56 @@ mod tests {
             sandbox.program.u64(64 + 48)
         };
         assert_eq!([changed(FOLLOW), changed(0)], [1_000_000_001, 3_000_000_003]);
+    }
+
+    /// Opening a pipe for reading or writing waits for its other end.
+    #[test]
+    fn times_of_a_pipe_are_set_at_once() {
+        let sandbox = Sandbox::new();
+        let flags = FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, sandbox.host("pipe"), flags, 0o600.into(), 0).unwrap();
+        let (path, length) = sandbox.program.put(1000, "pipe");
+        let memory = sandbox.program.memory();
+        let flags = fstflags::MTIM;
+        let root = Sandbox::ROOT;
+        sandbox.wasi.path_filestat_set_times(&memory, root, FOLLOW, path, length, 0, 77, flags).unwrap();
+        stat(&sandbox, 0, "pipe").unwrap();
+        assert_eq!(sandbox.program.u64(64 + 48), 77);
+    }
+
+    #[test]
+    fn what_is_created_for_reading_cannot_be_written() {
+        let sandbox = Sandbox::new();
+        let memory = sandbox.program.memory();
+        let (list, count) = sandbox.program.iovec((100, 1));
+        std::os::unix::fs::symlink("target", sandbox.host("link")).unwrap();
+        for (path, lookup, flags) in [
+            ("new", 0, oflags::CREAT),
+            ("new", 0, 0),
+            ("other", 0, oflags::CREAT | oflags::EXCL),
+            ("link", FOLLOW, oflags::CREAT),
+        ] {
+            let fd = sandbox.open_at(Sandbox::ROOT, lookup, path, flags, rights::FD_READ, 0).unwrap();
+            assert!(sandbox.host(path).exists(), "{path}");
+            check_errno(sandbox.wasi.fd_write(&memory, fd, list, count, 50), Errno::Badf);
+        }
+        let again = oflags::CREAT | oflags::EXCL;
+        check_errno(sandbox.open("other", again, rights::FD_READ, 0), Errno::Exist);
+    }
+
+    #[test]
+    fn no_more_is_opened_than_the_embedder_permits() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut builder = super::super::WasiCtxBuilder::new();
+        builder.preopened_dir(directory.path(), "/").unwrap().max_descriptors(5);
+        let mut sandbox = Sandbox::new();
+        sandbox.wasi = builder.build();
+        let open = |name| sandbox.open(name, oflags::CREAT, rights::FD_WRITE, 0);
+        assert_eq!(open("a"), Ok(4));
+        check_errno(open("b"), Errno::Mfile);
+        assert!(!directory.path().join("b").exists());
+        sandbox.wasi.remove(4).unwrap();
+        assert_eq!(open("b"), Ok(4));
     }
 
     #[test]

@@ -1,15 +1,21 @@
 //! `poll_oneoff`: waits for a time, or until a descriptor can be read or written.
 //!
 //! 1. Clocks are combined into one deadline of the host's monotonic clock, the earliest; host
-//!    streams are put into a list for `poll(2)`. Files, and streams in memory, are always ready.
+//!    streams, and files that are not regular ones, are put into a list for `poll(2)`. Regular
+//!    files, and streams in memory, are always ready.
 //! 2. If any subscription is ready or invalid, there is no wait. Otherwise `poll(2)` waits until
 //!    the deadline.
 //! 3. Every subscription that is then ready produces an event. An invalid subscription produces an
 //!    event with an error.
 
-use std::os::fd::BorrowedFd;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::FileType;
 use rustix::time::ClockId;
 
 use super::clock::{clock_id, now};
@@ -25,7 +31,8 @@ pub(crate) const MAX_SUBSCRIPTIONS: u32 = 16_384;
 enum State {
     /// The deadline of a clock subscription, on the monotonic clock.
     At(u64),
-    /// A host stream: an index in the list for `poll(2)`.
+    /// A host stream, or a file that is none on a disk, such as a pipe: an index in the list for
+    /// `poll(2)`.
     Polled(usize),
     Ready {
         bytes: u64,
@@ -47,40 +54,68 @@ fn deadline(id: u32, timeout: u64, flags: u32, began: u64) -> Result<u64, Errno>
     })
 }
 
-/// A file is always ready. The number of readable bytes is the rest after the position.
-fn file_state(file: &std::fs::File, is_read: bool) -> State {
-    if !is_read {
-        return State::Ready { bytes: 1, flags: 0 };
+/// What `poll(2)` waits for. Each descriptor is there once for each direction: the number of
+/// subscriptions may be larger than that of the process's descriptors, which limits the list.
+#[derive(Default)]
+struct Polled<'a> {
+    list: Vec<PollFd<'a>>,
+    indices: HashMap<(RawFd, PollFlags), usize>,
+}
+
+impl<'a> Polled<'a> {
+    /// The state of a subscription for this descriptor.
+    fn add(&mut self, fd: BorrowedFd<'a>, flags: PollFlags) -> State {
+        let index = *self.indices.entry((fd.as_raw_fd(), flags)).or_insert_with(|| {
+            self.list.push(PollFd::from_borrowed_fd(fd, flags));
+            self.list.len() - 1
+        });
+        State::Polled(index)
     }
-    let size = rustix::fs::fstat(file).map_or(0, |stat| stat.st_size.cast_unsigned());
-    let bytes = size.saturating_sub(rustix::fs::tell(file).unwrap_or(0));
-    State::Ready { bytes, flags: if bytes == 0 { eventrwflags::HANGUP } else { 0 } }
+
+    /// As [`Polled::add`]. A stream in memory is always ready.
+    fn stream(&mut self, host: Option<BorrowedFd<'a>>, flags: PollFlags) -> State {
+        host.map_or(State::Ready { bytes: 1, flags: 0 }, |fd| self.add(fd, flags))
+    }
+
+    /// A regular file is always ready. The number of readable bytes is the rest after the position.
+    fn file(&mut self, file: &'a File, flags: PollFlags) -> Result<State, Errno> {
+        let stat = rustix::fs::fstat(file).map_err(io::Error::from)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Ok(self.add(file.as_fd(), flags));
+        }
+        if flags == PollFlags::OUT {
+            return Ok(State::Ready { bytes: 1, flags: 0 });
+        }
+        let bytes = stat.st_size.cast_unsigned().saturating_sub(rustix::fs::tell(file).unwrap_or(0));
+        Ok(State::Ready { bytes, flags: if bytes == 0 { eventrwflags::HANGUP } else { 0 } })
+    }
+}
+
+/// A subscription, and the descriptor that it waits for.
+type Subscribed = (Subscription, Result<Option<Arc<Descriptor>>, Errno>);
+
+/// The state of a subscription in a call that began at this time.
+fn state<'a>(
+    (subscription, descriptor): &'a Subscribed,
+    polled: &mut Polled<'a>,
+    began: u64,
+) -> Result<State, Errno> {
+    let descriptor = descriptor.as_ref().map_err(|error| *error)?.as_deref();
+    match (subscription.what, descriptor) {
+        (Awaited::Clock { id, timeout, flags }, _) => Ok(State::At(deadline(id, timeout, flags, began)?)),
+        (Awaited::Read { .. }, Some(Descriptor::Input(input))) => {
+            Ok(polled.stream(input.host(), PollFlags::IN))
+        }
+        (Awaited::Write { .. }, Some(Descriptor::Output(output))) => {
+            Ok(polled.stream(output.host(), PollFlags::OUT))
+        }
+        (Awaited::Read { .. }, Some(Descriptor::File(file))) => polled.file(file, PollFlags::IN),
+        (Awaited::Write { .. }, Some(Descriptor::File(file))) => polled.file(file, PollFlags::OUT),
+        _ => Err(Errno::Badf),
+    }
 }
 
 impl WasiCtx {
-    fn state(&self, what: Awaited, polled: &mut Vec<PollFd<'static>>, began: u64) -> Result<State, Errno> {
-        let mut poll = |host: Option<BorrowedFd<'static>>, flags| match host {
-            Some(fd) => {
-                polled.push(PollFd::from_borrowed_fd(fd, flags));
-                State::Polled(polled.len() - 1)
-            }
-            None => State::Ready { bytes: 1, flags: 0 },
-        };
-        match what {
-            Awaited::Clock { id, timeout, flags } => Ok(State::At(deadline(id, timeout, flags, began)?)),
-            Awaited::Read { fd } => match &*self.descriptor(fd)? {
-                Descriptor::Input(input) => Ok(poll(input.host(), PollFlags::IN)),
-                Descriptor::File(file) => Ok(file_state(file, true)),
-                Descriptor::Output(_) | Descriptor::Dir(_) => Err(Errno::Badf),
-            },
-            Awaited::Write { fd } => match &*self.descriptor(fd)? {
-                Descriptor::Output(output) => Ok(poll(output.host(), PollFlags::OUT)),
-                Descriptor::File(file) => Ok(file_state(file, false)),
-                Descriptor::Input(_) | Descriptor::Dir(_) => Err(Errno::Badf),
-            },
-        }
-    }
-
     /// The call began at the time `began` of the monotonic clock: it may be repeated, if it was
     /// ended by a signal that is not for the program.
     pub(crate) fn poll_oneoff(
@@ -99,19 +134,25 @@ impl WasiCtx {
             return Err(Errno::Nomem.into());
         }
         memory.buffer(events, count * Event::SIZE)?;
-        let mut polled = Vec::new();
-        let mut states = Vec::with_capacity(count as usize);
+        let mut subscribed = Vec::with_capacity(count as usize);
         let size = Subscription::size(abi);
         memory.buffer(subscriptions, count * size)?;
         for n in 0..count {
             let subscription = read_subscription(memory, abi, subscriptions + n * size)?;
-            let state = self.state(subscription.what, &mut polled, began).unwrap_or_else(State::Wrong);
-            states.push((subscription, state));
+            let descriptor = match subscription.what {
+                Awaited::Clock { .. } => Ok(None),
+                Awaited::Read { fd } | Awaited::Write { fd } => self.descriptor(fd).map(Some),
+            };
+            subscribed.push((subscription, descriptor));
         }
+        let mut polled = Polled::default();
+        let state = |one| state(one, &mut polled, began).unwrap_or_else(State::Wrong);
+        let states: Vec<State> = subscribed.iter().map(state).collect();
+        let mut polled = polled.list;
         wait(&states, &mut polled)?;
         let time = now(ClockId::Monotonic);
         let mut written = 0;
-        for (subscription, state) in &states {
+        for ((subscription, _), state) in subscribed.iter().zip(&states) {
             if let Some(event) = event(*subscription, state, &polled, time) {
                 memory.write_bytes(events + written * Event::SIZE, &event.encode())?;
                 written += 1;
@@ -131,8 +172,8 @@ fn read_subscription(memory: &GuestMemory<'_>, abi: Abi, address: u32) -> Outcom
 }
 
 /// Waits until a subscription is ready.
-fn wait(states: &[(Subscription, State)], polled: &mut [PollFd<'static>]) -> Outcome {
-    let deadlines = states.iter().map(|(_, state)| match state {
+fn wait(states: &[State], polled: &mut [PollFd<'_>]) -> Outcome {
+    let deadlines = states.iter().map(|state| match state {
         State::At(deadline) => Some(*deadline),
         State::Polled(_) => None,
         State::Ready { .. } | State::Wrong(_) => Some(0),
@@ -158,7 +199,7 @@ fn wait(states: &[(Subscription, State)], polled: &mut [PollFd<'static>]) -> Out
 }
 
 /// The event, if the subscription is ready.
-fn event(subscription: Subscription, state: &State, polled: &[PollFd<'static>], time: u64) -> Option<Event> {
+fn event(subscription: Subscription, state: &State, polled: &[PollFd<'_>], time: u64) -> Option<Event> {
     let event = |error, bytes, flags| Some(Event { subscription, error, bytes, flags });
     match state {
         State::At(deadline) if *deadline > time => None,
@@ -275,6 +316,37 @@ mod tests {
             (8, 0, 2, 1, 0),
         ];
         assert_eq!(poll(&sandbox, 9), expected);
+    }
+
+    #[test]
+    fn a_pipe_in_a_directory_is_waited_for() {
+        let sandbox = Sandbox::new();
+        let path = sandbox.host("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, 0o600.into(), 0).unwrap();
+        let fd = sandbox.open("pipe", 0, rights::FD_READ | rights::FD_WRITE, 0).unwrap();
+        let program = &sandbox.program;
+        subscribe(program, 0, 1, fd, 0, 0);
+        subscribe(program, 1, 0, 1, 1_000_000, 0);
+        assert_eq!(poll(&sandbox, 2), [(1, 0, 0, 0, 0)], "there is nothing to read");
+        let (list, count) = program.iovec((100, 1));
+        sandbox.wasi.fd_write(&program.memory(), fd, list, count, 50).unwrap();
+        subscribe(program, 1, 2, fd, 0, 0);
+        assert_eq!(poll(&sandbox, 2), [(0, 0, 1, 1, 0), (1, 0, 2, 1, 0)]);
+    }
+
+    #[test]
+    fn a_descriptor_is_polled_once_for_each_direction() {
+        let pipe = File::open("/dev/null").unwrap();
+        let mut polled = Polled::default();
+        let mut index = |flags| match polled.add(pipe.as_fd(), flags) {
+            State::Polled(index) => index,
+            _ => panic!("it is polled"),
+        };
+        assert_eq!(
+            [PollFlags::IN, PollFlags::OUT, PollFlags::IN, PollFlags::OUT].map(&mut index),
+            [0, 1, 0, 1]
+        );
+        assert_eq!(polled.list.len(), 2);
     }
 
     #[test]

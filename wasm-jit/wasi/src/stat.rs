@@ -36,7 +36,7 @@ impl NewTime {
         Ok((accessed, Self::new(mtim, has(fstflags::MTIM), has(fstflags::MTIM_NOW))?))
     }
 
-    fn host(self) -> Timespec {
+    pub(crate) fn host(self) -> Timespec {
         match self {
             Self::Unchanged => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
             Self::Now => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },

