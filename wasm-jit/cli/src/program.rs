@@ -121,7 +121,7 @@ impl Program {
 
     /// A store for the main thread, which is stopped when another thread traps or exits.
     pub(super) fn main_store(&self) -> Result<Store<Host>, Error> {
-        let store = self.store()?;
+        let mut store = self.store()?;
         self.main.get_or_init(|| store.interrupt_handle());
         Ok(store)
     }

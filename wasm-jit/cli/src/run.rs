@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use tempfile::NamedTempFile;
-use wasm_jit::{Error, Module, Trap};
+use wasm_jit::{Module, Trap};
 
 use super::Failure;
 use super::count::Counts;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
-use wasm_jit::{Error, Module};
+use wasm_jit::Module;
 use wasm_jit_debug::{Debugger, Outcome, Repetition};
 use wasm_jit_replay::{Event, Reader, Snapshots};
 
@@ -143,18 +143,14 @@ fn run_recorded(
 fn run(arguments: &Run, module: Module, monitors: &Monitors, debugger: &Arc<Debugger>) -> Outcome {
     let done = || -> Result<(), Stop> {
         let wasi = execution::wasi_context(arguments).map_err(Stop::Failure)?;
-        let of_program = monitors.clone();
-        let of_thread = move |error: &Error| {
-            of_program.finish();
-            execution::ended(error).unwrap_or_else(|failure| failure.report())
-        };
         let imported = (wasi, arguments.imports(module.engine()).map_err(Stop::Failure)?);
         let observers = (monitors.clone(), Some(debugger.clone()), None);
-        let program = Program::new(module, imported, observers, arguments.limits.of_threads(), of_thread)?;
-        let mut store = program.store()?;
+        let program = Program::new(module, imported, observers, arguments.limits.of_threads())?;
+        let mut store = program.main_store()?;
         debugger.add_thread(store.interrupt_handle());
-        let instance = program.instantiate(&mut store)?;
-        execution::execute(arguments, &mut store, &instance)
+        let started = program.instantiate(&mut store).map_err(Stop::Error);
+        let done = started.and_then(|instance| execution::execute(arguments, &mut store, &instance));
+        program.ended().map_or(done, |error| Err(Stop::Error(error)))
     };
     execution::outcome(&done())
 }
