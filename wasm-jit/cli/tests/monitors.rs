@@ -171,18 +171,6 @@ fn programs_whose_time_is_up_are_reported() {
     assert!(text(&ran.stderr).contains("icount\n  instructions  "), "{}", text(&ran.stderr));
 }
 
-/// It does not listen yet.
-#[test]
-fn a_program_that_was_started_just_now_is_attached_to() {
-    let directory = with_module(ENDLESS);
-    let mut started = command(&directory, &["run", "--control", "app.wat"]);
-    let mut child = started.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let ran = run(&directory, &["attach", &child.id().to_string(), "list"]);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(ran.status.success(), "{}", text(&ran.stderr));
-}
-
 #[test]
 fn other_processes_switch_monitors() {
     let directory = with_module(ENDLESS);
@@ -439,29 +427,6 @@ fn histograms_have_bars() {
     let ended = run(&directory, &["run", "--monitors=of.mm", "--monitor-format=csv", "app.wat"]);
     let printed = text(&ended.stderr);
     assert!(printed.contains("key,value,share\n0,1,0.1666"), "{printed}");
-}
-
-/// A number that is negative in one place is not a count of a histogram.
-#[test]
-fn all_rows_of_a_table_have_its_columns() {
-    let directory = with_module(
-        r#"(module
-            (func $plus (param i32))
-            (func $minus (param i32))
-            (func (export "_start") (call $plus (i32.const 3)) (call $minus (i32.const -2))))"#,
-    );
-    let script = "wasm:func:entry(local0: i32) / fid < 2 / { report var sizes: map<log2, i32>; sizes[fid] = local0; }\n";
-    std::fs::write(directory.path().join("sizes.mm"), script).unwrap();
-    let ended = run(&directory, &["run", "--monitors=sizes.mm", "--monitor-format=csv", "app.wat"]);
-    let printed = text(&ended.stderr);
-    let columns = |line: &str| line.split(',').count();
-    let rows = printed.lines().skip_while(|line| !line.starts_with("key,value,"));
-    let rows: Vec<_> = rows.take_while(|line| !line.is_empty()).collect();
-    assert_eq!((ended.status.code(), rows.len()), (Some(0), 3), "{printed}");
-    assert!(
-        rows.iter().all(|row| columns(row) == columns(rows[0])) && !rows[0].contains("share"),
-        "{printed}"
-    );
 }
 
 /// Names with control characters, quotes and separators are escaped only in text.
