@@ -75,7 +75,7 @@ mod provider;
 
 use fastinst::provider::cyg_profile::CygProfile;
 use profiler::script::{ScriptOptions, VARIABLE};
-use profiler::session;
+use profiler::{environment, session};
 
 /// The program's `malloc` may be instrumented, or may have crashed.
 #[global_allocator]
@@ -106,7 +106,7 @@ extern "C" fn construct() {
             {
                 // SAFETY: in the constructor of a preloaded library, before the program creates
                 // threads.
-                unsafe { std::env::set_var(VARIABLE, variable) };
+                unsafe { environment::set(VARIABLE, &variable) };
             }
             observer::start(options)
         });

@@ -157,7 +157,9 @@ mod tests {
         let folder = folder.path().canonicalize().unwrap();
         let [library, link, copy] = ["library.so", "link.so", "copy.so"].map(|name| folder.join(name));
         let mut compiler = Command::new("cc");
-        compiler.args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(&library);
+        let source = folder.join("f.c");
+        std::fs::write(&source, "int f(void) { return 1; }").unwrap();
+        compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source);
         assert!(compiler.status().unwrap().success());
         std::os::unix::fs::symlink(&library, &link).unwrap();
         let path = std::ffi::CString::new(link.to_str().unwrap()).unwrap();
