@@ -64,7 +64,7 @@
 //!   [`activate_all`] and [`deactivate_all`]; [`with_metadata`], [`lasting_metadata`].
 //! * [`provider::Provider`], [`Discovery`]; [`group::Sites`], [`group::Group`]: for providers.
 //! * [`service`]: the thread that runs later discoveries, and the handling of forks. [`loaded`]:
-//!   the objects that the dynamic loader has mapped.
+//!   the objects that the dynamic loader has mapped. [`mapped`]: the files that are mapped.
 //!
 //! # Safety
 //! [`activate`] is `unsafe`: the probe function must stay callable for as long as any thread may
@@ -92,6 +92,7 @@ mod discovery;
 mod error;
 pub mod group;
 pub mod loaded;
+pub mod mapped;
 mod permanent;
 mod probe;
 #[cfg(test)]

@@ -9,11 +9,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use crate::mapped;
+
 /// An object that the dynamic loader has mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadedObject {
-    /// The path of the object's file, as the loader knows it; for the vDSO, which has no file, its
-    /// name.
+    /// The path of the object's file, as the loader knows it, or that of the mapping if the loader
+    /// has a relative one, which is no longer correct once the program changes its directory; for
+    /// the vDSO, which has no file, its name.
     pub path: PathBuf,
     /// The kind of the object.
     pub kind: ObjectKind,
@@ -148,6 +151,7 @@ fn object(info: &libc::dl_phdr_info) -> Option<LoadedObject> {
         VDSO => (ObjectKind::Vdso, PathBuf::from(OsStr::from_bytes(name))),
         _ => (ObjectKind::Library, PathBuf::from(OsStr::from_bytes(name))),
     };
+    let is_relative = kind == ObjectKind::Library && path.is_relative();
     // SAFETY: the loader's program headers, in the number that it reports.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let bias = info.dlpi_addr as usize;
@@ -159,6 +163,7 @@ fn object(info: &libc::dl_phdr_info) -> Option<LoadedObject> {
     let in_memory = |header: &libc::Elf64_Phdr| addresses(header, header.p_memsz);
     let range = loads.clone().map(in_memory).reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))?;
     let with = |flag| loads.clone().filter(move |header| header.p_flags & flag != 0);
+    let path = if is_relative { absolute(&range).unwrap_or(path) } else { path };
     let text = with(libc::PF_X).map(in_memory).collect();
     let segment = |header: &libc::Elf64_Phdr| Segment {
         memory: addresses(header, header.p_filesz),
@@ -170,9 +175,47 @@ fn object(info: &libc::dl_phdr_info) -> Option<LoadedObject> {
     Some(LoadedObject { path, kind, bias, range, text, segments, unwind, stays: false })
 }
 
+/// The path of the file that is mapped at these addresses. It stays the same when the file is
+/// removed, as the path of a loaded object does.
+fn absolute(range: &Range<usize>) -> Option<PathBuf> {
+    let path = mapped::file_in(range)?;
+    let bytes = path.as_os_str().as_bytes();
+    Some(PathBuf::from(OsStr::from_bytes(bytes.strip_suffix(mapped::DELETED).unwrap_or(bytes))))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+    use std::process::Command;
+
     use super::{ObjectKind, objects, while_loaded};
+
+    #[test]
+    fn relative_paths_are_those_of_the_mappings() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let library = folder.path().canonicalize().expect("it exists").join("relative.so");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(&library);
+        assert!(compiler.status().expect("a compiler").success());
+        let mut here = std::env::current_dir().expect("a directory");
+        let mut relative = std::path::PathBuf::new();
+        while here.pop() {
+            relative.push("..");
+        }
+        relative.push(library.strip_prefix("/").expect("it is absolute"));
+        let name = CString::new(relative.as_os_str().as_bytes()).expect("no NUL");
+        // SAFETY: a library without constructors, whose name is a C string.
+        assert!(!unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) }.is_null());
+        for is_removed in [false, true] {
+            if is_removed {
+                std::fs::remove_file(&library).expect("it exists");
+            }
+            let objects = objects();
+            let object = objects.iter().find(|object| object.path == library).expect("it is loaded");
+            assert_eq!(while_loaded(object, || 7), Some(7));
+        }
+    }
 
     /// The addresses are those of the process's map.
     #[test]

@@ -22,6 +22,8 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
@@ -114,11 +116,31 @@ pub fn is_permitted(client: &UnixStream) -> bool {
     getsockopt(client, PeerCredentials).is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw())
 }
 
-/// Connects to the process with this id.
+/// Connects to the process with this id, which may have been started just now: waits for three
+/// seconds until it listens.
 ///
 /// # Errors
 /// [`Error::NoProcess`], [`Error::NotListening`], or [`Error::Connect`].
 pub fn connect(process: u32) -> Result<UnixStream, Error> {
+    retried(|| connect_now(process))
+}
+
+/// Maximum time for which a process is expected to start: this many attempts, [`PAUSE`] apart.
+const ATTEMPTS: u32 = 300;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Repeats an attempt to connect as long as the process does not listen.
+fn retried<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    for _ in 1..ATTEMPTS {
+        match attempt() {
+            Err(Error::NotListening { .. }) => thread::sleep(PAUSE),
+            result => return result,
+        }
+    }
+    attempt()
+}
+
+fn connect_now(process: u32) -> Result<UnixStream, Error> {
     let failed = |source| Error::Connect { process, source };
     let status = match fs::read_to_string(format!("/proc/{process}/status")) {
         Ok(status) => status,
@@ -183,6 +205,25 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
+
+    #[test]
+    fn a_process_that_does_not_listen_yet_is_waited_for() {
+        let attempts = |mut errors: Vec<Error>| {
+            let mut attempts = 0;
+            let result = retried(|| {
+                attempts += 1;
+                errors.pop().map_or(Ok(()), Err)
+            });
+            (attempts, result.is_ok())
+        };
+        let silent = |times| (0..times).map(|_| Error::NotListening { process: 1 }).collect::<Vec<_>>();
+        assert_eq!(attempts(silent(0)), (1, true));
+        assert_eq!(attempts(silent(2)), (3, true));
+        assert_eq!(attempts(silent(ATTEMPTS as usize)), (ATTEMPTS, false));
+        let mut ended = vec![Error::NoProcess { process: 1 }];
+        ended.extend(silent(2));
+        assert_eq!(attempts(ended), (3, false));
+    }
 
     #[test]
     fn the_socket_accepts_connections_as_soon_as_it_appears() {

@@ -3,10 +3,17 @@
 //! The rate is measured over the entire run, against CLOCK_MONOTONIC, when it is needed: the longer
 //! the run, the more accurate. A run shorter than 2 ms is extended to 2 ms, for an accuracy of 1 in
 //! 10,000.
+//!
+//! CLOCK_MONOTONIC excludes the time for which the machine is suspended, and the TSC either
+//! includes it or begins again: then the rate that was measured at the start is used instead.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use wordpatch::tsc;
+
+/// The difference between the rate at the start and that of the run, relative to it, from which on
+/// one of the clocks cannot have run all the time.
+const TOLERANCE: f64 = 0.01;
 
 /// Minimum interval over which the rate is measured.
 const MIN_DURATION: Duration = Duration::from_millis(2);
@@ -32,6 +39,12 @@ impl Clock {
         Self { ticks: ticks + width / 2, instant }
     }
 
+    /// The time of day at the start, in microseconds since 1970.
+    pub(crate) fn started_us(&self) -> u64 {
+        let since = (SystemTime::now() - self.elapsed()).duration_since(SystemTime::UNIX_EPOCH);
+        since.unwrap_or_default().as_micros() as u64
+    }
+
     /// The time since the start.
     pub(crate) fn elapsed(&self) -> Duration {
         self.instant.elapsed()
@@ -45,12 +58,26 @@ impl Clock {
         self.rate_since_start()
     }
 
-    /// TSC ticks per nanosecond, measured since the start.
-    pub(crate) fn ticks_per_ns(&self) -> f64 {
+    /// TSC ticks per nanosecond, measured since the start if that agrees with an estimate that was
+    /// made at the start.
+    pub(crate) fn ticks_per_ns(&self, estimate: f64) -> f64 {
+        self.measured(estimate).unwrap_or(estimate)
+    }
+
+    /// The reason why the estimate is used, for the report, if it is.
+    pub(crate) fn note(&self, estimate: f64) -> Option<String> {
+        let is_steady = self.measured(estimate).is_some();
+        let note = "the TSC and the system's clock have diverged, as they do while a machine is suspended: \
+                    calls and waits at that time have wrong latencies";
+        (!is_steady).then(|| note.to_owned())
+    }
+
+    fn measured(&self, estimate: f64) -> Option<f64> {
         while self.elapsed() < MIN_DURATION {
             std::hint::spin_loop();
         }
-        self.rate_since_start()
+        let rate = self.rate_since_start();
+        ((rate / estimate - 1.0).abs() <= TOLERANCE).then_some(rate)
     }
 
     fn rate_since_start(&self) -> f64 {
@@ -75,11 +102,36 @@ mod tests {
     #[test]
     fn the_rate_is_the_same_measured_twice() {
         let clock = Clock::start();
-        let first = clock.ticks_per_ns();
+        let estimate = clock.estimate_ticks_per_ns();
+        let first = clock.ticks_per_ns(estimate);
         while clock.elapsed() < Duration::from_millis(20) {
             std::hint::spin_loop();
         }
-        let second = clock.ticks_per_ns();
+        let second = clock.ticks_per_ns(estimate);
         assert!((first / second - 1.0).abs() < 0.01, "{first} {second}");
+        assert_eq!(clock.note(estimate), None);
+    }
+
+    #[test]
+    fn a_suspended_machine_does_not_change_the_rate() {
+        let clock = Clock::start();
+        let estimate = clock.estimate_ticks_per_ns();
+        // CLOCK_MONOTONIC stands still while the machine is suspended; the TSC does not, or begins
+        // again at 0.
+        let second = (1e9 * estimate) as u64;
+        for ticks in [clock.ticks.wrapping_sub(second), clock.ticks.wrapping_add(second)] {
+            let suspended = Clock { ticks, ..clock };
+            assert_eq!(suspended.ticks_per_ns(estimate), estimate);
+            assert!(suspended.note(estimate).is_some_and(|note| note.contains("suspended")));
+        }
+    }
+
+    #[test]
+    fn the_start_is_a_time_of_day() {
+        let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros() as u64;
+        let before = now();
+        let clock = Clock::start();
+        let started = clock.started_us();
+        assert!((before - 1000..=now() + 1000).contains(&started), "{before} {started}");
     }
 }

@@ -508,7 +508,7 @@ impl Running {
         describe: &dyn Fn(usize) -> Function,
     ) -> Report {
         self.schedule.drain();
-        let ticks_per_ns = self.clock.ticks_per_ns();
+        let ticks_per_ns = self.clock.ticks_per_ns(governor::ticks_per_ns());
         let now = self.paused.unwrap_or_else(|| Past::now(&self.clock)).since(self.excluded);
         let duration_ns = now.elapsed.as_nanos() as u64;
         let thread_time = (now.lived as f64 / ticks_per_ns).max(duration_ns as f64);
@@ -523,6 +523,7 @@ impl Running {
             run: self.identity.run.to_string(),
             command: self.command.clone(),
             pid: self.identity.pid,
+            started_us: self.clock.started_us(),
             processes: 1,
             duration_ns,
             thread_time_ns: thread_time as u64,
@@ -543,7 +544,7 @@ impl Running {
                 memory_bytes: self.schedule.memory() as u64,
             },
             settings: settings.in_report(),
-            notes: write::notes(),
+            notes: write::notes().into_iter().chain(self.clock.note(governor::ticks_per_ns())).collect(),
             functions,
             arcs,
         }
@@ -556,6 +557,7 @@ impl Running {
             run: String::new(),
             command: Vec::new(),
             pid: std::process::id(),
+            started_us: 0,
             processes: 1,
             duration_ns: 0,
             thread_time_ns: 0,

@@ -226,6 +226,21 @@ pub enum Error {
         path: PathBuf,
     },
 
+    /// Reports are of different builds.
+    #[error("{} cannot be added: it is of another build of {object}, where {address:#x} is {other} instead of {function}", path.display())]
+    OtherBuild {
+        /// The report.
+        path: PathBuf,
+        /// The object that was built again.
+        object: String,
+        /// The address of a function in the object.
+        address: u64,
+        /// The name of the function in the reports before.
+        function: String,
+        /// The name of the function in this report.
+        other: String,
+    },
+
     /// No function of a report has this name.
     #[error("no function `{name}` is in the report{}", if similar.is_empty() { String::new() } else { format!("; there is {similar}") })]
     UnknownFunction {

@@ -10,7 +10,7 @@ use wildmatch::WildMatch;
 
 use crate::error::Error;
 use crate::report::FunctionReport;
-use crate::symbol::{demangle, short, without_parameters};
+use crate::symbol::{demangle, of_source, short, without_parameters};
 
 /// The functions that the user selected.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -32,6 +32,12 @@ impl Filter {
         }
         let mut function = LazyFunction::new(name, object, file);
         (self.only.0.is_empty() || self.only.match_any(&mut function)) && !self.skip.match_any(&mut function)
+    }
+
+    /// Whether there is a `file:` pattern.
+    #[must_use]
+    pub fn asks_for_files(&self) -> bool {
+        self.only.ask_for_files() || self.skip.ask_for_files()
     }
 
     /// Whether the filter selects all functions.
@@ -69,6 +75,12 @@ impl Patterns {
             value: text.to_owned(),
             allowed: "patterns separated by commas: NAME, object:NAME or file:NAME, with * and ?".to_owned(),
         })
+    }
+
+    /// Whether there is a `file:` pattern.
+    #[must_use]
+    pub fn ask_for_files(&self) -> bool {
+        self.0.iter().any(|pattern| pattern.part == Part::File)
     }
 
     /// Adds the patterns of `more`.
@@ -173,10 +185,11 @@ impl<'a, F: FnOnce() -> Option<String>> LazyFunction<'a, F> {
     }
 }
 
-/// Whether a pattern matches a function's name, which may be mangled, demangled, or demangled
-/// without parameters.
+/// Whether a pattern matches a function's name, which may be mangled, mangled without what the
+/// compiler has appended, demangled, or demangled without parameters.
 fn matches_name(glob: &WildMatch, mangled: &str, demangled: &str) -> bool {
-    [mangled, demangled, without_parameters(demangled)].iter().any(|name| glob.matches(name))
+    let names = [mangled, of_source(mangled), demangled, without_parameters(demangled)];
+    names.iter().any(|name| glob.matches(name))
 }
 
 /// Whether a pattern matches a path: a pattern without a slash matches the last component; one with
@@ -248,6 +261,23 @@ mod tests {
     }
 
     #[test]
+    fn copies_of_a_function_have_its_name() {
+        for copy in [
+            c"hash.lto_priv.0",
+            c"hash.llvm.12345",
+            c"hash.constprop.0",
+            c"hash.isra.0.part.1",
+            c"hash.part.0.cold",
+            c"_Z4hashi.constprop.0",
+        ] {
+            check("hash", "", copy, true);
+            check("", "hash", copy, false);
+        }
+        check("hash.lto_priv.0", "", c"hash.lto_priv.0", true);
+        check("hash", "", c"hash.partial.0", false);
+    }
+
+    #[test]
     fn objects_and_files_match_by_their_last_components() {
         check("object:libz.so*", "", c"f", true);
         check("object:libz", "", c"f", false);
@@ -278,8 +308,9 @@ mod tests {
 
     #[test]
     fn patterns_are_written_as_they_were_read() {
-        for text in ["a", "a*,object:l?b,file:src/*.c"] {
-            assert_eq!(Patterns::parse("only", text).unwrap().to_string(), text);
+        for (text, ask_for_files) in [("a", false), ("a*,object:l?b,file:src/*.c", true)] {
+            let patterns = Patterns::parse("only", text).unwrap();
+            assert_eq!((patterns.to_string(), patterns.ask_for_files()), (text.to_owned(), ask_for_files));
         }
         assert!(Patterns::parse("only", "a::b(c::d),::e").is_ok());
         for text in ["", "a,", "object:", "a,file:,b", "lib:a", "a,source:b.c", ":a"] {

@@ -48,6 +48,7 @@
 //! * [`script`], [`attach`]: scripts that observe calls instead of the profiler. [`arguments`]:
 //!   where entry probes find a function's arguments, and exit probes its result. `debug_file`: the
 //!   files with debugging information.
+//! * [`environment`]: of the programs that the process starts.
 //! * [`report`], [`output`], [`options`], [`filter`], [`symbol`], [`locations`], [`elf_check`]: the
 //!   user interface.
 //!
@@ -70,6 +71,7 @@ mod debug_file;
 mod displaced;
 pub mod elf_check;
 pub mod embedded;
+pub mod environment;
 pub mod error;
 pub mod filter;
 mod fire;

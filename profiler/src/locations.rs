@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use addr2line::Context;
+use fastinst::mapped;
 use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
 
 use crate::debug_file::{DebugFile, ReadError};
@@ -30,9 +31,24 @@ struct Lines {
 /// Looks up source locations, and caches the line tables of objects.
 #[derive(Default)]
 pub struct Locations {
-    objects: HashMap<PathBuf, Option<Lines>>,
+    objects: HashMap<PathBuf, Result<Lines, Unknown>>,
     /// Objects that were changed later than this are not read.
     newest: Option<SystemTime>,
+    /// Whether the objects are those of this process, if they are still loaded.
+    are_mapped: bool,
+}
+
+/// The reason why an object has no locations.
+#[derive(Debug, thiserror::Error)]
+enum Unknown {
+    #[error("its file was changed")]
+    Changed,
+    #[error("it was compiled without -g, or the information was removed")]
+    Nothing,
+    #[error(transparent)]
+    Unread(#[from] ReadError),
+    #[error("its debugging information is damaged: {0}")]
+    Damaged(#[from] gimli::Error),
 }
 
 /// When a file, or the inode of its path, was last changed: a file that replaces another one may
@@ -41,6 +57,18 @@ fn changed(path: &Path) -> Option<SystemTime> {
     let found = fs::metadata(path).ok()?;
     let (seconds, nanoseconds) = (found.ctime().try_into().ok()?, found.ctime_nsec().try_into().ok()?);
     Some(found.modified().ok()?.max(SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)))
+}
+
+/// Sets the location of all functions.
+pub fn locate(functions: &mut [FunctionReport], locations: &mut Locations) {
+    functions.iter_mut().for_each(|function| locate_one(function, locations));
+}
+
+fn locate_one(function: &mut FunctionReport, locations: &mut Locations) {
+    if function.location.is_none() {
+        let location = locations.of(Path::new(&function.object), function.address);
+        function.location = location.map(|location| location.to_string());
+    }
 }
 
 /// Sets the location of functions that have the same name.
@@ -52,9 +80,8 @@ pub fn disambiguate(functions: &mut [FunctionReport], locations: &mut Locations)
     let is_ambiguous = |function: &FunctionReport| uses[function.name.as_str()] > 1;
     let ambiguous: Vec<bool> = functions.iter().map(is_ambiguous).collect();
     for (function, is_ambiguous) in functions.iter_mut().zip(ambiguous) {
-        if is_ambiguous && function.location.is_none() {
-            let location = locations.of(Path::new(&function.object), function.address);
-            function.location = location.map(|location| location.to_string());
+        if is_ambiguous {
+            locate_one(function, locations);
         }
     }
 }
@@ -81,31 +108,65 @@ impl Locations {
         Self { newest: Some(time), ..Self::default() }
     }
 
+    /// For the objects of this process, which began to observe them at a time: files that have
+    /// replaced those of loaded objects have no locations, nor have those of unloaded objects that
+    /// were changed since.
+    #[must_use]
+    pub(crate) fn of_process(start: SystemTime) -> Self {
+        Self { newest: Some(start), are_mapped: true, ..Self::default() }
+    }
+
     /// The source location of the code at an address, which is relative to the lowest address of
     /// the object, like [`crate::report::FunctionReport::address`]. The first call for an object
     /// reads its debugging information, which may take seconds for a large one.
     pub fn of(&mut self, object: &Path, address: u64) -> Option<Location> {
         if !self.objects.contains_key(object) {
-            let is_unchanged =
-                self.newest.is_none_or(|newest| changed(object).is_some_and(|time| time <= newest));
-            self.objects.insert(object.to_owned(), is_unchanged.then(|| read(object)).flatten());
+            let lines = if self.is_unchanged(object) { read(object) } else { Err(Unknown::Changed) };
+            self.objects.insert(object.to_owned(), lines);
         }
-        let lines = self.objects.get(object)?.as_ref()?;
+        let lines = self.objects.get(object)?.as_ref().ok()?;
         let location = lines.context.find_location(lines.lowest.checked_add(address)?).ok()??;
         Some(Location { file: location.file?.to_owned(), line: location.line? })
     }
+
+    fn is_unchanged(&self, object: &Path) -> bool {
+        let is_mapped = if self.are_mapped { mapped::is_mapped(object) } else { None };
+        let is_old = || self.newest.is_none_or(|newest| changed(object).is_some_and(|time| time <= newest));
+        is_mapped.unwrap_or_else(is_old)
+    }
+
+    /// A note for each object that was looked up and has no locations: `file:` patterns match none
+    /// of its functions.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let note = |(object, lines): (&PathBuf, &Result<Lines, Unknown>)| {
+            let reason = lines.as_ref().err()?;
+            Some(format!(
+                "the source files of {} are not known ({reason}): `file:` matches none of its functions",
+                object.display()
+            ))
+        };
+        let mut notes: Vec<_> = self.objects.iter().filter_map(note).collect();
+        notes.sort();
+        notes
+    }
 }
 
-fn read(path: &Path) -> Option<Lines> {
-    let mut file = DebugFile::open(path).ok()?;
+fn read(path: &Path) -> Result<Lines, Unknown> {
+    let mut file = DebugFile::open(path)?;
     // Locations of variables are not needed.
     let is_needed =
         |id| !matches!(id, SectionId::DebugLoc | SectionId::DebugLocLists | SectionId::DebugTypes);
+    let mut has_lines = false;
     let dwarf = Dwarf::load(|id| {
         let data = if is_needed(id) { file.debug_section(id.name())?.data } else { Arc::default() };
+        has_lines |= id == SectionId::DebugLine && !data.is_empty();
         Ok::<_, ReadError>(Section::new(data, LittleEndian))
-    });
-    Some(Lines { context: Context::from_dwarf(dwarf.ok()?).ok()?, lowest: file.lowest() })
+    })?;
+    if !has_lines {
+        return Err(Unknown::Nothing);
+    }
+    Ok(Lines { context: Context::from_dwarf(dwarf)?, lowest: file.lowest() })
 }
 
 #[cfg(test)]
@@ -173,7 +234,54 @@ mod tests {
         assert_eq!(Locations::at(changed - Duration::from_nanos(1)).of(&library, one), None);
         let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
         fs::File::options().append(true).open(&library).unwrap().set_modified(old).unwrap();
-        assert_eq!(Locations::at(old).of(&library, one), None, "it may have replaced another file");
+        let mut locations = Locations::at(old);
+        assert_eq!(locations.of(&library, one), None, "it may have replaced another file");
+        assert!(matches!(&locations.notes()[..], [note] if note.contains("its file was changed")));
+    }
+
+    #[test]
+    fn loaded_objects_have_the_locations_of_their_own_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let (library, [one, _]) = compiled(folder.path(), &["-g", "-shared", "-fPIC"]);
+        let of = || Locations::of_process(SystemTime::UNIX_EPOCH).of(&library, one);
+        assert_eq!(of(), None, "it may have been changed since the start");
+        let path = std::ffi::CString::new(library.to_str().unwrap()).unwrap();
+        // SAFETY: a library without constructors.
+        assert!(!unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) }.is_null());
+        assert!(of().is_some(), "it was built and loaded after the start");
+        let copy = folder.path().join("copy");
+        fs::copy(&library, &copy).unwrap();
+        fs::rename(&copy, &library).unwrap();
+        assert_eq!(Locations::of_process(SystemTime::now()).of(&library, one), None, "it was replaced");
+    }
+
+    #[test]
+    fn the_reason_for_missing_locations_is_noted() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |flags: &[&str], reason: &str| {
+            let (library, [one, _]) = compiled(folder.path(), flags);
+            let mut locations = Locations::default();
+            assert_eq!(locations.of(&library, one), None);
+            let notes = locations.notes();
+            assert!(matches!(&notes[..], [note] if note.contains(reason)), "{notes:?}");
+        };
+        check(&["-g0", "-shared", "-fPIC"], "it was compiled without -g");
+        // Not every linker can compress in this way.
+        let (library, [one, _]) = compiled(folder.path(), &["-g", "-shared", "-fPIC"]);
+        let compressed = folder.path().join("compressed");
+        let mut tool = Command::new("objcopy");
+        tool.arg("--compress-debug-sections=zstd").args([&library, &compressed]);
+        if tool.status().is_ok_and(|status| status.success()) {
+            let mut locations = Locations::default();
+            assert_eq!(locations.of(&compressed, one), None);
+            assert!(
+                locations.notes()[0].contains("is compressed, and not with zlib"),
+                "{:?}",
+                locations.notes()
+            );
+        }
+        let mut locations = Locations::default();
+        assert!(locations.of(&library, one).is_some() && locations.notes().is_empty());
     }
 
     #[test]

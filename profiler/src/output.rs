@@ -16,11 +16,15 @@
 //!    id.
 //!
 //! A forked child starts with the name that contains its process id, unless the template has `%p`.
-//! A process that writes twice replaces its own report.
+//! A process that writes twice replaces its own report, under the lock, if the file is still as the
+//! process has written it ([`OwnFile`]). Otherwise it belongs to a later run, or other processes
+//! have added theirs, and the process looks for another name.
 //!
 //! If the processes of a run share one report ([`Target::merge`]), each reads the file with that
 //! name, adds its own report, and replaces the file, all under the lock. It waits longer for the
-//! lock; if it does not get it, or writes for a second time, it writes a separate file.
+//! lock; if it does not get it, it writes a separate file.
+//!
+//! If the name is that of a symbolic link, the file to which it leads is written; the link stays.
 //!
 //! A device, a FIFO or a socket with that name is opened, and gets the report as it is. Its reader
 //! may block the write for any time, so the caller decides when to write ([`Stream`]).
@@ -91,7 +95,7 @@ pub struct Identity {
 #[derive(Debug)]
 pub enum Written {
     /// The report is in this file.
-    File(PathBuf),
+    File(OwnFile),
     /// The report is to be written to this stream.
     Stream(Stream),
 }
@@ -103,7 +107,7 @@ impl Written {
     /// As [`Stream::write`].
     pub fn finish(self) -> Result<PathBuf, Error> {
         match self {
-            Written::File(path) => Ok(path),
+            Written::File(file) => Ok(file.path),
             Written::Stream(stream) => {
                 let path = stream.path.clone();
                 stream.write().map(|()| path)
@@ -112,12 +116,40 @@ impl Written {
     }
 }
 
+/// A file that this process has written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnFile {
+    path: PathBuf,
+    /// When it was written, and its size.
+    version: (SystemTime, u64),
+}
+
+impl OwnFile {
+    /// The path of the file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether no other process has written the file since.
+    fn is_unchanged(&self) -> bool {
+        version(&self.path).is_ok_and(|version| version == self.version)
+    }
+}
+
+/// Distinguishes the files that processes write with one name. Not the inode: the next file may get
+/// that of the last one.
+fn version(path: &Path) -> io::Result<(SystemTime, u64)> {
+    let found = fs::symlink_metadata(path)?;
+    Ok((found.modified()?, found.len()))
+}
+
 /// Writes the report to the file that `target` names and returns its path, or opens the stream that
 /// `target` names.
 ///
-/// `previous` is the result of an earlier call in the same process; that file is replaced. Pass
-/// `None` for the first report, and for the first one of a forked child. Waits at most 100 ms for
-/// other processes, or 5 s to merge.
+/// `previous` is the result of an earlier call in the same process; that file is replaced, unless
+/// others have written to it. Pass `None` for the first report, and for the first one of a forked
+/// child. Waits at most 100 ms for other processes, or 5 s to merge.
 ///
 /// # Errors
 /// [`Error::TemplateSequence`] if the template has an unknown sequence, [`Error::WriteReport`] if
@@ -127,34 +159,15 @@ pub fn write_report(
     report: &Report,
     target: Target<'_>,
     identity: &Identity,
-    previous: Option<&Path>,
+    previous: Option<&OwnFile>,
 ) -> Result<Written, Error> {
     let Target { template, format, merge } = target;
-    let wanted = match previous {
-        Some(path) => path.to_owned(),
-        None => PathBuf::from(expand(template, identity)?),
-    };
     let text = || in_file(report, format, &identity.run);
-    let save = || {
-        if is_special(&wanted) {
-            return Stream::open(&wanted, text()).map(Written::Stream);
-        }
-        let mut names_the_process = template::names_the_process(template);
-        if let Some(path) = previous {
-            if !merge || is_own(path, identity) {
-                Temporary::write(&wanted, identity.pid, text().as_bytes())?.replace(&wanted)?;
-                return Ok(Written::File(wanted.clone()));
-            }
-            // A merged report cannot be removed from the file.
-            names_the_process = false;
-        } else if merge && add_to(&wanted, report, identity)? {
-            return Ok(Written::File(wanted.clone()));
-        }
-        let temporary = Temporary::write(&wanted, identity.pid, text().as_bytes())?;
-        let names = names(&wanted, names_the_process, identity);
-        claim(temporary, names, &identity.run).map(Written::File)
+    let add = |path: &Path| {
+        // What was merged once cannot be removed from the file.
+        if merge && previous.is_none() { add_to(path, report, identity) } else { Ok(None) }
     };
-    save().map_err(|source| Error::WriteReport { path: wanted.clone(), source })
+    write(&text, template, identity, previous, &add)
 }
 
 /// A report in the form of a file, including its run.
@@ -167,25 +180,25 @@ fn in_file(report: &Report, format: Format, run: &RunId) -> String {
 
 /// Merges a report into the one that processes of the same run have written, if there is one;
 /// otherwise writes it as the first, replacing the report of an earlier run. Does nothing and
-/// returns false if the file is not a report or the lock cannot be acquired.
-fn add_to(path: &Path, report: &Report, identity: &Identity) -> io::Result<bool> {
+/// returns `None` if the file is not a report or the lock cannot be acquired.
+fn add_to(path: &Path, report: &Report, identity: &Identity) -> io::Result<Option<OwnFile>> {
     let Some(_lock) = lock(directory_of(path), LOCK_ATTEMPTS_TO_MERGE) else {
-        return Ok(false);
+        return Ok(None);
     };
     let merged = match state_of(path, &identity.run)? {
         State::Free | State::LeftOver => report.clone(),
-        State::Taken => return Ok(false),
+        State::Taken => return Ok(None),
         State::OfThisRun => match json::read_symbols(path) {
-            Ok(mut merged) => {
+            Ok(mut merged) if merged.conflict(report).is_none() => {
                 merged.merge(report.clone());
                 merged
             }
-            Err(_) => return Ok(false),
+            // A damaged file, or an object that was built again during the run.
+            _ => return Ok(None),
         },
     };
     let text = in_file(&merged, Format::Json, &identity.run);
-    Temporary::write(path, identity.pid, text.as_bytes())?.replace(path)?;
-    Ok(true)
+    Temporary::write(path, identity.pid, text.as_bytes())?.replace(path).map(Some)
 }
 
 /// Writes another kind of text in the same way. `previous` is as in [`write_report`].
@@ -196,24 +209,52 @@ pub fn write_text(
     text: &str,
     template: &str,
     identity: &Identity,
-    previous: Option<&Path>,
+    previous: Option<&OwnFile>,
 ) -> Result<Written, Error> {
-    let wanted = match previous {
-        Some(path) => path.to_owned(),
-        None => PathBuf::from(expand(template, identity)?),
-    };
+    write(&|| text.to_owned(), template, identity, previous, &|_| Ok(None))
+}
+
+/// Writes a text to its own file, adds it to an existing one with `add` if that returns a file, or
+/// claims a name for it.
+fn write(
+    text: &dyn Fn() -> String,
+    template: &str,
+    identity: &Identity,
+    previous: Option<&OwnFile>,
+    add: &dyn Fn(&Path) -> io::Result<Option<OwnFile>>,
+) -> Result<Written, Error> {
+    let wanted = resolved(PathBuf::from(expand(template, identity)?));
+    let place = previous.map_or(&wanted, |previous| &previous.path);
     let save = || {
         if is_special(&wanted) {
-            return Stream::open(&wanted, text.to_owned()).map(Written::Stream);
+            return Stream::open(&wanted, text()).map(Written::Stream);
         }
-        let temporary = Temporary::write(&wanted, identity.pid, text.as_bytes())?;
-        if previous.is_some() {
-            return temporary.replace(&wanted).map(|()| Written::File(wanted.clone()));
+        if let Some(file) = add(&wanted)? {
+            return Ok(Written::File(file));
+        }
+        let mut temporary = Temporary::write(place, identity.pid, text().as_bytes())?;
+        if let Some(previous) = previous {
+            let lock = lock(directory_of(place), LOCK_ATTEMPTS);
+            if previous.is_unchanged() {
+                return temporary.replace(place).map(Written::File);
+            }
+            drop(lock);
+            temporary = Temporary::write(&wanted, identity.pid, text().as_bytes())?;
         }
         let names = names(&wanted, template::names_the_process(template), identity);
         claim(temporary, names, &identity.run).map(Written::File)
     };
-    save().map_err(|source| Error::WriteReport { path: wanted.clone(), source })
+    save().map_err(|source| Error::WriteReport { path: place.clone(), source })
+}
+
+/// The file to which a symbolic link leads; it need not exist.
+fn resolved(mut path: PathBuf) -> PathBuf {
+    // As many links as the kernel follows.
+    for _ in 0..40 {
+        let Ok(target) = fs::read_link(&path) else { break };
+        path = directory_of(&path).join(target);
+    }
+    path
 }
 
 /// Whether a name belongs to something other than a file or a directory: a device, a FIFO, a
@@ -270,6 +311,11 @@ impl Drop for Stream {
     }
 }
 
+/// Whether a report is being written to a stream, whose reader may block it.
+pub(crate) fn is_writing() -> bool {
+    OPEN.load(Ordering::Relaxed) >= 0
+}
+
 /// Forgets what the parent is writing, and closes the copy of its stream. To be called in a forked
 /// child.
 pub fn forget_in_child() {
@@ -280,11 +326,6 @@ pub fn forget_in_child() {
         // process.
         unsafe { libc::close(open) };
     }
-}
-
-/// Whether a file contains only the report of this process.
-fn is_own(path: &Path, identity: &Identity) -> bool {
-    json::read_symbols(path).is_ok_and(|report| report.processes == 1 && report.pid == identity.pid)
 }
 
 /// The state of a file name.
@@ -346,17 +387,16 @@ fn insert(path: &Path, number: u32) -> PathBuf {
 }
 
 /// Gives the temporary file the first name that is free, or whose file is older than `run`.
-fn claim(mut temporary: Temporary, names: impl Iterator<Item = PathBuf>, run: &RunId) -> io::Result<PathBuf> {
+fn claim(mut temporary: Temporary, names: impl Iterator<Item = PathBuf>, run: &RunId) -> io::Result<OwnFile> {
     let lock = lock(directory_of(&temporary.path), LOCK_ATTEMPTS);
     for name in names {
         match temporary.link(&name) {
-            Ok(()) => return Ok(name),
+            Ok(()) => return Ok(OwnFile { path: name, version: temporary.version }),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
         if lock.is_some() && matches!(state_of(&name, run), Ok(State::LeftOver)) {
-            temporary.replace(&name)?;
-            return Ok(name);
+            return temporary.replace(&name);
         }
     }
     Err(ErrorKind::AlreadyExists.into())
@@ -387,6 +427,7 @@ fn directory_of(path: &Path) -> &Path {
 /// A file that is removed unless it gets its final name.
 struct Temporary {
     path: PathBuf,
+    version: (SystemTime, u64),
     renamed: bool,
 }
 
@@ -400,11 +441,14 @@ impl Temporary {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 opened => opened?,
             };
-            let temporary = Temporary { path, renamed: false };
+            let unwritten = (SystemTime::UNIX_EPOCH, 0);
+            let mut temporary = Temporary { path, version: unwritten, renamed: false };
             file.write_all(contents)?;
             // By default the kernel would set the time of the last tick: too early for a run that
             // began since.
             let _ = file.set_modified(SystemTime::now());
+            drop(file);
+            temporary.version = version(&temporary.path)?;
             return Ok(temporary);
         }
         Err(ErrorKind::AlreadyExists.into())
@@ -426,10 +470,10 @@ impl Temporary {
     }
 
     /// Gives the file a name, replacing any other file.
-    fn replace(mut self, name: &Path) -> io::Result<()> {
+    fn replace(mut self, name: &Path) -> io::Result<OwnFile> {
         fs::rename(&self.path, name)?;
         self.renamed = true;
-        Ok(())
+        Ok(OwnFile { path: name.to_owned(), version: self.version })
     }
 }
 
@@ -454,6 +498,7 @@ mod tests {
             run: String::new(),
             command: vec!["app".to_owned()],
             pid,
+            started_us: 1,
             processes: 1,
             duration_ns: 1,
             thread_time_ns: 1,
@@ -488,9 +533,23 @@ mod tests {
         report: &Report,
         target: Target<'_>,
         identity: &Identity,
-        previous: Option<&Path>,
+        previous: Option<&OwnFile>,
     ) -> Result<PathBuf, Error> {
         super::write_report(report, target, identity, previous)?.finish()
+    }
+
+    /// Writes a report to a file.
+    #[track_caller]
+    fn write_file(
+        report: &Report,
+        target: Target<'_>,
+        identity: &Identity,
+        previous: Option<&OwnFile>,
+    ) -> OwnFile {
+        match super::write_report(report, target, identity, previous) {
+            Ok(Written::File(file)) => file,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Writes process `pid`'s report in `directory` and returns its file name.
@@ -546,7 +605,15 @@ mod tests {
         assert_eq!(listing(directory.path()), ["fifo.json"]);
         let path = fifo.clone();
         let reader = std::thread::spawn(move || fs::read_to_string(path).unwrap());
-        while write_text("text", template, &process(1), None).and_then(Written::finish).is_err() {}
+        let opened = loop {
+            assert!(!crate::session::is_printing());
+            if let Ok(opened) = write_text("text", template, &process(1), None) {
+                break opened;
+            }
+        };
+        assert!(crate::session::is_printing(), "the process waits for the reader");
+        opened.finish().unwrap();
+        assert!(!crate::session::is_printing());
         assert_eq!(reader.join().unwrap(), "text");
     }
 
@@ -577,12 +644,53 @@ mod tests {
     fn a_second_report_of_the_same_process_replaces_the_first() {
         let directory = tempfile::tempdir().unwrap();
         let template = directory.path().join("r.txt").to_str().unwrap().to_owned();
-        let first = write_report(&report(1), target(&template), &process(1), None).unwrap();
+        let first = write_file(&report(1), target(&template), &process(1), None);
         let second = Report { duration_ns: 2, ..report(1) };
         let path = write_report(&second, target(&template), &process(1), Some(&first)).unwrap();
-        assert_eq!(path, first);
+        assert_eq!(path, first.path());
         assert!(fs::read_to_string(&path).unwrap().starts_with(&Format::Text.render(&second)));
         assert_eq!(listing(directory.path()), ["r.txt"]);
+    }
+
+    #[test]
+    fn the_report_of_a_later_run_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        for template in ["r.json", "r.txt"] {
+            let path = directory.path().join(template).to_str().unwrap().to_owned();
+            let (early, late) = (process(1), in_run(2, Duration::ZERO, 2));
+            let snapshot = write_file(&report(1), target(&path), &early, None);
+            let late = Identity { run: RunId { started: SystemTime::now(), ..late.run }, ..late };
+            write_file(&report(2), target(&path), &late, None);
+            let of_later_run = fs::read_to_string(&path).unwrap();
+            let last = write_file(&report(1), target(&path), &early, Some(&snapshot));
+            assert_eq!(last.path(), directory.path().join(template.replace('.', ".1.")));
+            assert_eq!(fs::read_to_string(&path).unwrap(), of_later_run);
+            // The file was moved away, as the name is free.
+            fs::rename(&path, directory.path().join("moved")).unwrap();
+            assert_eq!(write_file(&report(1), target(&path), &early, Some(&snapshot)), snapshot_at(&path));
+        }
+    }
+
+    fn snapshot_at(path: &str) -> OwnFile {
+        OwnFile { path: PathBuf::from(path), version: version(Path::new(path)).unwrap() }
+    }
+
+    #[test]
+    fn a_link_leads_to_the_report() {
+        let directory = tempfile::tempdir().unwrap();
+        let [link, file] = ["link.json", "file.json"].map(|name| directory.path().join(name));
+        std::os::unix::fs::symlink("file.json", &link).unwrap();
+        let template = link.to_str().unwrap();
+        for is_old in [false, true] {
+            if is_old {
+                put_old_file(&file);
+            }
+            let written = write_file(&report(1), target(template), &process(1), None);
+            assert_eq!(json::read(&file).unwrap().pid, 1);
+            write_file(&report(1), target(template), &process(1), Some(&written));
+            assert_eq!(listing(directory.path()), ["file.json", "link.json"]);
+            assert_eq!(fs::read_link(&link).unwrap(), Path::new("file.json"));
+        }
     }
 
     #[test]
@@ -672,6 +780,25 @@ mod tests {
     }
 
     #[test]
+    fn reports_of_different_builds_are_not_merged() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("r.json").to_str().unwrap().to_owned();
+        let target = Target { merge: true, ..target(&path) };
+        let run = process(1).run;
+        for (pid, name) in [(1, "f"), (2, "f"), (3, "g")] {
+            let function = format!(
+                r#"{{"name": "{name}", "object": "/a", "address": "0x10", "samples": 0, "recursive": false,
+                     "calls": {{"value": 3, "low": 3, "high": 3}}}}"#
+            );
+            let functions = vec![serde_json::from_str(&function).unwrap()];
+            let identity = Identity { run, ..process(pid) };
+            write_report(&Report { functions, ..report(pid) }, target, &identity, None).unwrap();
+        }
+        assert_eq!(listing(directory.path()), ["r.3.json", "r.json"]);
+        assert_eq!(json::read(Path::new(&path)).unwrap().processes, 2);
+    }
+
+    #[test]
     fn a_process_that_was_merged_and_goes_on_has_a_file_of_its_own() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("r.json").to_str().unwrap().to_owned();
@@ -679,14 +806,15 @@ mod tests {
         let (first, second) = (process(1), Identity { run: process(1).run, ..process(2) });
         let second = Identity { run: first.run, ..second };
         // Alone, it may replace its own report.
-        let written = write_report(&report(1), target, &first, None).unwrap();
-        assert_eq!(write_report(&report(1), target, &first, Some(&written)).unwrap(), Path::new(&path));
-        let merged = write_report(&report(2), target, &second, None).unwrap();
-        assert_eq!(merged, Path::new(&path));
-        let own = write_report(&report(2), target, &second, Some(&merged)).unwrap();
-        assert_eq!(own, directory.path().join("r.2.json"));
-        assert_eq!(write_report(&report(2), target, &second, Some(&own)).unwrap(), own);
-        assert_eq!(listing(directory.path()), ["r.2.json", "r.json"]);
+        let written = write_file(&report(1), target, &first, None);
+        let written = write_file(&report(1), target, &first, Some(&written));
+        assert_eq!(written.path(), Path::new(&path));
+        let merged = write_file(&report(2), target, &second, None);
+        assert_eq!(merged.path(), Path::new(&path));
+        let own = write_file(&report(1), target, &first, Some(&written));
+        assert_eq!(own.path(), directory.path().join("r.1.json"));
+        assert_eq!(write_file(&report(1), target, &first, Some(&own)).path(), own.path());
+        assert_eq!(listing(directory.path()), ["r.1.json", "r.json"]);
         assert_eq!(json::read(Path::new(&path)).unwrap().processes, 2);
     }
 
@@ -705,7 +833,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("file"), "").unwrap();
         fs::create_dir(directory.path().join("old.json")).unwrap();
-        let check = |template: &str, previous: Option<&Path>, reason: &str| {
+        let check = |template: &str, previous: Option<&OwnFile>, reason: &str| {
             let template = format!("{}/{template}", directory.path().display());
             let run = RunId { started: SystemTime::now() + Duration::from_secs(60), pid: 1 };
             let identity = Identity { run, ..process(1) };
@@ -718,6 +846,7 @@ mod tests {
         check("missing/r.json", None, "No such file or directory (os error 2)");
         check("file/r.json", None, "Not a directory (os error 20)");
         check("old.json", None, "Is a directory (os error 21)");
-        check("old.json", Some(&directory.path().join("old.json")), "Is a directory (os error 21)");
+        let previous = snapshot_at(directory.path().join("old.json").to_str().unwrap());
+        check("old.json", Some(&previous), "Is a directory (os error 21)");
     }
 }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | exit, return from main | report, from the library's destructor |
 //! | `_exit`, `_Exit`, `quick_exit` | report, before the program's call continues |
+//! | `daemon` | report, because it ends the process; its child starts again |
 //! | exec of a file that exists | report, because nothing survives it; the new image starts its own session |
 //! | fork | parent and child each hold our locks across it; the child starts again, with its own
 //! service thread |
@@ -100,10 +101,10 @@ unsafe extern "C" {
     ) -> libc::c_int;
 }
 
-/// Signals whose default action ends the process, except for SIGKILL, which cannot be caught. (If a
-/// program patches straddlers through the C interface, wordpatch handles SIGTRAP and passes on
-/// foreign traps.)
-pub const FATAL: [libc::c_int; 20] = [
+/// Signals whose default action ends the process, except for SIGKILL, which cannot be caught, and
+/// for real-time signals, which programs send to themselves. (If a program patches straddlers
+/// through the C interface, wordpatch handles SIGTRAP and passes on foreign traps.)
+pub const FATAL: [libc::c_int; 22] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -118,11 +119,13 @@ pub const FATAL: [libc::c_int; 20] = [
     libc::SIGPIPE,
     libc::SIGALRM,
     libc::SIGTERM,
+    libc::SIGSTKFLT,
     libc::SIGXCPU,
     libc::SIGXFSZ,
     libc::SIGVTALRM,
     libc::SIGPROF,
     libc::SIGIO,
+    libc::SIGPWR,
     libc::SIGSYS,
 ];
 
@@ -210,6 +213,29 @@ extern "C" fn report_and_die(signal: libc::c_int, info: *mut libc::siginfo_t, _c
             Some(info) if is_fault(info) => {}
             Some(info) => send_again(info),
             None => _ = libc::raise(signal),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FATAL;
+
+    #[test]
+    fn all_standard_signals_that_end_a_process_are_fatal() {
+        let others = [
+            libc::SIGKILL,
+            libc::SIGCHLD,
+            libc::SIGCONT,
+            libc::SIGSTOP,
+            libc::SIGTSTP,
+            libc::SIGTTIN,
+            libc::SIGTTOU,
+            libc::SIGURG,
+            libc::SIGWINCH,
+        ];
+        for signal in 1..32 {
+            assert_ne!(FATAL.contains(&signal), others.contains(&signal), "{signal}");
         }
     }
 }

@@ -170,6 +170,15 @@ fn without_suffix(name: &str) -> &str {
     }
 }
 
+/// A symbol without what compilers append to those of copies and parts of functions, and linkers to
+/// those of local functions: `f.constprop.0` is `f`.
+#[must_use]
+pub(crate) fn of_source(symbol: &str) -> &str {
+    const APPENDED: [&str; 6] = [".lto_priv.", ".llvm.", ".constprop.", ".isra.", ".part.", ".cold"];
+    let ends = APPENDED.iter().filter_map(|appended| symbol.find(appended));
+    ends.min().map_or(symbol, |end| &symbol[..end])
+}
+
 /// A legacy Rust name is also a C++ name; its hash, which the short form omits, distinguishes the
 /// two.
 fn rust(name: &str) -> Option<String> {

@@ -138,6 +138,7 @@ const TABLE: &[(&str, InC)] = &[
     ("fastinst/src/probe.rs::new", Left(FOR_PROVIDERS)),
     ("fastinst/src/discovery.rs::begin", Left(FOR_PROVIDERS)),
     ("fastinst/src/loaded.rs", Left("C programs call dl_iterate_phdr themselves")),
+    ("fastinst/src/mapped.rs", Left("C programs read /proc/self/maps themselves")),
     ("fastinst/src/group/mod.rs", Left(FOR_PROVIDERS)),
     ("fastinst/src/registry.rs::register_callback", Call("fastinst_register_callback")),
     ("fastinst/src/provider/mod.rs::notes", Call("fastinst_notes")),

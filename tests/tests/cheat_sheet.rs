@@ -29,15 +29,11 @@ fn commands(document: &str) -> Vec<&str> {
     document.lines().filter_map(|line| line.strip_prefix("    ")).collect()
 }
 
-/// A script that executes the commands. A command in the background can be attached to when the
-/// next one starts, and is killed in the end.
+/// A script that executes the commands. A command in the background is killed in the end.
 fn script(commands: &[&str]) -> String {
     let mut script = String::from("trap 'kill $(jobs -p)' EXIT\n");
     for command in commands {
         script += &format!("echo '--- '{}\n{command}\n", shell_quoted(command));
-        if command.ends_with('&') {
-            script += "until [ -S /tmp/.fastinst-$! ]; do kill -0 $!; done\n";
-        }
     }
     script
 }

@@ -86,6 +86,30 @@ fn both_images_are_reported_for_each_way_to_exec() {
 }
 
 #[test]
+fn reports_of_both_images_are_merged() {
+    let binary = compile("fixtures/exec.c", &["-O2"], Gcc);
+    let folder = tempfile::tempdir().expect("a directory");
+    let template = folder.path().join("r.json");
+    run(&mut preloaded(&binary, &["execv"], &format!("output={}", template.display())));
+    let files = fs::read_dir(folder.path()).expect("the directory exists");
+    let files: Vec<_> = files.map(|file| file.expect("an entry").path()).collect();
+    assert_eq!(files.len(), 2, "{files:?}");
+    let mut command = bare(&ensure_built().join("fastinst"), &["report", "--csv"]);
+    let merged = run(command.args(&files));
+    let text = String::from_utf8_lossy(&merged.stdout).into_owned();
+    assert!(merged.status.success(), "{}", merged.stderr);
+    assert!(["work_before_exec,", "work_after_exec,"].iter().all(|name| text.contains(name)), "{text}");
+}
+
+#[test]
+fn a_process_that_becomes_a_daemon_and_the_daemon_are_reported() {
+    let profiled = check("daemon_function.c", &[], "");
+    for function in ["launcher_work", "daemon_work"] {
+        assert_eq!(calls(&profiled, function), [3], "{function}: {profiled:?}");
+    }
+}
+
+#[test]
 fn attempts_to_exec_what_is_not_there_print_nothing() {
     let binary = compile("fixtures/exec.c", &["-O2"], Gcc);
     let run = run(&mut preloaded(&binary, &[], ""));

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 use profiler::error::Error;
 use profiler::filter::Patterns;
-use profiler::locations::{Locations, disambiguate};
+use profiler::locations::{Locations, disambiguate, locate};
 use profiler::report::arcs::{self, Direction};
 use profiler::report::{self, SortKey, View, csv, json, json_of_view, text, tree};
 
@@ -98,7 +98,7 @@ pub(crate) fn run(arguments: &Report) -> Result<(), Failure> {
 }
 
 fn print(arguments: &Report) -> Result<String, Error> {
-    let report = merged(&arguments.files)?;
+    let report = merged(&arguments.files, arguments.filter.as_ref())?;
     let view = View {
         sort: arguments.sort.unwrap_or_default(),
         filter: arguments.filter.clone().unwrap_or_default(),
@@ -125,20 +125,36 @@ fn print(arguments: &Report) -> Result<String, Error> {
     })
 }
 
+/// What identifies a report. The processes of containers may have the same id; a process that calls
+/// exec has several reports. Old reports do not say when they were started, but how long they took.
+fn part(report: &report::Report) -> (String, u32, u64) {
+    let time = if report.started_us == 0 { report.duration_ns } else { report.started_us };
+    (report.run.clone(), report.pid, time)
+}
+
 /// All reports, merged into one. Writes a warning if they are not those of one run, since a pattern
 /// of file names may match older ones.
-fn merged(files: &[PathBuf]) -> Result<report::Report, Error> {
+fn merged(files: &[PathBuf], filter: Option<&Patterns>) -> Result<report::Report, Error> {
     let (first, others) = files.split_first().expect("clap requires a file");
     let mut report = json::read(first)?;
-    let mut parts = HashSet::from([(report.run.clone(), report.pid)]);
+    let mut parts = HashSet::from([part(&report)]);
     for file in others {
         let other = json::read(file)?;
-        if !parts.insert((other.run.clone(), other.pid)) {
+        if !parts.insert(part(&other)) {
             return Err(Error::SameReport { path: file.clone() });
+        }
+        if let Some((function, of_other)) = report.conflict(&other) {
+            return Err(Error::OtherBuild {
+                path: file.clone(),
+                object: function.object.clone(),
+                address: function.address,
+                function: function.name.clone(),
+                other: of_other.name.clone(),
+            });
         }
         report.merge(other);
     }
-    let runs = parts.iter().map(|(run, _)| run).collect::<HashSet<_>>().len();
+    let runs = parts.iter().map(|(run, ..)| run).collect::<HashSet<_>>().len();
     if runs > 1 {
         eprintln!("fastinst: warning: these are reports of {runs} different runs; their figures are added");
     }
@@ -146,7 +162,12 @@ fn merged(files: &[PathBuf]) -> Result<report::Report, Error> {
     // have the same demangled form, such as the constructors of a class.
     let written = files.iter().filter_map(|file| fs::metadata(file).and_then(|found| found.modified()).ok());
     if let Some(first) = written.min() {
-        disambiguate(&mut report.functions, &mut Locations::at(first));
+        let mut locations = Locations::at(first);
+        disambiguate(&mut report.functions, &mut locations);
+        if filter.is_some_and(Patterns::ask_for_files) {
+            locate(&mut report.functions, &mut locations);
+            locations.notes().iter().for_each(|note| eprintln!("fastinst: note: {note}"));
+        }
     }
     Ok(report)
 }

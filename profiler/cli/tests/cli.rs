@@ -367,6 +367,17 @@ fn reports_are_merged() {
     assert!(output.stderr.is_empty());
     assert!(table.starts_with("fastinst: ./app (pid 7 and 1 more process), 2.00s\n"), "{table}");
     assert!(table.contains("\n100k ±5%  200ms ±10%   5.0% "), "{table}");
+    // The same process has executed another program, or a process of another container has its id.
+    for different in
+        [REPORT.replacen('{', "{\"started_us\": 5, ", 1), REPORT.replacen("2000000000", "2000000001", 1)]
+    {
+        assert_ne!(different, REPORT);
+        fs::write(fixture.path("two.json"), different).unwrap();
+        assert_eq!(stdout(&command.output().unwrap()).lines().count(), table.lines().count());
+    }
+    let of_other_build = of_other_process.replacen("\"step\"", "\"rebuilt\"", 1);
+    fs::write(fixture.path("two.json"), of_other_build).unwrap();
+    check_refused(&mut command, 1, "two.json cannot be added: it is of another build of ");
     // An older one.
     fs::write(fixture.path("two.json"), of_other_process.replacen('{', "{\"run\": \"1.2\", ", 1)).unwrap();
     let output = command.output().unwrap();
@@ -445,10 +456,47 @@ fn symbols_are_demangled_and_told_apart_by_their_lines() {
         "{table}"
     );
     assert!(shown(&["--json"]).contains("\"name\": \"Tree::Tree(int)\""));
+    let by_file = |pattern: &str| {
+        let csv = shown(&["--csv", "--filter", pattern]);
+        csv.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!((by_file("file:two.so.c").len(), by_file("file:other.c").len()), (2, 0));
     // The lines of a library that was built again are not known.
     let later = std::time::SystemTime::now() + std::time::Duration::from_secs(10);
     fs::File::open(&library).unwrap().set_modified(later).unwrap();
     assert!(shown(&[]).contains(&format!("Tree::Tree (two.so+{})", address("one"))), "{}", shown(&[]));
+}
+
+/// Also those whose names are unique, for which reports have no location.
+#[test]
+fn functions_are_selected_by_their_files() {
+    let fixture = Fixture::new();
+    let source = "int one(void) { return 1; }\n";
+    let report = |flags: &[&str]| {
+        let library = compile(fixture.directory.path(), "one.so", flags, source);
+        let report = REPORT.replace("/opt/app", library.to_str().unwrap());
+        let symbols = Command::new("nm").arg(&library).output().unwrap();
+        let line = stdout(&symbols).lines().find(|line| line.ends_with(" T one")).unwrap();
+        let address = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
+        fs::write(fixture.path("r.json"), report.replace("0x401000", &format!("{address:#x}"))).unwrap();
+        let mut command = fastinst();
+        command.arg("report").arg(fixture.path("r.json")).args(["--csv", "--filter", "file:*.c"]);
+        command.output().unwrap()
+    };
+    let found = report(&["-g", "-shared", "-fPIC"]);
+    assert!(
+        stdout(&found).lines().nth(1).is_some_and(|line| line.starts_with("step,")),
+        "{}",
+        stdout(&found)
+    );
+    assert_eq!(stderr(&found), "");
+    let without = report(&["-shared", "-fPIC"]);
+    assert_eq!(stdout(&without).lines().count(), 1);
+    assert!(
+        stderr(&without).contains("one.so are not known (it was compiled without -g"),
+        "{}",
+        stderr(&without)
+    );
 }
 
 #[test]

@@ -26,6 +26,8 @@ enum Effect {
     Ends,
     /// It executes the program that its arguments name.
     Executes(Program),
+    /// It continues in a child, and ends the process in the C library.
+    Forks,
 }
 
 /// How the arguments of a function name a program.
@@ -41,10 +43,10 @@ enum Program {
     Relative,
 }
 
-use Effect::{Ends, Executes};
+use Effect::{Ends, Executes, Forks};
 
 /// The functions in the order of their numbers.
-const FUNCTIONS: [(&CStr, Effect); 12] = [
+const FUNCTIONS: [(&CStr, Effect); 13] = [
     (c"_exit", Ends),
     (c"_Exit", Ends),
     (c"quick_exit", Ends),
@@ -57,6 +59,7 @@ const FUNCTIONS: [(&CStr, Effect); 12] = [
     (c"execle", Executes(Program::Path)),
     (c"fexecve", Executes(Program::Descriptor)),
     (c"execveat", Executes(Program::Relative)),
+    (c"daemon", Forks),
 ];
 
 /// The pushed registers, the last one first.
@@ -73,6 +76,8 @@ extern "C" fn prepare(number: usize, registers: &Registers) -> *mut c_void {
         Ends => process::at_exit(),
         // SAFETY: the forwarder pushes the arguments of the function with this number.
         Executes(program) => process::before_exec(|| unsafe { program.may_exist(registers) }),
+        // As before exec, the process goes on if the function fails.
+        Forks => process::before_exec(|| true),
     }
     // SAFETY: the name is a C string. The next object that defines it is the C library.
     let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
@@ -202,4 +207,5 @@ forward! {
     9 execle
     10 fexecve
     11 execveat
+    12 daemon
 }

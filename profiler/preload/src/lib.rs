@@ -16,7 +16,7 @@ mod signals;
 use fastinst::provider::cyg_profile::CygProfile;
 use profiler::error::Error;
 use profiler::options::{Options, Output, RunId, Tool, VARIABLE};
-use profiler::{options, process, session};
+use profiler::{environment, options, process, session};
 
 /// The program's `malloc` may be instrumented, or may have crashed.
 #[global_allocator]
@@ -70,7 +70,7 @@ fn start(mut options: Options) -> Result<(), Error> {
         options.run.get_or_insert_with(RunId::begins_here);
         options.begun = true;
         // SAFETY: in the constructor of a preloaded library, before the program creates threads.
-        unsafe { std::env::set_var(VARIABLE, options.to_options_string()) };
+        unsafe { environment::set(VARIABLE, &options.to_options_string()) };
     }
     session::start(options)?;
     if begins_the_run {

@@ -75,7 +75,7 @@ mod provider;
 
 use fastinst::provider::cyg_profile::CygProfile;
 use profiler::script::{ScriptOptions, VARIABLE};
-use profiler::session;
+use profiler::{environment, session};
 
 /// The program's `malloc` may be instrumented, or may have crashed.
 #[global_allocator]
@@ -99,6 +99,15 @@ extern "C" fn construct() {
                 return Err(profiler::error::Error::OwnInstrumentation.to_string());
             }
             fastinst::provider::register(&CygProfile).map_err(|error| error.to_string())?;
+            // Programs that the process starts must not mistake reports of this run for those of an
+            // earlier one.
+            if options.run.pid == std::process::id()
+                && let Some(variable) = options.to_variable()
+            {
+                // SAFETY: in the constructor of a preloaded library, before the program creates
+                // threads.
+                unsafe { environment::set(VARIABLE, &variable) };
+            }
             observer::start(options)
         });
     match started {

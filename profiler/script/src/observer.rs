@@ -81,7 +81,7 @@ struct Reader {
 pub(crate) struct Observer {
     pub(crate) options: ScriptOptions,
     pub(crate) identity: Identity,
-    pub(crate) written: Option<std::path::PathBuf>,
+    pub(crate) written: Option<profiler::output::OwnFile>,
     /// The script of the options, if there is one, comes first.
     scripts: Vec<Running>,
     /// The number of scripts that were ever attached.

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | exit, return from main | report, from the library's destructor |
 //! | `_exit`, `_Exit`, `quick_exit` | report, before the program's call continues |
+//! | `daemon` | report, because it ends the process; its child starts again |
 //! | exec of a file that exists | report, because nothing survives it; the new image runs the script from its start |
 //! | fork | the parent's locks are held across it; the child starts again, with its own threads |
 //! | vfork, posix_spawn | nothing: the child runs in the parent's memory until it calls exec, and its calls are those of the thread that made it |

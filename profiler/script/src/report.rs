@@ -112,6 +112,27 @@ struct Entries {
     is_ordered: bool,
 }
 
+impl Entries {
+    /// Adds the rows of another map. The bars of histograms are kept only if all maps are
+    /// histograms: the rows of a table have the same columns.
+    fn extend(&mut self, mut more: Entries) {
+        if self.rows.is_empty() {
+            *self = more;
+            return;
+        }
+        if !more.rows.is_empty() && self.is_ordered != more.is_ordered {
+            self.remove_bars();
+            more.remove_bars();
+        }
+        self.rows.extend(more.rows);
+    }
+
+    fn remove_bars(&mut self) {
+        self.is_ordered = false;
+        self.rows.iter_mut().for_each(|row| row.retain(|(_, cell)| !matches!(cell, Cell::Bar(..))));
+    }
+}
+
 impl Table {
     fn new(name: &str, rule: Option<&str>, entries: Entries) -> Self {
         let Entries { mut rows, is_ordered } = entries;
@@ -195,10 +216,9 @@ impl Report {
                 match value {
                     ReportedValue::Value(value) => row.extend(names.columns(name, value)),
                     ReportedValue::Map(entries) => {
-                        let Entries { rows, is_ordered } = names.entries(entries);
-                        maps[number].is_ordered |= is_ordered;
-                        let rows = rows.into_iter().map(|row| [row, place.clone()].concat());
-                        maps[number].rows.extend(rows);
+                        let mut entries = names.entries(entries);
+                        entries.rows.iter_mut().for_each(|row| row.extend(place.clone()));
+                        maps[number].extend(entries);
                     }
                 }
             }
@@ -425,6 +445,44 @@ mod tests {
         assert_eq!(folded(&by_thread), "33;main;f2 8\n");
         assert_eq!(folded(&[(Value::Stack(3), Value::Int(9))]), "main;f3 9\n");
         assert_eq!(folded(&[(text("no stack"), Value::Int(9))]), "");
+    }
+
+    /// A count that is negative in one place is not one of a histogram.
+    #[test]
+    fn all_rows_of_a_table_have_its_columns() {
+        let names = Names {
+            of_function: &|number| Name { function: ["f", "g", "h", "i"][number as usize], object: "o" },
+            of_stack: &|_| String::new(),
+        };
+        let map = |counts: &[i128]| {
+            let entry = |(number, count): (usize, &i128)| {
+                (Value::Bucket(1 << number, 2 << number), Value::Int(*count))
+            };
+            vec![ReportedValue::Map(counts.iter().enumerate().map(entry).collect())]
+        };
+        let table = |counts: [&[i128]; 4]| {
+            let maps = counts.map(map);
+            let places = maps.iter().zip(0..).map(|(map, number)| (names.place(number), map));
+            let mut report = Report { tables: Vec::new(), notes: Vec::new(), values: Vec::new(), ..report() };
+            report.by_place("by_function", None, &["sizes".to_owned()], places, &names);
+            [report.print(ScriptFormat::Text), report.print(ScriptFormat::Json)];
+            report.print(ScriptFormat::Csv)
+        };
+        let with_shares = table([&[1, 3], &[2], &[], &[5]]);
+        assert!(
+            with_shares.contains("key,value,share,function,object\n1,1,0.25,f,o\n2,3,0.75,f,o\n1,2,1,g,o\n")
+        );
+        for counts in
+            [[&[1, 3][..], &[-2], &[], &[5]], [&[-2], &[], &[1, 3], &[5]], [&[1], &[5], &[1, 3], &[-2]]]
+        {
+            let csv = table(counts);
+            assert!(csv.starts_with("# sizes\nkey,value,function,object\n"), "{csv}");
+            assert_eq!(
+                csv.lines().count(),
+                2 + counts.iter().map(|of_place| of_place.len()).sum::<usize>(),
+                "{csv}"
+            );
+        }
     }
 
     #[test]

@@ -51,8 +51,9 @@ pub fn render(report: &Report, view: &View) -> String {
     for (function, _) in functions.iter().take(view.limit.unwrap_or(usize::MAX)) {
         let mut fields: Vec<String> = NAMES.map(|(_, field)| field(function)).to_vec();
         for (_, figure) in ESTIMATES {
-            let ends = figure(function).map(|figure| [Some(figure.value), Some(figure.low), figure.high]);
-            fields.extend(ends.unwrap_or_default().map(|end| end.map_or(String::new(), tenths)));
+            let figure = figure(function).map(|figure| figure.rounded(10.0));
+            let ends = figure.map(|Estimate { value, low, high }| [Some(value), Some(low), high]);
+            fields.extend(ends.unwrap_or_default().map(optional));
         }
         fields.extend(REST.map(|(_, field)| field(function)));
         text.push_str(&fields.join(","));
@@ -69,7 +70,7 @@ fn tenths(value: f64) -> String {
     ((value * 10.0).round() / 10.0).to_string()
 }
 
-fn optional(value: Option<u64>) -> String {
+fn optional(value: Option<impl ToString>) -> String {
     value.map_or(String::new(), |value| value.to_string())
 }
 
@@ -96,6 +97,7 @@ mod tests {
         let mut report = example();
         report.functions[4].name = "Tree::insert(int, \"x\")".to_owned();
         report.functions[4].latency_ns.as_mut().unwrap().p99 = Estimate::at_least(900.0);
+        report.functions[4].calls = Estimate::at_least(5000.06);
         let view = View { sort: SortKey::Name, limit: Some(3), ..View::default() };
         let expected = "\
 name,object,address,location,samples,calls,calls_low,calls_high,total_ns,total_ns_low,total_ns_high,\
@@ -103,7 +105,7 @@ self_ns,self_ns_low,self_ns_high,mean_ns,mean_ns_low,mean_ns_high,p50_ns,p50_ns_
 p90_ns,p90_ns_low,p90_ns_high,p99_ns,p99_ns_low,p99_ns_high,min_ns,max_ns,below_resolution,recursive,open_calls,\
 off_cpu_samples,off_cpu_ns
 \"Tree::insert(int, \"\"x\"\")\",/opt/app/bin/app,0x401200,,1100,5000,5000,,7500000,0,20000000,12000,12000,,\
-1500,750,2249.9,1234,617,1851,2000,1000,3000,,,,900,12000,false,true,0,,
+1500,749.9,2250,1234,617,1851,2000,1000,3000,,,,900,12000,false,true,0,,
 fini,/opt/app/bin/app,0x402200,,0,1,1,1,,,,,,,,,,,,,,,,,,,,,,false,0,,
 hash,/usr/lib/libhash.so.1,0x7f0000001120,/src/hash.c:120,12340,12345678,11300000.4,13400000.2,\
 1185650000,1100000000,1300000000,1185650000,1100000000,1300000000,96,94.1,98,92.5,90.6,94.4,120,117.6,122.4,\

@@ -51,6 +51,23 @@ impl Estimate {
         }
     }
 
+    /// The figure in multiples of `1 / scale`. The interval is never narrowed, and a lower bound
+    /// stays one; exact values stay exact.
+    pub(super) fn rounded(self, scale: f64) -> Estimate {
+        let round = |value: f64, direction: fn(f64) -> f64| {
+            let scaled = value * scale;
+            let nearest = scaled.round();
+            // A value that was rounded before is not changed by the error of the multiplication.
+            let is_round = (scaled - nearest).abs() <= (scaled * 1e-15).max(1e-6);
+            (if is_round || self.is_exact() { nearest } else { direction(scaled) }) / scale
+        };
+        Estimate {
+            value: round(self.value, if self.high.is_none() { f64::floor } else { f64::round }),
+            low: round(self.low, f64::floor),
+            high: self.high.map(|high| round(high, f64::ceil)),
+        }
+    }
+
     /// The figure with an additional upper limit.
     #[must_use]
     pub fn at_most(self, limit: f64) -> Estimate {
@@ -142,6 +159,16 @@ mod tests {
         let guess = Estimate::within(60_000.0, 50.0, f64::INFINITY);
         check(guess, guess, Estimate::at_least(100.0));
         check(guess, three, Estimate::within(60.0, 57.0, f64::INFINITY));
+    }
+
+    #[test]
+    fn intervals_are_rounded_outwards() {
+        let check = |estimate: Estimate, scale, rounded| assert_eq!(estimate.rounded(scale), rounded);
+        check(Estimate::within(2.6, 1.7, 3.2), 1.0, Estimate::within(3.0, 1.0, 4.0));
+        check(Estimate::within(2.66, 1.77, 3.22), 10.0, Estimate::within(2.7, 1.7, 3.3));
+        check(Estimate::exact(2.6), 1.0, Estimate::exact(3.0));
+        // The function may not have been called more often.
+        check(Estimate::at_least(2.6), 1.0, Estimate::at_least(2.0));
     }
 
     /// A systematic error of a tenth, in each of the children of a server.

@@ -189,6 +189,7 @@ pub(super) struct Written<'a> {
     settings: &'a str,
     command: &'a [String],
     pid: u32,
+    started_us: u64,
     processes: u32,
     duration_ns: u64,
     thread_time_ns: u64,
@@ -244,6 +245,7 @@ pub(super) fn written<'a>(report: &'a Report, run: &'a str) -> Written<'a> {
         settings: &report.settings,
         command: &report.command,
         pid: report.pid,
+        started_us: report.started_us,
         processes: report.processes,
         duration_ns: report.duration_ns,
         thread_time_ns: report.thread_time_ns,
@@ -324,25 +326,18 @@ impl From<ReadCaller> for Caller {
     }
 }
 
-/// An estimate in its written form: multiples of `1 / scale`. The interval is never narrowed; exact
-/// values stay exact.
+/// An estimate in its written form: [rounded](Estimate::rounded) to multiples of `1 / scale`.
 fn rounded<S: Serializer, N: Serialize>(
     estimate: &Estimate,
     serializer: S,
     scale: f64,
     number: fn(f64) -> N,
 ) -> Result<S::Ok, S::Error> {
-    let round = |value: f64, outwards: fn(f64) -> f64| {
-        let scaled = value * scale;
-        let nearest = scaled.round();
-        // A value that was rounded before is not changed by the error of the multiplication.
-        let is_round = (scaled - nearest).abs() <= (scaled * 1e-15).max(1e-6);
-        number(if is_round || estimate.is_exact() { nearest } else { outwards(scaled) } / scale)
-    };
+    let Estimate { value, low, high } = estimate.rounded(scale);
     let mut fields = serializer.serialize_struct("Estimate", 3)?;
-    fields.serialize_field("value", &round(estimate.value, f64::round))?;
-    fields.serialize_field("low", &round(estimate.low, f64::floor))?;
-    fields.serialize_field("high", &estimate.high.map(|high| round(high, f64::ceil)))?;
+    fields.serialize_field("value", &number(value))?;
+    fields.serialize_field("low", &number(low))?;
+    fields.serialize_field("high", &high.map(number))?;
     fields.end()
 }
 
@@ -436,6 +431,7 @@ mod tests {
     "10"
   ],
   "pid": 4242,
+  "started_us": 1700000000000100,
   "processes": 1,
   "duration_ns": 2130000000,
   "thread_time_ns": 2140000000,
@@ -579,7 +575,7 @@ mod tests {
         let middle = &EXAMPLE.as_bytes()[..EXAMPLE.len() / 2];
         check(
             middle,
-            "r.json is truncated: it ends at line 33, in the middle of a report; copy or record it again",
+            "r.json is truncated: it ends at line 34, in the middle of a report; copy or record it again",
         );
         check(b"", &format!("r.json is not a fastinst report (an empty file); {NO}"));
         check(

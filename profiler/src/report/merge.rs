@@ -14,9 +14,21 @@ use super::{Arc, Caller, Cost, Estimate, FunctionRef, FunctionReport, Latency, O
 impl Report {
     /// Adds the measurements of other processes. Command and process id become those of the run's
     /// first process, if the other report has it; the run stays that of this report.
+    ///
+    /// Functions are identified by object and address, so the reports must be those of the same
+    /// builds: see [`Report::conflict`].
     pub fn merge(&mut self, other: Report) {
-        if other.run == self.run && other.run.ends_with(&format!(".{}", other.pid)) {
-            (self.pid, self.command) = (other.pid, other.command);
+        if self.settings != other.settings {
+            self.add_note(
+                "the reports that were merged have different settings: a function may have been measured in \
+                 some of them only"
+                    .to_owned(),
+            );
+        }
+        let is_first_of_run = other.run == self.run && other.run.ends_with(&format!(".{}", other.pid));
+        // A process that has called exec has several reports.
+        if is_first_of_run && (other.pid != self.pid || other.started_us < self.started_us) {
+            (self.pid, self.command, self.started_us) = (other.pid, other.command, other.started_us);
         }
         self.processes = self.processes.saturating_add(other.processes);
         self.duration_ns = self.duration_ns.max(other.duration_ns);
@@ -27,17 +39,30 @@ impl Report {
         self.lost_samples = self.lost_samples.saturating_add(other.lost_samples);
         self.stacks = self.stacks.saturating_add(other.stacks);
         self.cost = self.cost.plus(&other.cost);
-        for note in other.notes {
-            if !self.notes.contains(&note) {
-                self.notes.push(note);
-            }
-        }
+        other.notes.into_iter().for_each(|note| self.add_note(note));
         add_by_key(&mut self.functions, other.functions, FunctionReport::key, FunctionReport::merge);
         let key = |arc: &Arc| -> (Caller, FunctionRef) { (arc.caller.clone(), arc.callee.clone()) };
         add_by_key(&mut self.arcs, other.arcs, key, |arc, other| {
             arc.calls = arc.calls.plus(&other.calls);
             arc.total_ns = plus(arc.total_ns, other.total_ns);
         });
+    }
+
+    fn add_note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// A function of this report whose object and address belong to a function with another name in
+    /// the other report, which is the second result: the reports are of different builds of the
+    /// object, and cannot be merged.
+    #[must_use]
+    pub fn conflict<'a>(&'a self, other: &'a Report) -> Option<(&'a FunctionReport, &'a FunctionReport)> {
+        let key = |function: &'a FunctionReport| (function.object.as_str(), function.address);
+        let own: HashMap<_, _> = self.functions.iter().map(|function| (key(function), function)).collect();
+        let pairs = other.functions.iter().filter_map(|other| Some((*own.get(&key(other))?, other)));
+        pairs.into_iter().find(|(own, other)| own.name != other.name)
     }
 }
 
@@ -225,6 +250,47 @@ mod tests {
         check(["1.5"; 3], 5);
         check(["1.14"; 3], 5);
         check(["1.5", "1.4", "1.6"], 5);
+    }
+
+    #[test]
+    fn the_program_that_a_process_has_executed_first_names_the_report() {
+        let started_at = |time: u64| Report {
+            run: "1.5".to_owned(),
+            pid: 5,
+            started_us: time,
+            command: vec![time.to_string()],
+            ..example()
+        };
+        for times in [[1, 2], [2, 1]] {
+            let mut report = started_at(times[0]);
+            report.merge(started_at(times[1]));
+            assert_eq!((report.started_us, report.command), (1, vec!["1".to_owned()]));
+        }
+    }
+
+    #[test]
+    fn functions_of_different_builds_are_found() {
+        let report = example();
+        let mut other = example();
+        other.functions[0].address += 16;
+        assert_eq!(report.conflict(&other), None);
+        other.functions[1].name = "rebuilt".to_owned();
+        let (one, two) = report.conflict(&other).unwrap();
+        assert_eq!((one.name.as_str(), two.name.as_str()), ("fini", "rebuilt"));
+    }
+
+    #[test]
+    fn different_settings_are_noted_once() {
+        let mut report = merged(|_| {});
+        assert!(report.notes.is_empty());
+        for _ in 0..2 {
+            report.merge(Report { settings: "only=main".to_owned(), ..example() });
+        }
+        assert!(
+            matches!(&report.notes[..], [note] if note.contains("different settings")),
+            "{:?}",
+            report.notes
+        );
     }
 
     #[test]

@@ -27,6 +27,11 @@ pub struct Report {
     pub command: Vec<String>,
     /// The process id. In a merged report, that of the process of `command`.
     pub pid: u32,
+    /// The start of the observation, in microseconds since 1970: distinguishes the programs that a
+    /// process has executed one after the other. In a merged report, that of the process of
+    /// `command`. 0 if it is not known.
+    #[serde(default)]
+    pub started_us: u64,
     /// The number of processes: more than 1 if reports were merged.
     pub processes: u32,
     /// The observed wall-clock time, in nanoseconds. In a merged report, that of the
@@ -357,6 +362,7 @@ pub(super) mod tests {
             settings: "budget=1%:counts=sampled".to_owned(),
             command: ["./app", "--size", "10"].map(String::from).to_vec(),
             pid: 4242,
+            started_us: 1_700_000_000_000_100,
             processes: 1,
             duration_ns: 2_130_000_000,
             thread_time_ns: 2_140_000_000,

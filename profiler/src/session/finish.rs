@@ -11,6 +11,7 @@ use fastinst::service;
 use fastinst_sigsafe::futex;
 
 use super::OVER;
+use super::write::is_printing;
 use crate::stderr::stderr;
 
 /// Numbers of reports that were requested and written.
@@ -58,7 +59,7 @@ pub fn finish(leaving: Leaving) {
         }
         if Instant::now() < deadline {
             futex::wait(&DONE, done, deadline);
-        } else if leaving == Leaving::Exit && stderr().is_writing() {
+        } else if leaving == Leaving::Exit && is_printing() {
             deadline = Instant::now() + PATIENCE;
         } else {
             stderr().write_now(

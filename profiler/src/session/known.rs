@@ -1,10 +1,11 @@
 //! Finds a function by its object and its offset there, or by its address: a library that is loaded
-//! again finds its functions here.
+//! again finds its functions here. If another function is at the offset now, the library was built
+//! again meanwhile, and counts as another object: `libplugin.so (build 2)`.
 //!
 //! There may be a million functions, so this is a hash table of their indices alone; the keys are
 //! in [`Measured`].
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 
 use crate::measured::Measured;
 
@@ -13,7 +14,7 @@ use crate::measured::Measured;
 struct Object {
     path: &'static CStr,
     base: usize,
-    /// The first path with this text.
+    /// The first path with this text, or that of a later build.
     first: &'static CStr,
 }
 
@@ -24,6 +25,8 @@ pub(super) struct KnownFunctions {
     objects: Vec<Object>,
     /// The object that was used last.
     last: usize,
+    /// The paths of later builds.
+    builds: Vec<&'static CStr>,
     /// Indices of functions, 0 for a free slot; a power of two, of which at least a quarter is
     /// free. A function is in the first slot from that of its hash on that was free.
     slots: Vec<u32>,
@@ -53,6 +56,44 @@ impl KnownFunctions {
         self.last = self.objects.partition_point(|known| known.base <= base);
         self.objects.insert(self.last, Object { path, base, first });
         first
+    }
+
+    /// The path by which a function of this object is found, which is loaded at present, and the
+    /// function if it is known. A function without a name may be any.
+    pub(super) fn function(
+        &mut self,
+        functions: &[Measured],
+        (path, base): (&'static CStr, usize),
+        offset: usize,
+        name: &CStr,
+    ) -> (&'static CStr, Option<u32>) {
+        let is_same = |index: u32| {
+            let known = functions[index as usize].name();
+            known == name || known.is_empty() || name.is_empty()
+        };
+        let mut object = self.object(path, base);
+        for build in 2_u32.. {
+            let found = self.find(functions, object, offset);
+            if found.is_none_or(is_same) {
+                self.objects[self.last].first = object;
+                return (object, found);
+            }
+            object = self.build(path, build);
+        }
+        unreachable!("there are not so many functions")
+    }
+
+    /// The path of a later build.
+    fn build(&mut self, path: &CStr, number: u32) -> &'static CStr {
+        let text = [path.to_bytes(), format!(" (build {number})").as_bytes()].concat();
+        if let Some(known) = self.builds.iter().find(|known| known.to_bytes() == text) {
+            return known;
+        }
+        let text = CString::new(text).expect("a path and a number have no NUL");
+        // As long as the functions that it identifies: for the rest of the process.
+        let build: &'static CStr = Box::leak(text.into_boxed_c_str());
+        self.builds.push(build);
+        build
     }
 
     /// The function at an offset in an object, by its [path](KnownFunctions::object).
@@ -137,5 +178,30 @@ mod tests {
         assert_eq!(known.at(&functions, 0x30_0020), Some(2));
         assert_eq!(known.at(&functions, 0x10_0001), None);
         assert!(known.memory() < 5000 * 8 + 1000, "{}", known.memory());
+    }
+
+    #[test]
+    fn a_library_that_was_built_again_is_another_object() {
+        let mut known = KnownFunctions::default();
+        let mut functions = vec![Measured::new(c"", c"", 0)];
+        let mut function = |base: usize, offset: usize, name: &'static CStr| {
+            let (object, found) = known.function(&functions, (c"/lib/a.so", base), offset, name);
+            let index = found.unwrap_or_else(|| {
+                functions.push(Measured::new(name, object, offset));
+                known.insert(&functions, functions.len() as u32 - 1);
+                functions.len() as u32 - 1
+            });
+            (index, object)
+        };
+        assert_eq!(function(0x1000, 16, c"f"), (1, c"/lib/a.so"));
+        assert_eq!(function(0x1000, 32, c"g"), (2, c"/lib/a.so"));
+        // Loaded again, at another address; the second function has moved.
+        assert_eq!(function(0x2000, 16, c"f"), (1, c"/lib/a.so"));
+        assert_eq!(function(0x2000, 32, c"h"), (3, c"/lib/a.so (build 2)"));
+        assert_eq!(function(0x2000, 16, c"f"), (4, c"/lib/a.so (build 2)"), "from now on");
+        assert_eq!(function(0x1000, 32, c"i"), (5, c"/lib/a.so (build 3)"));
+        assert_eq!(function(0x2000, 32, c""), (3, c"/lib/a.so (build 2)"), "its name is not known");
+        assert_eq!(function(0x3000, 32, c"h"), (3, c"/lib/a.so (build 2)"));
+        assert_eq!(known.at(&functions, 0x2020), Some(3));
     }
 }

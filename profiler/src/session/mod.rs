@@ -13,10 +13,9 @@ pub(crate) mod unloaded;
 pub(crate) mod write;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use fastinst::provider::{self, Extent};
 use fastinst::service::{self, Tick, Wake, Work};
@@ -35,7 +34,7 @@ use crate::function::{FUNCTIONS, Function};
 use crate::governor::Governor;
 use crate::locations::Locations;
 use crate::options::{Discovery, Options, Output, RunId};
-use crate::output::Identity;
+use crate::output::{Identity, OwnFile};
 use crate::reclaiming::Reclaiming;
 use crate::retry::Retries;
 use crate::schedule::Schedule;
@@ -77,7 +76,7 @@ struct Session {
     reclaiming: Reclaiming,
     retries: Retries,
     toggles_before: u64,
-    written: Option<PathBuf>,
+    written: Option<OwnFile>,
     snapshots: Snapshots,
     /// Whether the notes of a report that went to a file were written to standard error.
     has_said_notes: bool,
@@ -175,7 +174,7 @@ impl Session {
             clock,
             schedule: Schedule::new(),
             stacks: Stacks::new(options.stacks),
-            locations: Locations::default(),
+            locations: Locations::of_process(SystemTime::now()),
             known: KnownFunctions::default(),
             early_calls: HashMap::new(),
             known_at_early_calls: 0,
@@ -247,7 +246,7 @@ struct Ticks {
     /// Whether the last report is written after the tick.
     is_last: bool,
     /// The file of a report whose stream has failed after the last tick.
-    rescued: Option<PathBuf>,
+    rescued: Option<OwnFile>,
     /// The processor time that writing has taken after the last tick, in nanoseconds.
     wrote: f64,
 }

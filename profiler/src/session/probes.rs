@@ -75,9 +75,10 @@ impl Session {
     /// The index of a function, which is created if it is new.
     fn function_at(&mut self, address: usize, function: KnownFunction) -> Option<u32> {
         let offset = address.wrapping_sub(function.object_base);
-        let object = self.known.object(function.object_path, function.object_base);
-        if let Some(index) = self.known.find(&self.schedule.functions, object, offset) {
-            return Some(index);
+        let loaded = (function.object_path, function.object_base);
+        let (object, known) = self.known.function(&self.schedule.functions, loaded, offset, function.name);
+        if known.is_some() {
+            return known;
         }
         let index = FUNCTIONS.push_with(|_| Function::default())? as u32;
         FUNCTIONS.get(index as usize)?.reset();

@@ -7,8 +7,8 @@
 //!    write for any time.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use fastinst::provider;
 use wordpatch::calibration;
@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::locations::{Locations, disambiguate};
 use crate::measured::Units;
 use crate::options::Output;
-use crate::output::{Identity, Stream, Target, Written, write_report};
+use crate::output::{self, Identity, OwnFile, Stream, Target, Written, write_report};
 use crate::report::{Cost, Format, Report, View, text};
 use crate::stacks::waiting::Preempted;
 use crate::stderr::stderr;
@@ -65,7 +65,7 @@ impl Session {
         self.schedule.drain();
         self.take_early_calls();
         self.add_functions_without_probes();
-        let ticks_per_ns = self.clock.ticks_per_ns();
+        let ticks_per_ns = self.ticks_per_ns();
         let duration_ns = self.clock.elapsed().as_nanos() as u64;
         let thread_time = (thread::lived() as f64 / ticks_per_ns).max(duration_ns as f64);
         let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
@@ -84,6 +84,7 @@ impl Session {
             settings: self.settings.in_report(),
             command: self.command.clone(),
             pid: self.identity.pid,
+            started_us: self.clock.started_us(),
             processes: 1,
             duration_ns,
             thread_time_ns: thread_time as u64,
@@ -106,6 +107,12 @@ impl Session {
             notes: (notes().into_iter().chain(self.note_of_change()))
                 .chain(self.stacks.note().map(str::to_owned))
                 .chain(missed.note())
+                .chain(if self.settings.filter.asks_for_files() {
+                    self.locations.notes()
+                } else {
+                    Vec::new()
+                })
+                .chain(self.clock.note(governor::ticks_per_ns()))
                 .chain(calibration::status().warning())
                 .collect(),
             functions,
@@ -113,11 +120,15 @@ impl Session {
         }
     }
 
+    fn ticks_per_ns(&self) -> f64 {
+        self.clock.ticks_per_ns(governor::ticks_per_ns())
+    }
+
     /// The time for which the program's threads have waited, in nanoseconds, if they have lived for
     /// `thread_time`: they neither ran nor were preempted.
     fn waiting(&self, thread_time: f64) -> f64 {
         let seen = thread::seen();
-        let ns = |ticks: u64| ticks as f64 / self.clock.ticks_per_ns();
+        let ns = |ticks: u64| ticks as f64 / self.ticks_per_ns();
         let preempted = Preempted {
             ended: ns(seen.preempted_before_end),
             live: ns(seen.preempted - seen.preempted_before_end),
@@ -166,8 +177,8 @@ impl Session {
             Output::Stderr => self.written = unwritten.rescue(report),
             Output::File { template, format } => {
                 let target = Target { template, format: *format, merge: self.merge };
-                match write_report(&report, target, &self.identity, self.written.as_deref()) {
-                    Ok(Written::File(path)) => self.written = Some(path),
+                match write_report(&report, target, &self.identity, self.written.as_ref()) {
+                    Ok(Written::File(file)) => self.written = Some(file),
                     Ok(Written::Stream(stream)) => {
                         unwritten.report = Some((Destination::Stream(stream), report));
                     }
@@ -222,7 +233,7 @@ pub(super) struct Unwritten {
     format: Format,
     identity: Identity,
     /// The file of an earlier report that was meant for standard error.
-    previous: Option<PathBuf>,
+    previous: Option<OwnFile>,
     /// The number of rows on standard error.
     rows: Option<usize>,
 }
@@ -237,10 +248,10 @@ impl Unwritten {
         Self { report: None, messages: Vec::new(), format, identity, previous, rows }
     }
 
-    /// Writes everything. Blocks while a reader does not read. Returns the path of the report's
-    /// file, if the stream has failed and there is one.
-    pub(super) fn write(mut self) -> Option<PathBuf> {
-        let mut path = None;
+    /// Writes everything. Blocks while a reader does not read. Returns the report's file, if the
+    /// stream has failed and there is one.
+    pub(super) fn write(mut self) -> Option<OwnFile> {
+        let mut file = None;
         if let Some((destination, report)) = self.report.take() {
             let result = match destination {
                 Destination::Stderr => {
@@ -250,11 +261,11 @@ impl Unwritten {
             };
             if let Err(error) = result {
                 error.iter().for_each(|error| self.failed(error));
-                path = self.rescue(report);
+                file = self.rescue(report);
             }
         }
         self.messages.iter().for_each(|text| _ = stderr().write(text));
-        path
+        file
     }
 
     fn failed(&mut self, error: &Error) {
@@ -262,19 +273,23 @@ impl Unwritten {
     }
 
     /// Writes a report that cannot be written to its destination to another file, and returns that
-    /// file's path. If no file can be created, the report becomes a message.
-    fn rescue(&mut self, mut report: Report) -> Option<PathBuf> {
+    /// file. If no file can be created, the report becomes a message.
+    fn rescue(&mut self, mut report: Report) -> Option<OwnFile> {
         let target = Target { template: RESCUE, format: self.format, merge: false };
-        let written = write_report(&report, target, &self.identity, self.previous.as_deref());
+        let written = write_report(&report, target, &self.identity, self.previous.as_ref());
+        let file = match &written {
+            Ok(Written::File(file)) => Some(file.clone()),
+            _ => None,
+        };
         match written.and_then(Written::finish) {
             Ok(path) => {
                 self.messages.push(line(&format!("the report is in {}", path.display())));
-                Some(path)
+                file
             }
             Err(error) => {
                 self.failed(&error);
                 report.demangle();
-                disambiguate(&mut report.functions, &mut Locations::default());
+                disambiguate(&mut report.functions, &mut Locations::of_process(SystemTime::UNIX_EPOCH));
                 self.messages.push(text::render(&report, &on_stderr(self.rows)));
                 None
             }
@@ -320,9 +335,10 @@ pub fn say(text: &str) {
     stderr().write(&line(text));
 }
 
-/// Whether text is being written to the standard error stream of the start.
+/// Whether text is being written to the standard error stream of the start, or a report to a
+/// stream.
 pub fn is_printing() -> bool {
-    stderr().is_writing()
+    stderr().is_writing() || output::is_writing()
 }
 
 /// Writes text to the standard error stream of the start. Returns false if the program has closed

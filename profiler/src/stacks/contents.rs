@@ -7,11 +7,12 @@
 use std::ffi::c_void;
 use std::fs::File;
 use std::ops::{Deref, Range};
-use std::path::Path;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use fastinst::loaded::{LoadedObject, ObjectKind, Segment};
+use fastinst::mapped;
 
 /// A part of the contents of an object.
 #[derive(Clone, Debug)]
@@ -133,11 +134,46 @@ impl Image {
                 return Some(Self::Memory(bytes.to_vec()));
             }
             // This works even if the file has been moved or replaced since.
-            ObjectKind::Executable => Path::new("/proc/self/exe"),
-            ObjectKind::Library => &object.path,
+            ObjectKind::Executable => PathBuf::from("/proc/self/exe"),
+            // At the path of the object, there may be another file by now. The path of a mapped
+            // file that was replaced cannot be opened.
+            ObjectKind::Library => mapped::file_in(&object.range).unwrap_or_else(|| object.path.clone()),
         };
         let end = |segment: &Segment| segment.offset.checked_add(segment.memory.len() as u64);
         let length = object.segments.iter().filter_map(end).max()?;
-        Mapping::of(&File::open(path).ok()?, usize::try_from(length).ok()?).map(Self::File)
+        Mapping::of(&File::open(&path).ok()?, usize::try_from(length).ok()?).map(Self::File)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_has_replaced_a_library_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        let [library, link, copy] = ["library.so", "link.so", "copy.so"].map(|name| folder.join(name));
+        let mut compiler = Command::new("cc");
+        let source = folder.join("f.c");
+        std::fs::write(&source, "int f(void) { return 1; }").unwrap();
+        compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source);
+        assert!(compiler.status().unwrap().success());
+        std::os::unix::fs::symlink(&library, &link).unwrap();
+        let path = std::ffi::CString::new(link.to_str().unwrap()).unwrap();
+        // SAFETY: a library without constructors.
+        assert!(!unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) }.is_null());
+        let object = fastinst::loaded::objects().into_iter().find(|object| object.path == link).unwrap();
+        assert!(Sections::of(&object).is_some());
+        std::fs::copy(&library, &copy).unwrap();
+        std::fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(&copy, &link).unwrap();
+        assert!(Sections::of(&object).is_some(), "the library is where it was");
+        let next = folder.join("next.so");
+        std::fs::copy(&library, &next).unwrap();
+        std::fs::rename(&next, &library).unwrap();
+        assert!(Sections::of(&object).is_none(), "there is only another library at its path");
     }
 }

@@ -117,6 +117,26 @@ fn assert_all_paired(found: &Scripted) {
     assert_eq!(found.notes(), <[&str; 0]>::default());
 }
 
+/// A shell that is configured by its environment, without `fastinst run`.
+#[test]
+fn programs_that_a_process_starts_belong_to_its_run() {
+    let binary = compile("fixtures/scripted.c", &["-O2"], Gcc);
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let [script, reports] = ["script.mm", "reports"].map(|name| folder.path().join(name));
+    fs::write(&script, COUNTS).expect("the folder can be written");
+    fs::create_dir(&reports).expect("the folder can be written");
+    let mut shell = bare(Path::new("bash"), &["-c", "\"$0\" recursion; \"$0\" recursion; true"]);
+    let options =
+        format!("script={}:output={}:format=json", script.display(), reports.join("r.json").display());
+    shell.arg(&binary).env("LD_PRELOAD", ensure_built().join("libfastinst_script.so"));
+    let ran = run(shell.env("FASTINST_SCRIPT", options));
+    assert!(ran.status.success(), "{}", ran.stderr);
+    let texts = fs::read_dir(&reports).expect("the folder exists").map(|entry| entry.unwrap().path());
+    let texts: Vec<_> = texts.map(|path| fs::read_to_string(path).expect("a report")).collect();
+    let of_program = |text: &&String| text.contains(binary.to_str().expect("a path in UTF-8"));
+    assert_eq!(texts.iter().filter(of_program).count(), 2, "{texts:?}");
+}
+
 /// In the rest of a period, probes write no events: the predicate is not evaluated for them.
 /// Without values, and with arguments.
 #[test]

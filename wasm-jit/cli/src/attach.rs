@@ -7,6 +7,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{self, Path, PathBuf};
 use std::process::{self, ExitCode};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use nix::unistd::getuid;
@@ -152,22 +154,33 @@ impl Request {
     }
 }
 
+/// Maximum time for which a process is expected to start.
+const START: Duration = Duration::from_secs(3);
+
 pub(super) fn run(arguments: &Attach) -> Result<ExitCode, Failure> {
     let process = arguments.process;
-    let exists = Path::new("/proc").join(process.to_string()).exists();
-    let silent = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused if !exists => {
-            Failure::new(format_args!("there is no process {process}"))
-        }
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            Failure::new(format_args!("process {process} does not listen: start it with run --control"))
-        }
-        _ => Failure::new(error).about(format_args!("process {process}")),
+    let in_proc = Path::new("/proc").join(process.to_string());
+    let is_silent = |error: &io::Error| {
+        matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+    };
+    let failed = |error: io::Error| match is_silent(&error) {
+        true if !in_proc.exists() => Failure::new(format_args!("there is no process {process}")),
+        true => Failure::new(format_args!("process {process} does not listen: start it with run --control")),
+        false => Failure::new(error).about(format_args!("process {process}")),
     };
     let path = directory().join(process.to_string());
+    // It may have been started just now.
+    let deadline = Instant::now() + START;
     let mut text = String::new();
     for line in arguments.request.lines() {
-        let answer = control::request(&path, &line).map_err(silent)?;
+        let answer = loop {
+            match control::request(&path, &line) {
+                Err(error) if is_silent(&error) && in_proc.exists() && Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                answer => break answer.map_err(failed)?,
+            }
+        };
         text += &answer.map_err(Failure::new)?;
     }
     if text.is_empty() && matches!(arguments.request, Request::Report { .. }) {

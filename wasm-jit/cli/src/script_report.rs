@@ -107,6 +107,27 @@ struct Rows {
     is_ordered: bool,
 }
 
+impl Rows {
+    /// Adds the rows of another map. The bars of histograms are kept only if all maps are
+    /// histograms: the rows of a table have the same columns.
+    fn extend(&mut self, mut more: Rows) {
+        if self.rows.is_empty() {
+            *self = more;
+            return;
+        }
+        if !more.rows.is_empty() && self.is_ordered != more.is_ordered {
+            self.remove_bars();
+            more.remove_bars();
+        }
+        self.rows.extend(more.rows);
+    }
+
+    fn remove_bars(&mut self) {
+        self.is_ordered = false;
+        self.rows.iter_mut().for_each(|row| row.retain(|(_, cell)| !matches!(cell, Cell::Bar(..))));
+    }
+}
+
 /// The rows of a map.
 fn rows(entries: &[(Value, Value)]) -> Rows {
     match histogram(entries) {
@@ -146,9 +167,9 @@ fn by_site(report: &mut Report, names: &mut Names, rule: &RuleReport, program: &
             match value {
                 ReportedValue::Value(value) => row.extend(cells(name, value)),
                 ReportedValue::Map(entries) => {
-                    let Rows { rows, is_ordered } = rows(entries);
-                    maps[number].is_ordered |= is_ordered;
-                    maps[number].rows.extend(rows.into_iter().map(|row| [row, place.clone()].concat()));
+                    let mut rows = rows(entries);
+                    rows.rows.iter_mut().for_each(|row| row.extend(place.clone()));
+                    maps[number].extend(rows);
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Exit codes and the first lines of diagnostics, as the help describes them.
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
@@ -89,6 +89,20 @@ fn a_process_that_does_not_exist_is_not_one_that_does_not_listen() {
     let (code, _, said) = run(&place, &format!("attach {this} list"));
     let expected = format!("wasm-jit: process {this} does not listen: start it with run --control\n");
     assert_eq!((code, said), (Some(1), expected));
+}
+
+/// It does not listen yet.
+#[test]
+fn a_program_that_was_started_just_now_is_attached_to() {
+    let place = place();
+    fs::write(place.path().join("endless.wat"), "(module (func (export \"_start\") (loop (br 0))))").unwrap();
+    let mut started = Command::new(env!("CARGO_BIN_EXE_wasm-jit"));
+    started.args(["run", "--control", "endless.wat"]).current_dir(place.path()).stderr(Stdio::null());
+    let mut child = started.spawn().unwrap();
+    let (code, _, said) = run(&place, &format!("attach {} list", child.id()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(code, Some(0), "{said}");
 }
 
 /// The reports next to it are JSON, too.
