@@ -89,6 +89,7 @@ mod names;
 mod pass;
 mod places;
 mod position;
+mod quad;
 mod reverse;
 mod shared;
 mod step;

@@ -348,16 +348,24 @@ fn a_watched_name_is_that_of_its_frame() {
 }
 
 #[test]
-fn floats_that_are_not_supported_are_not_changed() {
+fn floats_of_128_bits_are_read_and_changed() {
     let place = Place::new();
     place.values();
-    let error = "floats of 16 bytes are not supported";
     place.check(
         &["break main", "run"],
         &[
-            ("print quad", "<floats of 16 bytes are not supported>"),
-            ("set quad = 2.5", error),
-            ("print (long double) 1", error),
+            ("print quad", "1.5"),
+            ("print quad * 2 + 1", "4.0"),
+            ("print quad > 1 && quad < 2 ? quad : 0", "1.5"),
+            ("print tenth", "0.1"),
+            ("set quad = 2.5", ""),
+            ("print quad", "2.5"),
+            ("set quad = tenth", ""),
+            ("print quad == tenth", "1"),
+            ("set quad = 9007199254740993", ""),
+            ("print quad", "9007199254740993.0"),
+            ("print (long double) 1", "1.0"),
+            ("print (long long) quad", "9007199254740992"),
             ("print sizeof(quad)", "16"),
         ],
     );
