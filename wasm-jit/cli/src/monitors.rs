@@ -285,9 +285,27 @@ fn describe(monitor: &Description, out: &mut dyn io::Write) -> io::Result<()> {
             option.help,
             textwrap::Options::new(WIDTH)
                 .subsequent_indent(&" ".repeat(20))
-                .initial_indent(&format!("  {name:18}")),
+                .initial_indent(&format!("  {name:17} ")),
         );
         writeln!(out, "{help}")?;
     }
     writeln!(out, "\nExample:\n  wasm-jit run --monitors='{}", monitor.example.replacen(' ', "' ", 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_options_are_separate_from_their_meanings() {
+        for monitor in ALL {
+            let mut text = Vec::new();
+            describe(monitor, &mut text).unwrap();
+            let text = String::from_utf8(text).unwrap();
+            for option in monitor.all_options().filter(|option| !option.value.is_empty()) {
+                let name = format!("\n  {}={} ", option.name, option.value);
+                assert!(text.contains(&name), "{}: {name}", monitor.name);
+            }
+        }
+    }
 }

@@ -33,6 +33,7 @@ host, however the program ends.";
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 #[command(override_usage = "wasm-jit record [OPTIONS] --output <TRACE> <FILE> [ARGS]...")]
+#[command(mut_arg("replay", |replay| replay.hide(true)))]
 pub(super) struct Record {
     /// The trace; overwritten if it exists
     #[arg(short, long, value_name = "TRACE")]
@@ -58,4 +59,16 @@ pub(super) fn record(arguments: Record) -> Result<ExitCode, Failure> {
     }
     run.recorded = Some(Recorded { output, each, calls });
     run::run(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replays_are_not_recorded() {
+        let mut command = Record::augment_args(clap::Command::new("record"));
+        let help = command.render_long_help().to_string();
+        assert!(help.contains("--output") && help.contains("--dir") && !help.contains("--replay"));
+    }
 }

@@ -10,6 +10,7 @@ use wasm_jit_hooks::{CallForm, Flow};
 
 use crate::Error;
 use crate::dwarf::Dwarf;
+use crate::dwarf::inlined::InlinedCalls;
 
 /// The code and the names of a module that is debugged.
 #[derive(Debug)]
@@ -18,6 +19,7 @@ pub struct Code {
     imported: u32,
     /// Indexed by function; read when first requested.
     bodies: Mutex<HashMap<u32, Arc<Body>>>,
+    pub(crate) inlined: Mutex<HashMap<u32, Arc<InlinedCalls>>>,
     names: OnceLock<Names>,
     listing: OnceLock<HashMap<u64, String>>,
     dwarf: OnceLock<Option<Dwarf>>,
@@ -53,6 +55,7 @@ impl Code {
             module: module.clone(),
             imported,
             bodies: Mutex::default(),
+            inlined: Mutex::default(),
             names: OnceLock::new(),
             listing: OnceLock::new(),
             dwarf: OnceLock::new(),

@@ -12,6 +12,7 @@ use crate::Error;
 use crate::code::Code;
 use crate::expression::Expression;
 use crate::frames::Stopped;
+use crate::inlined::Level;
 use crate::pass::{Repetition, Request};
 use crate::position::Point;
 use crate::reverse::Reverse;
@@ -106,7 +107,7 @@ impl Debugger {
     }
 
     /// Watches an expression: threads stop when an instruction has changed its value. Names denote
-    /// what they denote in the frame at this `level` of the stopped thread (0 is the innermost),
+    /// what they denote in the frame at this level of the stopped thread (0 is the innermost),
     /// wherever the value changes. If there are locals, operands or variables of the frame among
     /// them, the watchpoint ends with the frame. The condition is as for
     /// [`Debugger::set_condition`]. Returns the number of the watchpoint.
@@ -119,8 +120,9 @@ impl Debugger {
         &self,
         expression: Expression,
         condition: Option<Expression>,
-        level: usize,
+        level: impl Into<Level>,
     ) -> Result<u32, Error> {
+        let level = level.into();
         if let Some(condition) = &condition {
             condition.check(&self.shared.code, &[])?;
         }
@@ -134,22 +136,23 @@ impl Debugger {
         let begun = self.inspect(move |stopped| -> Result<(Watch, Option<Expression>), Error> {
             shared.prepare(stopped.locations())?;
             let mut scope = stopped.frame(level)?;
-            let location = Some(scope.location());
-            let find = |name: &str| shared.code.static_of(name, location);
+            let (location, inner) = (scope.location(), scope.inner());
+            let named_in = Some((location, inner));
+            let find = |name: &str| shared.code.static_of(name, named_in);
             let watched = Arc::new(given.bound(&find));
             watched.evaluate(&mut scope)?;
-            let is_of_frame = watched.is_of_frame(|name| shared.code.is_global(name, location));
+            let is_of_frame = watched.is_of_frame(|name| shared.code.is_global(name, named_in));
             let frame = match is_of_frame {
                 true => {
                     let seen = shared.state().present.as_ref().map(|present| present.point);
-                    let (function, depth) = (scope.location().function, scope.depth()?);
-                    Some(WatchedFrame::new(function, depth, seen, scope.accessor()?))
+                    let function = (location.function, shared.code.inlined_function(location, inner));
+                    Some(WatchedFrame::new(function, scope.depth()?, seen, scope.accessor()?))
                 }
                 false => None,
             };
             // Only now: an expression without a value uses up no number.
             let number = shared.state().number();
-            let watch = Watch::new(number, watched, frame, location);
+            let watch = Watch::new(number, watched, frame, named_in);
             watch.begin(&mut scope);
             Ok((watch, given_condition.map(|condition| condition.bound(&find))))
         });
@@ -298,7 +301,7 @@ impl Debugger {
             condition.check(code, &breakpoint.locations)?;
         }
         let condition = condition.map(|condition| match state.watches.get(&number) {
-            Some(watch) => condition.bound(&|name| code.static_of(name, watch.location)),
+            Some(watch) => condition.bound(&|name| code.static_of(name, watch.named_in)),
             None => condition,
         });
         breakpoint.condition = condition.map(Arc::new);

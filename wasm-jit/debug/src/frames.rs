@@ -5,6 +5,8 @@ use wasm_jit::probes::{Frame, FrameAccessor, Location};
 
 use crate::Error;
 use crate::code::Code;
+use crate::dwarf::entries::Key;
+use crate::inlined::Level;
 use crate::value::Value;
 
 /// A stopped thread, to which [`Debugger::inspect`](crate::Debugger::inspect) gives access.
@@ -49,19 +51,24 @@ impl<'f> Stopped<'_, 'f> {
         self.frame
     }
 
-    /// A frame of the thread; `level` is counted from the innermost one, which is 0.
+    /// A frame of the thread: by its number, counted from the innermost one, which is 0, or [of the
+    /// source](Stopped::levels).
     ///
     /// # Errors
     /// [`Error::NoFrame`], [`Error::OtherModule`], [`Error::Access`].
-    pub fn frame(&mut self, level: usize) -> Result<Scope<'_, 'f>, Error> {
+    pub fn frame(&mut self, level: impl Into<Level>) -> Result<Scope<'_, 'f>, Error> {
+        let Level { frame: level, inner } = level.into();
         let location = *self.locations.get(level).ok_or(Error::NoFrame { level })?;
         let location = location.ok_or(Error::OtherModule { level })?;
         let accessor = match level {
             0 => None,
             _ => Some(self.frame.outer(level)?.ok_or(Error::NoFrame { level })?),
         };
+        if inner > 0 && inner > self.code.calls_inlined_at(location).len() {
+            return Err(Error::NoFrame { level });
+        }
         let changes = self.changes;
-        Ok(Scope { frame: &mut *self.frame, code: self.code, accessor, location, changes })
+        Ok(Scope { frame: &mut *self.frame, code: self.code, accessor, location, inner, changes })
     }
 }
 
@@ -72,6 +79,8 @@ pub struct Scope<'a, 'f> {
     /// `None` for the innermost frame.
     accessor: Option<FrameAccessor>,
     location: Location,
+    /// The number of calls that are inlined at the location, but have frames further in.
+    inner: usize,
     changes: Changes,
 }
 
@@ -85,19 +94,22 @@ impl<'a, 'f> Scope<'a, 'f> {
     /// The innermost frame.
     pub(crate) fn innermost(frame: &'a mut Frame<'f>, code: &'a Code) -> Self {
         let location = frame.location();
-        Self { frame, code, accessor: None, location, changes: Changes::Allowed }
+        Self { frame, code, accessor: None, location, inner: 0, changes: Changes::Allowed }
     }
 
-    /// A frame of the thread.
+    /// A frame of the thread, or that of a call to this function which is inlined there.
     pub(crate) fn of(
         frame: &'a mut Frame<'f>,
         code: &'a Code,
         accessor: FrameAccessor,
+        function: Option<Key>,
     ) -> Result<Self, Error> {
         let is_innermost = accessor.number(frame)? == frame.number();
         let location = if is_innermost { frame.location() } else { accessor.location(frame)? };
         let accessor = (!is_innermost).then_some(accessor);
-        Ok(Self { frame, code, accessor, location, changes: Changes::Allowed })
+        let inner = code.inner_of(location, function);
+        let inner = inner.ok_or_else(|| Error::Value("the inlined call is not active".to_owned()))?;
+        Ok(Self { frame, code, accessor, location, inner, changes: Changes::Allowed })
     }
 
     /// An accessor of the frame.
@@ -119,6 +131,11 @@ impl<'a, 'f> Scope<'a, 'f> {
     /// The location of the frame; a waiting frame is at its call.
     pub fn location(&self) -> Location {
         self.location
+    }
+
+    /// The number of calls that are inlined at the location, but have frames further in.
+    pub(crate) fn inner(&self) -> usize {
+        self.inner
     }
 
     /// The number of frames outside of this one, counted on each call.

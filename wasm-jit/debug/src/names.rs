@@ -17,7 +17,7 @@ impl Code {
     pub(crate) fn knows(&self, name: &str, location: Option<Location>) -> bool {
         let plain = name.strip_prefix('$');
         let of_source = |dwarf: &Dwarf| match location {
-            Some(location) => dwarf.variable(self.module_offset(location), name).is_some(),
+            Some(location) => dwarf.variable(self.module_offset(location), 0, name).is_some(),
             None => dwarf.has_variable(name) || dwarf.static_variable(name).is_some(),
         };
         if plain.is_none() && self.dwarf().is_some_and(of_source) {
@@ -34,23 +34,24 @@ impl Code {
 }
 
 impl Code {
-    /// The static variable that a name denotes at a location, or without one, outside of functions.
-    pub(crate) fn static_of(&self, name: &str, location: Option<Location>) -> Option<Arc<Variable>> {
+    /// The static variable that a name denotes in a frame at a location, further in than which this
+    /// number of calls is inlined, or without one, outside of functions.
+    pub(crate) fn static_of(&self, name: &str, frame: Option<(Location, usize)>) -> Option<Arc<Variable>> {
         let dwarf = self.dwarf()?;
-        let found = match location {
-            Some(location) => dwarf.variable(self.module_offset(location), name),
+        let found = match frame {
+            Some((location, inner)) => dwarf.variable(self.module_offset(location), inner, name),
             None => dwarf.static_variable(name),
         };
         found.filter(|variable| dwarf.is_static(variable)).map(Arc::new)
     }
 
-    /// Whether a name that is not that of a static variable denotes a global at a location, or
+    /// Whether a name that is not that of a static variable denotes a global in such a frame, or
     /// without one, outside of functions.
-    pub(crate) fn is_global(&self, name: &str, location: Option<Location>) -> bool {
+    pub(crate) fn is_global(&self, name: &str, frame: Option<(Location, usize)>) -> bool {
         let plain = name.strip_prefix('$');
-        let is_local = location.is_some_and(|location| {
+        let is_local = frame.is_some_and(|(location, inner)| {
             let offset = self.module_offset(location);
-            let variable = || self.dwarf().and_then(|dwarf| dwarf.variable(offset, name));
+            let variable = || self.dwarf().and_then(|dwarf| dwarf.variable(offset, inner, name));
             (plain.is_none() && variable().is_some())
                 || self.local_of_name(location.function, plain.unwrap_or(name)).is_some()
         });
@@ -72,12 +73,12 @@ impl Code {
 impl Scope<'_, '_> {
     /// The names of variables, locals and globals in this frame, as expressions have them.
     pub fn names(&mut self) -> Vec<String> {
-        let (code, location) = (self.code(), self.location());
+        let (code, location, inner) = (self.code(), self.location(), self.inner());
         let mut names = Vec::new();
         if let Some(dwarf) = code.dwarf() {
             let offset = code.module_offset(location);
-            names.extend(dwarf.variables(offset).into_iter().map(|variable| variable.name));
-            names.extend(dwarf.index().statics_of(&dwarf.around(offset)).map(str::to_owned));
+            names.extend(dwarf.variables(offset, inner).into_iter().map(|variable| variable.name));
+            names.extend(dwarf.index().statics_of(&dwarf.around(offset, inner)).map(str::to_owned));
             names.extend(dwarf.index().static_names().map(str::to_owned));
         }
         let local = |index| match code.local_name(location.function, index) {
@@ -100,14 +101,14 @@ impl Scope<'_, '_> {
     /// The source variables in scope, the innermost first, with their values as text.
     pub fn variables(&mut self) -> Vec<(String, Result<Value, Error>)> {
         let Some(dwarf) = self.code().dwarf() else { return Vec::new() };
-        let variables = dwarf.variables(self.code().module_offset(self.location()));
+        let variables = dwarf.variables(self.code().module_offset(self.location()), self.inner());
         self.values(variables)
     }
 
     /// The parameters of the function in the source, with their values as text.
     pub fn parameters(&mut self) -> Vec<(String, Result<Value, Error>)> {
         let Some(dwarf) = self.code().dwarf() else { return Vec::new() };
-        let parameters = dwarf.parameters(self.code().module_offset(self.location()));
+        let parameters = dwarf.parameters(self.code().module_offset(self.location()), self.inner());
         self.values(parameters)
     }
 
@@ -125,7 +126,8 @@ impl Scope<'_, '_> {
         let plain = name.strip_prefix('$');
         if plain.is_none()
             && let Some(dwarf) = self.code().dwarf()
-            && let Some(variable) = dwarf.variable(self.code().module_offset(self.location()), name)
+            && let Some(variable) =
+                dwarf.variable(self.code().module_offset(self.location()), self.inner(), name)
         {
             return variable.object(self).map(Term::Object);
         }

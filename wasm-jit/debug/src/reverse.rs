@@ -100,7 +100,8 @@ pub enum Reverse {
     /// To the beginning of the source line that was executed last, even in a function that was
     /// called; where lines are unknown, to the last instruction.
     Step,
-    /// To the beginning of the line that was executed last in this frame, or in a caller.
+    /// To the beginning of the line that was executed last in this frame, or in a caller; calls
+    /// that are inlined are stepped over.
     Next,
     /// To the call of a frame's function.
     Finish {
@@ -546,10 +547,22 @@ impl Journey<'_> {
     /// functions are ignored.
     fn line(&self, point: Point, over: bool) -> Result<Option<Position>, Halt> {
         let line = |position: Position| self.shared.code.line(position.location);
+        let calls = |position: Position| self.shared.code.calls_inlined_at(position.location);
         let before = |position: Position| -> Result<Option<Position>, Halt> {
-            let point = Point::At(position);
-            if over {
-                return self.before_at(point, position.depth);
+            let mut point = Point::At(position);
+            let around = calls(position);
+            while over {
+                match self.before_at(point, position.depth)? {
+                    // In a call that is inlined: it is stepped over.
+                    Some(found)
+                        if found.depth == position.depth
+                            && found.location.function == position.location.function
+                            && !around.starts_with(&calls(found)) =>
+                    {
+                        point = Point::At(found);
+                    }
+                    found => return Ok(found),
+                }
             }
             // Functions without lines are stepped over.
             match self.before(point)? {

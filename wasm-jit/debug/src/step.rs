@@ -12,7 +12,8 @@ use wasm_jit::probes::{Frame, GenericFn, Location};
 use wasm_jit_hooks::CallForm;
 
 use crate::Error;
-use crate::code::Code;
+use crate::code::{Body, Code};
+use crate::inlined::Level;
 use crate::places::Places;
 
 /// The way in which a stopped thread continues.
@@ -25,15 +26,22 @@ pub enum Resume {
     StepInstruction,
     /// To the next instruction of this frame, or of a caller when this frame ends.
     NextInstruction,
-    /// To another line of the source, even in a function that is called; where lines are unknown,
-    /// to the next instruction.
+    /// To another line of the source, even in a function that is called, or whose call is inlined;
+    /// where lines are unknown, to the next instruction.
     Step,
-    /// To another line of the source in this frame, or to its caller when this frame ends.
+    /// To another line of the source in this frame, or to its caller when this frame ends. The
+    /// frame is the innermost one [of the source](crate::Stopped::levels): inlined calls are
+    /// stepped over.
     Next,
-    /// Until a frame has ended.
+    /// Until a frame of the code has ended.
     Finish {
         /// The frame, counted from the innermost one, which is 0.
         level: usize,
+    },
+    /// Until the thread has left the code of an inlined call.
+    FinishInlined {
+        /// The frame of the call.
+        level: Level,
     },
 }
 
@@ -96,7 +104,7 @@ impl Plan {
     ) -> Result<Option<Self>, Error> {
         let level = match resume {
             Resume::Continue => return Ok(None),
-            Resume::Finish { level } => level,
+            Resume::Finish { level } | Resume::FinishInlined { level: Level { frame: level, .. } } => level,
             _ => 0,
         };
         let here = locations.get(level).ok_or(Error::NoFrame { level })?;
@@ -117,12 +125,19 @@ impl Plan {
             let results = site.code.module().function(here.function).map_or(0, |of| of.ty().results().len());
             let caller = locations[level + 1..].iter().flatten().next();
             plan.returns = caller.and_then(|caller| Some((after(site.code, *caller)?, results)));
+        } else if let Resume::FinishInlined { level } = resume {
+            let left =
+                after_inlined(site.code, &body, here, level).ok_or(Error::NoFrame { level: level.frame })?;
+            wanted.extend(left.into_iter().filter_map(at).map(|location| (location, Role::Here)));
         } else if by_line {
+            let inlined = site.code.inlined(here.function);
+            let around = site.code.calls_inlined_at(here);
             let is_other = |index: &usize| {
                 at(*index).is_some_and(|location| {
                     let offset = site.code.module_offset(location);
                     let starts = site.code.dwarf().is_some_and(|dwarf| dwarf.is_statement(offset));
-                    starts && site.code.line(location) != line
+                    let is_callee = || !around.starts_with(&inlined.at(offset));
+                    starts && site.code.line(location) != line && (into || !is_callee())
                 })
             };
             let others = (0..body.offsets.len()).filter(is_other).filter_map(at);
@@ -216,6 +231,22 @@ impl Plan {
     pub(crate) fn end(&self, places: &mut Places) {
         self.places.iter().for_each(|(location, _)| places.unwant(*location));
     }
+}
+
+/// The instructions to which control goes from the code of an inlined call, as indices; `None` if
+/// the frame is not one of an inlined call.
+fn after_inlined(code: &Code, body: &Body, here: Location, level: Level) -> Option<BTreeSet<usize>> {
+    let inlined = code.inlined(here.function);
+    let around = code.calls_inlined_at(here);
+    let call = inlined.get(around[around.len().checked_sub(level.inner + 1)?]);
+    let start = code.start(here.function);
+    let is_inside = |index: usize| {
+        body.offsets.get(index).is_some_and(|offset| call.contains(start + u64::from(*offset)))
+    };
+    let inside = (0..body.offsets.len()).filter(|index| is_inside(*index));
+    // Exceptions may be caught outside of the call.
+    let next = inside.flat_map(|index| &body.successors[index]).chain(&body.handlers).copied();
+    Some(next.filter(|index| !is_inside(*index)).collect())
 }
 
 /// The location at which a frame continues when its callee returns.

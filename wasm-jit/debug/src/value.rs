@@ -4,6 +4,8 @@ use std::fmt;
 
 use wasm_jit::{AnyRef, Val};
 
+use crate::quad;
+
 /// The value of an expression.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -16,6 +18,8 @@ pub enum Value {
     F32(u32),
     /// The bits of a 64-bit float.
     F64(u64),
+    /// The bits of a 128-bit float, which only variables of the source have.
+    F128(u128),
     /// An unsigned integer of up to 64 bits.
     Unsigned(u64),
     /// The bits of a vector.
@@ -37,7 +41,7 @@ impl PartialEq for Value {
         match (self, other) {
             (Self::F32(a), Self::F32(b)) => a == b,
             (Self::F64(a), Self::F64(b)) => a == b,
-            (Self::V128(a), Self::V128(b)) => a == b,
+            (Self::F128(a), Self::F128(b)) | (Self::V128(a), Self::V128(b)) => a == b,
             (Self::Text(a), Self::Text(b)) => a == b,
             _ => match (self.integer(), other.integer()) {
                 (Some(a), Some(b)) => a == b,
@@ -79,21 +83,34 @@ impl Value {
         }
     }
 
-    /// The value as a float, if it is a number.
+    /// The value as a float, if it is a number; the nearest one.
     pub fn float(&self) -> Option<f64> {
         match self {
             Self::F32(bits) => Some(f32::from_bits(*bits).into()),
             Self::F64(bits) => Some(f64::from_bits(*bits)),
+            Self::F128(bits) => Some(quad::to_f64(*bits)),
             _ => self.integer().map(|integer| integer as f64),
         }
     }
 
     pub(crate) fn is_float(&self) -> bool {
-        matches!(self, Self::F32(_) | Self::F64(_))
+        matches!(self, Self::F32(_) | Self::F64(_) | Self::F128(_))
+    }
+
+    /// The bits of the value as a 128-bit float, if it is a number.
+    pub(crate) fn quad(&self) -> Option<u128> {
+        match self {
+            Self::F128(bits) => Some(*bits),
+            _ => self.integer().map(quad::from_integer).or_else(|| self.float().map(quad::from_f64)),
+        }
     }
 
     /// Whether it is a number other than 0, or not a number.
     pub fn is_true(&self) -> bool {
+        if let Self::F128(bits) = self {
+            // The nearest 64-bit float may be 0.
+            return bits << 1 != 0;
+        }
         self.float().is_none_or(|number| number != 0.0)
     }
 
@@ -131,6 +148,7 @@ impl fmt::Display for Value {
             Self::Unsigned(value) => value.fmt(f),
             Self::F32(bits) => write!(f, "{:?}", f32::from_bits(*bits)),
             Self::F64(bits) => write!(f, "{:?}", f64::from_bits(*bits)),
+            Self::F128(bits) => f.write_str(&quad::text(*bits)),
             Self::V128(bits) => write!(f, "{bits:#034x}"),
             Self::Named { name: text, .. } | Self::Text(text) => f.write_str(text),
         }

@@ -6,6 +6,7 @@ use std::thread::ThreadId;
 use wasm_jit::probes::{Frame, FrameAccessor, Location};
 
 use crate::code::Code;
+use crate::dwarf::entries::Key;
 use crate::expression::Expression;
 use crate::frames::Scope;
 use crate::position::{Point, Position};
@@ -22,8 +23,9 @@ pub(crate) struct Watch {
     pub expression: Arc<Expression>,
     /// The frame to which the expression belongs.
     pub frame: Option<WatchedFrame>,
-    /// Where names of static variables were given their meaning; `None` for outside of functions.
-    pub location: Option<Location>,
+    /// Where names of static variables were given their meaning, and the number of calls that are
+    /// inlined there further in; `None` for outside of functions.
+    pub named_in: Option<(Location, usize)>,
     /// `None` until it is first evaluated.
     last: Mutex<Option<Current>>,
 }
@@ -32,6 +34,8 @@ pub(crate) struct Watch {
 #[derive(Debug)]
 pub(crate) struct WatchedFrame {
     pub function: u32,
+    /// The function of the inlined call to which the expression belongs, if any.
+    pub inlined: Option<Key>,
     pub depth: usize,
     /// A point at which the frame was known to exist, if the run is repeatable.
     pub seen: Option<Point>,
@@ -46,9 +50,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl WatchedFrame {
-    pub(crate) fn new(function: u32, depth: usize, seen: Option<Point>, accessor: FrameAccessor) -> Self {
+    pub(crate) fn new(
+        (function, inlined): (u32, Option<Key>),
+        depth: usize,
+        seen: Option<Point>,
+        accessor: FrameAccessor,
+    ) -> Self {
         let now = Mutex::new(Some((std::thread::current().id(), accessor)));
-        Self { function, depth, seen, entry: Mutex::default(), now }
+        Self { function, inlined, depth, seen, entry: Mutex::default(), now }
     }
 
     pub(crate) fn entry(&self) -> Option<Position> {
@@ -80,9 +89,9 @@ impl Watch {
         number: u32,
         expression: Arc<Expression>,
         frame: Option<WatchedFrame>,
-        location: Option<Location>,
+        named_in: Option<(Location, usize)>,
     ) -> Self {
-        Self { number, expression, frame, location, last: Mutex::default() }
+        Self { number, expression, frame, named_in, last: Mutex::default() }
     }
 
     /// Records the present value, in the innermost frame.
@@ -114,15 +123,14 @@ impl Watch {
                 if !accessor.is_alive(frame) {
                     return Some(self.out_of_scope());
                 }
-                Some(accessor)
+                Some((accessor, of.inlined))
             }
         };
         let mut evaluate = |expression: &Expression| -> Current {
             let value = match accessor {
                 None => expression.evaluate(&mut Scope::innermost(frame, code)),
-                Some(accessor) => {
-                    Scope::of(frame, code, accessor).and_then(|mut scope| expression.evaluate(&mut scope))
-                }
+                Some((accessor, inlined)) => Scope::of(frame, code, accessor, inlined)
+                    .and_then(|mut scope| expression.evaluate(&mut scope)),
             };
             value.map_err(|error| error.to_string())
         };

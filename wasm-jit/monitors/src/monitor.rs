@@ -9,7 +9,7 @@ use wildmatch::WildMatch;
 
 use crate::names::Names;
 use crate::options::COMMON;
-use crate::output::Stream;
+use crate::output::{NewFiles, Stream};
 use crate::{Error, OptionInfo, Options, Output, Program, Report};
 
 /// An analysis of a module that runs, or may run.
@@ -89,6 +89,8 @@ pub struct Setup<'a> {
     /// The options of the request.
     pub options: &'a Options,
     pub(crate) output: &'a Output,
+    /// The files of its streams.
+    pub(crate) files: &'a NewFiles,
 }
 
 impl<'a> Setup<'a> {
@@ -140,7 +142,7 @@ impl<'a> Setup<'a> {
     /// # Errors
     /// [`Error::Write`].
     pub fn stream(&self, name: &str) -> Result<Stream, Error> {
-        self.output.stream(name)
+        self.output.stream(name, self.files)
     }
 
     /// Whether a [stream](Self::stream) has lines of JSON: with the option `json`, and where the

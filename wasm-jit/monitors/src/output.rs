@@ -1,5 +1,6 @@
 //! [`Output`]: destinations of reports.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -143,7 +144,8 @@ impl Output {
         Self { to, lost: Lost::default() }
     }
 
-    pub(crate) fn stream(&self, name: &str) -> Result<Stream, Error> {
+    /// Opens a stream; its file, if it is one, is among the new ones.
+    pub(crate) fn stream(&self, name: &str, new: &NewFiles) -> Result<Stream, Error> {
         let lost = Some(self.lost.clone());
         match &self.to {
             Destination::Nowhere => Ok(Box::new(io::sink())),
@@ -152,7 +154,7 @@ impl Output {
             }
             Destination::Directory(directory) => {
                 let path = directory.join(name);
-                match File::create(&path) {
+                match new.create(&path) {
                     Ok(to) => Ok(Box::new(BufWriter::new(Noted { to, path, lost }))),
                     Err(source) => Err(Error::Write { path, source }),
                 }
@@ -231,10 +233,57 @@ fn to_directory(report: &Report, directory: &Path) -> Result<(), Error> {
     }
 }
 
-/// Writes a temporary file in the same directory, and renames it.
-fn replace(path: &Path, contents: &[u8]) -> Result<(), Error> {
+/// The files of a monitor that starts, for its streams. They have temporary names until it has
+/// started: if it does not start, those of the monitor that it would have replaced are still there.
+/// Nor does the latter write into them, whenever its threads write what they have buffered.
+#[derive(Debug, Default)]
+pub(crate) struct NewFiles(RefCell<Vec<PathBuf>>);
+
+impl NewFiles {
+    fn create(&self, path: &Path) -> io::Result<File> {
+        // What is written to a device, or to another process, is not replaced.
+        if fs::metadata(path).is_ok_and(|known| !known.is_file() && !known.is_dir()) {
+            return File::create(path);
+        }
+        let file = File::create(temporary(path))?;
+        self.0.borrow_mut().push(path.to_owned());
+        Ok(file)
+    }
+
+    /// Gives the files their names.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub(crate) fn keep(&self) -> Result<(), Error> {
+        let mut files = self.0.borrow_mut();
+        while let Some(path) = files.last() {
+            fs::rename(temporary(path), path)
+                .map_err(|source| Error::Write { path: path.clone(), source })?;
+            files.pop();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for NewFiles {
+    fn drop(&mut self) {
+        for path in self.0.get_mut() {
+            // If it cannot be removed, nothing more can be done.
+            let _ = fs::remove_file(temporary(path));
+        }
+    }
+}
+
+/// The name under which a file is written that is to replace another one.
+fn temporary(path: &Path) -> PathBuf {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
+    temporary.into()
+}
+
+/// Writes a temporary file in the same directory, and renames it.
+fn replace(path: &Path, contents: &[u8]) -> Result<(), Error> {
+    let temporary = temporary(path);
     let written = File::create(&temporary).and_then(|mut file| {
         let written = file.write_all(contents).and_then(|()| fs::rename(&temporary, path));
         // If it cannot be removed either, nothing more can be done.

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use wasm_jit::Module;
 
+use crate::output::NewFiles;
 use crate::{ALL, Description, Error, Monitor, Options, Output, Program, Report, Request, Setup};
 
 /// The monitors of a module. Threads may share a session; monitors are toggled while threads run
@@ -94,7 +95,8 @@ impl Session {
     /// Starts a monitor, which is then on.
     fn start(&self, request: Request) -> Result<Started, Error> {
         let Request { name, options } = request;
-        let setup = Setup { module: &self.module, options: &options, output: &self.output };
+        let files = NewFiles::default();
+        let setup = Setup { module: &self.module, options: &options, output: &self.output, files: &files };
         let monitor = match self.known.iter().find(|known| known.name == name) {
             Some(known) => {
                 options.check(known.name, known.options)?;
@@ -111,6 +113,7 @@ impl Session {
             },
         };
         monitor.activate()?;
+        files.keep()?;
         Ok(Started { name, options, is_on: true, monitor })
     }
 

@@ -18,7 +18,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::Args;
+use clap::{Arg, Args};
 use nix::sys::signal::Signal;
 use wasm_jit_debug::Debugger;
 
@@ -43,6 +43,44 @@ Exit codes:
   0   the debugger was left, whatever the program did
   1   the program cannot be loaded, or with --batch, a command has failed
   2   mistake in the command line";
+
+/// An option of `run` that the debugger refuses.
+struct OnlyRun {
+    id: &'static str,
+    option: &'static str,
+    is_given: fn(&Run) -> bool,
+    reason: &'static str,
+}
+
+/// The options of `run` that the debugger refuses, which its help does not list.
+const ONLY_RUN: [OnlyRun; 5] = {
+    const OF_RUN: &str = "is an option of run";
+    [
+        OnlyRun { id: "counts", option: "--count", is_given: |run| !run.counts.is_empty(), reason: OF_RUN },
+        OnlyRun {
+            id: "debug_port",
+            option: "--debug-port",
+            is_given: |run| run.debug_port.is_some(),
+            reason: OF_RUN,
+        },
+        OnlyRun { id: "gdb", option: "--gdb", is_given: |run| run.gdb, reason: OF_RUN },
+        OnlyRun { id: "perf_map", option: "--perf-map", is_given: |run| run.perf_map, reason: OF_RUN },
+        OnlyRun {
+            id: "timeout",
+            option: "--timeout",
+            is_given: |run| run.limits.timeout.is_some(),
+            reason: "would count the time in which the program is stopped",
+        },
+    ]
+};
+
+/// Hides an argument of `run` that the debugger refuses.
+fn without_only_run(argument: Arg) -> Arg {
+    match ONLY_RUN.iter().any(|only| argument.get_id() == only.id) {
+        true => argument.hide(true),
+        false => argument,
+    }
+}
 
 /// The arguments of `debug` and `run` that belong to a program which the debugger starts.
 const NOT_WITH_CONNECT: [&str; 29] = [
@@ -81,6 +119,7 @@ const NOT_WITH_CONNECT: [&str; 29] = [
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 #[command(override_usage = "wasm-jit debug [OPTIONS] <FILE> [ARGS]...")]
+#[command(mut_args(without_only_run))]
 pub(super) struct Debug {
     /// Executes this debugger command first; may be repeated
     #[arg(long = "command", value_name = "COMMAND")]
@@ -108,18 +147,9 @@ pub(super) fn run(mut arguments: Debug) -> Result<ExitCode, Failure> {
     if let Some(address) = &arguments.connect {
         return remote::connect(&address.parse()?, &arguments.commands, arguments.batch);
     }
-    if arguments.run.limits.timeout.is_some() {
-        let message = "debug: the time in which a program is stopped would count for --timeout";
-        return Err(Failure { code: 2, message: message.to_owned() });
-    }
-    let only_run = [
-        ("--count", !arguments.run.counts.is_empty()),
-        ("--debug-port", arguments.run.debug_port.is_some()),
-        ("--gdb", arguments.run.gdb),
-        ("--perf-map", arguments.run.perf_map),
-    ];
-    if let Some((option, _)) = only_run.into_iter().find(|(_, is_given)| *is_given) {
-        return Err(Failure { code: 2, message: format!("debug: {option} is an option of run") });
+    if let Some(only) = ONLY_RUN.iter().find(|only| (only.is_given)(&arguments.run)) {
+        let message = format!("debug: {} {}", only.option, only.reason);
+        return Err(Failure { code: 2, message });
     }
     let requests = arguments.run.monitors.requests()?;
     if !requests.files.is_empty() {
@@ -193,6 +223,20 @@ fn say(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_that_are_refused_are_not_listed() {
+        let shown = |mut command: clap::Command| command.render_long_help().to_string();
+        let debug = shown(Debug::augment_args(clap::Command::new("debug")));
+        let run = shown(Run::augment_args(clap::Command::new("run")));
+        for OnlyRun { option, .. } in ONLY_RUN {
+            let starts = |line: &str| line.trim().split([' ', '=']).next() == Some(option);
+            assert!(run.lines().any(starts) && !debug.lines().any(starts), "{option}");
+        }
+        for option in ["--fuel", "--monitors", "--command"] {
+            assert!(debug.contains(option), "{option}");
+        }
+    }
 
     #[test]
     fn connect_goes_with_commands_only() {

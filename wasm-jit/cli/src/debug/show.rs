@@ -6,7 +6,7 @@ use std::fs;
 
 use wasm_jit::Val;
 use wasm_jit::probes::Location;
-use wasm_jit_debug::{Code, Outcome, Reason, Scope, Stop, Stopped, Unwatched, Value};
+use wasm_jit_debug::{Code, Level, Outcome, Reason, Scope, SourceFrame, Stop, Stopped, Unwatched, Value};
 
 /// The lines of source files that were read; `None` for files that cannot be read.
 #[derive(Debug, Default)]
@@ -23,18 +23,24 @@ impl Sources {
     }
 }
 
-/// Where a frame is: `0x2c gcd at gcd.c:12`.
+/// Where an instruction is: `0x2c gcd at gcd.c:12`, `0x2f twice (inlined in main) at main.c:3`.
 pub(super) fn place(code: &Code, location: Location) -> String {
-    let mut text = format!("{:#x} {}", code.module_offset(location), code.name(location.function));
-    if let Some((file, line)) = code.line(location) {
+    let frames = code.source_frames(location);
+    let mut text = format!("{:#x} {}", code.module_offset(location), frames[0].name);
+    if let [_, .., own] = &frames[..] {
+        let _ = write!(text, " (inlined in {})", own.name);
+    }
+    if let Some((file, line)) = &frames[0].line {
         let _ = write!(text, " at {file}:{line}");
     }
     text
 }
 
-/// What is executed next: the source line if it can be read, else the instruction.
-pub(super) fn next(code: &Code, location: Location, sources: &mut Sources) -> String {
-    if let Some((file, line)) = code.line(location)
+/// What is executed next in the innermost frame at a location, or in one further out: the source
+/// line if it can be read, else the instruction.
+pub(super) fn next(code: &Code, location: Location, inner: usize, sources: &mut Sources) -> String {
+    let frame = code.source_frames(location).into_iter().nth(inner);
+    if let Some((file, line)) = frame.and_then(|frame| frame.line)
         && let Some(text) = sources.line(&file, line)
     {
         return format!("{line}\t{text}\n");
@@ -130,9 +136,9 @@ pub(super) fn local_name(code: &Code, function: u32, index: u32) -> String {
 
 /// The parameters of a frame: those of the source, if they are known, or else those of the
 /// function. Structures are not shown.
-fn parameters(scope: &mut Scope<'_, '_>) -> String {
+fn parameters(scope: &mut Scope<'_, '_>, is_inlined: bool) -> String {
     let known = scope.parameters();
-    let shown: Vec<String> = if known.is_empty() {
+    let shown: Vec<String> = if known.is_empty() && !is_inlined {
         let function = scope.location().function;
         let count = scope.code().module().function(function).map_or(0, |of| of.ty().params().len() as u32);
         let shown = |index: u32| {
@@ -155,16 +161,19 @@ fn parameters(scope: &mut Scope<'_, '_>) -> String {
 }
 
 /// A line of a backtrace, with the parameters.
-pub(super) fn frame(stopped: &mut Stopped<'_, '_>, level: usize) -> String {
-    let Some(Some(location)) = stopped.locations().get(level).copied() else {
-        return format!("#{level:<3} <another module>\n");
+pub(super) fn frame(stopped: &mut Stopped<'_, '_>, number: usize, level: Level) -> String {
+    let location = stopped.locations().get(level.frame).copied().flatten();
+    let frame = location.map(|location| (location, stopped.code().source_frames(location)));
+    let frame = frame.and_then(|(location, frames)| Some((location, frames.into_iter().nth(level.inner)?)));
+    let Some((location, SourceFrame { name, line, is_inlined, .. })) = frame else {
+        return format!("#{number:<3} <another module>\n");
     };
     let parameters = match stopped.frame(level) {
-        Ok(mut scope) => parameters(&mut scope),
+        Ok(mut scope) => parameters(&mut scope, is_inlined),
         Err(_) => String::new(),
     };
-    let code = stopped.code();
-    let (offset, name) = (code.module_offset(location), code.name(location.function));
-    let line = code.line(location).map(|(file, line)| format!(" at {file}:{line}"));
-    format!("#{level:<3} {offset:#x} {name}{parameters}{}\n", line.unwrap_or_default())
+    let offset = stopped.code().module_offset(location);
+    let line = line.map(|(file, line)| format!(" at {file}:{line}")).unwrap_or_default();
+    let inlined = if is_inlined { " (inlined)" } else { "" };
+    format!("#{number:<3} {offset:#x} {name}{parameters}{line}{inlined}\n")
 }

@@ -2,6 +2,7 @@
 //! protocol. The C program is compiled by clang, with DWARF.
 
 mod gdb;
+mod inlined;
 mod recorded;
 mod signals;
 mod source;

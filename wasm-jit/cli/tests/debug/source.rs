@@ -6,7 +6,7 @@ use super::{Place, attachable, program};
 
 impl Place {
     /// Compiles sources of these tests.
-    fn compile(&self, sources: &[&str], options: &[&str], output: &str) {
+    pub(super) fn compile(&self, sources: &[&str], options: &[&str], output: &str) {
         for source in sources {
             let from = format!("{}/tests/debug/{source}", env!("CARGO_MANIFEST_DIR"));
             std::fs::copy(from, self.path(source)).unwrap();
@@ -27,7 +27,7 @@ impl Place {
     }
 
     /// The answers to commands, without offsets in the module.
-    fn answers(&self, commands: &[&str], program: &[&str]) -> Vec<String> {
+    pub(super) fn answers(&self, commands: &[&str], program: &[&str]) -> Vec<String> {
         let arguments: Vec<&str> =
             ["debug"].into_iter().chain(commands.iter().flat_map(|command| ["--command", command])).collect();
         let output = self.command(&[&arguments[..], program].concat()).output().unwrap();
@@ -249,7 +249,10 @@ fn breakpoints_are_at_all_code_of_a_function() {
         &[],
         &[
             ("break main", "Breakpoint 1: 0x main at values.cpp:22"),
-            ("break twice", "Breakpoint 2: 0x main at values.cpp:15, 0x main at values.cpp:15"),
+            (
+                "break twice",
+                "Breakpoint 2: 0x twice (inlined in main) at values.cpp:15, 0x twice (inlined in main) at values.cpp:15",
+            ),
             ("break removed", "`removed` has no code: it was removed by the linker, or by the compiler"),
             ("break missing", "there is no function with code `missing`"),
             ("break 3", &index_and_line("3")),
@@ -262,7 +265,7 @@ fn breakpoints_are_at_all_code_of_a_function() {
     );
     // The copies that are inlined, each with its own values.
     let line = std::fs::read_to_string(place.path("values.cpp")).unwrap().lines().nth(14).unwrap().to_owned();
-    let stopped = format!("Breakpoint 1, 0x main at values.cpp:15\n15\t{line}");
+    let stopped = format!("Breakpoint 1, 0x twice (inlined in main) at values.cpp:15\n15\t{line}");
     place.check(&["break twice", "run"], &[("print v", "4"), ("continue", &stopped), ("print v", "5")]);
     // A function by its index.
     let answers =
@@ -348,16 +351,24 @@ fn a_watched_name_is_that_of_its_frame() {
 }
 
 #[test]
-fn floats_that_are_not_supported_are_not_changed() {
+fn floats_of_128_bits_are_read_and_changed() {
     let place = Place::new();
     place.values();
-    let error = "floats of 16 bytes are not supported";
     place.check(
         &["break main", "run"],
         &[
-            ("print quad", "<floats of 16 bytes are not supported>"),
-            ("set quad = 2.5", error),
-            ("print (long double) 1", error),
+            ("print quad", "1.5"),
+            ("print quad * 2 + 1", "4.0"),
+            ("print quad > 1 && quad < 2 ? quad : 0", "1.5"),
+            ("print tenth", "0.1"),
+            ("set quad = 2.5", ""),
+            ("print quad", "2.5"),
+            ("set quad = tenth", ""),
+            ("print quad == tenth", "1"),
+            ("set quad = 9007199254740993", ""),
+            ("print quad", "9007199254740993.0"),
+            ("print (long double) 1", "1.0"),
+            ("print (long long) quad", "9007199254740992"),
             ("print sizeof(quad)", "16"),
         ],
     );
@@ -373,7 +384,10 @@ fn problems_of_conditions_are_reported_once() {
     let answers = place.answers(&commands, &["--invoke", "go", "values.wasm", "4"]);
     let reported: Vec<bool> = answers.iter().map(|answer| answer.contains(problem)).collect();
     assert_eq!(reported, [false, true, false, false, false, true, false], "{answers:?}");
-    assert!(answers[2].starts_with("Breakpoint 1, 0x main at"), "it stops nevertheless: {answers:?}");
+    assert!(
+        answers[2].starts_with("Breakpoint 1, 0x twice (inlined in main) at"),
+        "it stops nevertheless: {answers:?}"
+    );
     place.check(
         &["break other"],
         &[

@@ -9,7 +9,7 @@ struct Der : Base { int own; static int st; };
 int Der::st = 21;
 __attribute__((noinline)) int use() { int calls = x; return calls + Der::st; }
 }
-int grid[2][3] = {{1, 2, 3}, {4, 5, 6}}; short wide[20][30]; __attribute__((used)) long double quad = 1.5;
+int grid[2][3] = {{1, 2, 3}, {4, 5, 6}}; short wide[20][30]; __attribute__((used)) long double quad = 1.5, tenth = 0.1L;
 int other();
 __attribute__((noinline)) int counter() { static int calls = 3; calls++; return calls; }
 __attribute__((always_inline)) static inline int twice(int v) { int doubled = v * 2; return doubled; }

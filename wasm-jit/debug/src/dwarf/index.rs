@@ -43,8 +43,8 @@ pub(crate) struct Static {
 #[derive(Debug, Default)]
 pub(crate) struct Around {
     pub unit: Option<usize>,
-    /// The functions that contain the instruction: the inlined ones, too, the innermost last.
-    pub functions: Vec<Key>,
+    /// The function, which may be one that is inlined.
+    pub function: Option<Key>,
 }
 
 #[derive(Debug, Default)]
@@ -133,6 +133,11 @@ impl Index {
         self.functions.get(self.by_start.get(&address)?)
     }
 
+    /// The full name of a function.
+    pub(super) fn path(&self, function: Key) -> Option<&str> {
+        Some(&self.functions.get(&function)?.path)
+    }
+
     /// The full names of all functions with code.
     pub(crate) fn function_names(&self) -> impl Iterator<Item = &str> {
         self.functions.values().filter(|of| of.has_code()).map(|of| of.path.as_str())
@@ -144,10 +149,9 @@ impl Index {
         all.map(|of| of.path.as_str())
     }
 
-    /// The names of the static variables of these functions.
+    /// The names of the static variables of the function.
     pub(crate) fn statics_of(&self, around: &Around) -> impl Iterator<Item = &str> {
-        let is_inside =
-            |of: &&Static| of.function.is_some_and(|function| around.functions.contains(&function));
+        let is_inside = |of: &&Static| of.function.is_some() && of.function == around.function;
         self.statics.iter().filter(is_inside).map(|of| last(&of.path))
     }
 
@@ -161,15 +165,15 @@ impl Index {
     /// namespace or structure around, or else in the fewest other ones; of these, the one of the
     /// unit, or else one that all units see.
     pub(crate) fn static_variable(&self, name: &str, around: &Around) -> Option<&Static> {
-        let scope = around.functions.last().and_then(|key| self.functions.get(key));
+        let scope = around.function.and_then(|key| self.functions.get(&key));
         let scope = scope.map_or("", |function| &function.path);
         let numbers = self.statics_by_name.get(last(name)).into_iter().flatten();
         let rank = |of: &&Static| {
             let is_same = Some(of.unit) == around.unit;
             let level = match of.function {
                 Some(function) if name == last(&of.path) => {
-                    let at = around.functions.iter().rposition(|of| *of == function)?;
-                    (0, around.functions.len() - at)
+                    around.function.filter(|of| *of == function)?;
+                    (0, 0)
                 }
                 _ => {
                     let prefix = of.path.len() - name.trim_start_matches("::").len();

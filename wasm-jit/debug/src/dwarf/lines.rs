@@ -132,6 +132,12 @@ fn is_file(path: &str, wanted: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('/') || wanted.starts_with('/'))
 }
 
+/// The path of a file of a unit's line table.
+pub(super) fn path_of(units: &Units, unit: &gimli::Unit<super::Reader>, file: u64) -> Option<String> {
+    let header = unit.line_program.as_ref()?.header();
+    Some(file_name(units, unit, header, Some(header.file(file)?)))
+}
+
 fn file_name(
     units: &Units,
     unit: &gimli::Unit<super::Reader>,

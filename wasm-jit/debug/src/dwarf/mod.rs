@@ -3,8 +3,9 @@
 //! In WebAssembly, DWARF's code addresses are offsets from the start of the code section's
 //! contents. Here, all offsets are in the module. Data that cannot be read is treated as absent.
 
-mod entries;
+pub(crate) mod entries;
 pub(crate) mod index;
+pub(crate) mod inlined;
 mod lines;
 pub(crate) mod objects;
 pub(crate) mod types;

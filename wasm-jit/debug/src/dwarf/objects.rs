@@ -90,15 +90,15 @@ impl Object {
     }
 
     /// A number of a type.
-    fn number(ty: Type, bits: u64) -> Self {
-        Self { ty, at: At::bits(bits), field: None }
+    fn number(ty: Type, bits: u128) -> Self {
+        Self { ty, at: At::Bytes(bits.to_le_bytes().map(Some).to_vec()), field: None }
     }
 
     /// The address of the object in memory, with the type of pointers to it.
     pub(crate) fn address(&self) -> Result<Self, Error> {
         match self.at {
             _ if self.field.is_some() => Err(Error::Value("a bit-field has no address".to_owned())),
-            At::Memory(address) => Ok(Self::number(self.ty.pointer(1), address)),
+            At::Memory(address) => Ok(Self::number(self.ty.pointer(1), address.into())),
             _ => Err(Error::Value("it is not in memory".to_owned())),
         }
     }
@@ -161,6 +161,7 @@ impl Object {
                 let is_signed = encoding == gimli::DW_ATE_signed;
                 Value::Text(if is_signed { bits.cast_signed().to_string() } else { bits.to_string() })
             }
+            Shape::Base { encoding: gimli::DW_ATE_float, size: 16 } => Value::F128(self.bytes(16, scope)?),
             Shape::Base { encoding: gimli::DW_ATE_float, size } if size != 4 && size != 8 => {
                 Value::Text(format!("<{}>", no_float(size)))
             }
@@ -346,7 +347,7 @@ impl Object {
         let Some((of, start)) = self.pointed(scope)? else { return Ok(None) };
         let stride = dwarf_of(scope)?.stride(of);
         let stride = stride.ok_or_else(|| Error::Value("the size is not known".to_owned()))?;
-        Ok(Some(Self::number(of.pointer(1), moved(start, count, stride)?)))
+        Ok(Some(Self::number(of.pointer(1), moved(start, count, stride)?.into())))
     }
 
     /// The number of elements between another pointer and this one; `None` unless both are pointers
@@ -388,12 +389,13 @@ impl Object {
                 let float = value.float().ok_or_else(wrong)?;
                 match size {
                     4 => (float as f32).to_bits().into(),
-                    8 => float.to_bits(),
+                    8 => float.to_bits().into(),
+                    16 => value.quad().ok_or_else(wrong)?,
                     _ => return Err(Error::Value(no_float(size))),
                 }
             }
-            Shape::Base { encoding: gimli::DW_ATE_boolean, .. } => u64::from(value.is_true()),
-            Shape::Base { .. } | Shape::Pointer { .. } | Shape::Enum { .. } => integer()? as u64,
+            Shape::Base { encoding: gimli::DW_ATE_boolean, .. } => u128::from(value.is_true()),
+            Shape::Base { .. } | Shape::Pointer { .. } | Shape::Enum { .. } => integer()?.cast_unsigned(),
             _ => return Err(Error::Value("only scalars and pointers can be cast".to_owned())),
         };
         Ok(Self::number(ty, bits))
@@ -418,20 +420,21 @@ impl Object {
         };
         let width = self.field.map_or(8 * size.min(8) as u32, |field| field.size);
         let bits = match (is_float, size) {
-            (true, 4) => u64::from((value.float().ok_or_else(wrong)? as f32).to_bits()),
-            (true, 8) => value.float().ok_or_else(wrong)?.to_bits(),
+            (true, 4) => u128::from((value.float().ok_or_else(wrong)? as f32).to_bits()),
+            (true, 8) => u128::from(value.float().ok_or_else(wrong)?.to_bits()),
+            (true, 16) => value.quad().ok_or_else(wrong)?,
             (true, _) => return Err(Error::Value(no_float(size))),
             (false, 1..=8) => {
                 let integer = value.integer().filter(|value| crate::value::fits(*value, width));
-                integer.ok_or_else(wrong)? as u64
+                integer.ok_or_else(wrong)?.cast_unsigned()
             }
             _ => return Err(wrong()),
         };
         let (bits, count) = match self.field {
-            None => (u128::from(bits), size as usize),
+            None => (bits & mask(8 * size as u32), size as usize),
             Some(field) => {
                 let others = self.bytes(field.bytes(), scope)? & !(mask(field.size) << field.shift);
-                (others | (u128::from(bits) & mask(field.size)) << field.shift, field.bytes())
+                (others | (bits & mask(field.size)) << field.shift, field.bytes())
             }
         };
         let merged = |old: &Val, offset: usize| {

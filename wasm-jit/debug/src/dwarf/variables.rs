@@ -2,7 +2,7 @@
 
 use gimli::{AttributeValue, EvaluationResult, Operation, Reader as _};
 
-use super::entries::{Entry, Unit};
+use super::entries::{Entry, Key, Unit};
 use super::index::{Around, Static};
 use super::objects::{At, Object, optimized_out};
 use super::types::Type;
@@ -25,8 +25,27 @@ pub(crate) struct Variable {
     constant: Option<AttributeValue<Reader>>,
     frame_base: Option<AttributeValue<Reader>>,
     unit: usize,
-    /// Whether it is a parameter of the function, not of one that is inlined there.
     is_parameter: bool,
+}
+
+/// A scope that contains an address.
+struct OpenScope {
+    depth: isize,
+    /// Whether it is that of a function.
+    is_function: bool,
+    /// The number of functions around it.
+    level: usize,
+    frame_base: Option<AttributeValue<Reader>>,
+}
+
+/// The scopes that contain an address.
+#[derive(Default)]
+struct Scopes {
+    /// The functions, the innermost last: those that are inlined, too.
+    functions: Vec<Key>,
+    /// The variables, each with the number of functions around its own, in the order of their
+    /// declarations.
+    found: Vec<(usize, Variable)>,
 }
 
 fn unreadable(error: gimli::Error) -> Error {
@@ -35,9 +54,10 @@ fn unreadable(error: gimli::Error) -> Error {
 
 impl Dwarf {
     /// The variables in scope at an instruction, the innermost first. Those that are hidden are not
-    /// among them.
-    pub(crate) fn variables(&self, offset: u64) -> Vec<Variable> {
-        self.visible(self.scopes(offset).0)
+    /// among them. Here and below, `inner` is the number of calls that are inlined further in than
+    /// the function of the frame: only variables of the latter are in scope.
+    pub(crate) fn variables(&self, offset: u64, inner: usize) -> Vec<Variable> {
+        self.visible(self.scopes(offset, inner).0)
     }
 
     fn visible(&self, mut found: Vec<Variable>) -> Vec<Variable> {
@@ -49,32 +69,34 @@ impl Dwarf {
     }
 
     /// The parameters of the function that contains an instruction, in order.
-    pub(crate) fn parameters(&self, offset: u64) -> Vec<Variable> {
-        let (mut found, _) = self.scopes(offset);
+    pub(crate) fn parameters(&self, offset: u64, inner: usize) -> Vec<Variable> {
+        let (mut found, _) = self.scopes(offset, inner);
         found.retain(|variable| variable.is_parameter);
         found
     }
 
     /// The variables in scope at an instruction, in the order of their declarations, and what is
     /// around it.
-    fn scopes(&self, offset: u64) -> (Vec<Variable>, Around) {
-        let (mut found, mut around) = (Vec::new(), Around::default());
-        if let Some((unit, address)) = self.unit_at(offset) {
-            around.unit = Some(unit);
-            let _ = self.locals(unit, address, &mut found, &mut around);
-        }
-        (found, around)
+    fn scopes(&self, offset: u64, inner: usize) -> (Vec<Variable>, Around) {
+        let Some((unit, address)) = self.unit_at(offset) else { return Default::default() };
+        let mut scopes = Scopes::default();
+        // What precedes a malformed entry is used.
+        let _ = self.locals(unit, address, &mut scopes);
+        let Scopes { functions, found } = scopes;
+        let level = functions.len().checked_sub(inner + 1);
+        let found = found.into_iter().filter(|(of, _)| Some(*of) == level).map(|(_, variable)| variable);
+        (found.collect(), Around { unit: Some(unit), function: level.map(|level| functions[level]) })
     }
 
-    /// The unit and the functions of an instruction.
-    pub(crate) fn around(&self, offset: u64) -> Around {
-        self.scopes(offset).1
+    /// The unit and the function of an instruction.
+    pub(crate) fn around(&self, offset: u64, inner: usize) -> Around {
+        self.scopes(offset, inner).1
     }
 
     /// The variable that a name denotes at an instruction, or a static one that is known by this
     /// name everywhere.
-    pub(crate) fn variable(&self, offset: u64, name: &str) -> Option<Variable> {
-        let (found, around) = self.scopes(offset);
+    pub(crate) fn variable(&self, offset: u64, inner: usize, name: &str) -> Option<Variable> {
+        let (found, around) = self.scopes(offset, inner);
         let local = self.visible(found).into_iter().find(|variable| variable.name == name);
         local.or_else(|| self.of_static(self.index().static_variable(name, &around)?))
     }
@@ -122,7 +144,7 @@ impl Dwarf {
         matches!(operations.next(), Ok(Some(Operation::Address { .. } | Operation::AddressIndex { .. })))
     }
 
-    fn unit_at(&self, offset: u64) -> Option<(usize, u64)> {
+    pub(super) fn unit_at(&self, offset: u64) -> Option<(usize, u64)> {
         let address = offset.checked_sub(self.code_start)?;
         let has = |unit: &Unit| {
             let Ok(mut ranges) = self.units.unit_ranges(unit) else { return false };
@@ -136,7 +158,7 @@ impl Dwarf {
         Some((self.parsed.0.iter().position(has)?, address))
     }
 
-    fn contains(&self, unit: usize, entry: &Entry, address: u64) -> bool {
+    pub(super) fn contains(&self, unit: usize, entry: &Entry, address: u64) -> bool {
         let Ok(mut ranges) = self.units.die_ranges(&self.parsed.0[unit], entry) else { return false };
         while let Ok(Some(range)) = ranges.next() {
             if (range.begin..range.end).contains(&address) {
@@ -146,46 +168,39 @@ impl Dwarf {
         false
     }
 
-    fn locals(
-        &self,
-        unit: usize,
-        address: u64,
-        found: &mut Vec<Variable>,
-        around: &mut Around,
-    ) -> gimli::Result<()> {
+    fn locals(&self, unit: usize, address: u64, scopes: &mut Scopes) -> gimli::Result<()> {
         let mut entries = self.parsed.0[unit].entries();
-        // The depths of the scopes that contain the address, whether they are functions, and the
-        // function's frame base.
-        let mut scopes: Vec<(isize, bool, Option<AttributeValue<Reader>>)> = Vec::new();
+        let mut open: Vec<OpenScope> = Vec::new();
         while let Some(entry) = entries.next_dfs()? {
             let depth = entry.depth();
-            while scopes.last().is_some_and(|(scope, ..)| *scope >= depth) {
-                scopes.pop();
-            }
+            while open.pop_if(|scope| scope.depth >= depth).is_some() {}
             match entry.tag() {
                 gimli::DW_TAG_subprogram | gimli::DW_TAG_lexical_block | gimli::DW_TAG_inlined_subroutine => {
-                    let is_function = entry.tag() == gimli::DW_TAG_subprogram;
-                    if self.contains(unit, entry, address) {
-                        let own = entry.attr_value(gimli::DW_AT_frame_base);
-                        let base = own.or_else(|| scopes.last().and_then(|(.., base)| base.clone()));
-                        if is_function {
-                            scopes.clear();
-                            around.functions.clear();
-                        }
-                        if entry.tag() != gimli::DW_TAG_lexical_block {
-                            around.functions.push(self.key(unit, entry));
-                        }
-                        scopes.push((depth, is_function, base));
+                    if !self.contains(unit, entry, address) {
+                        continue;
                     }
+                    let own = entry.attr_value(gimli::DW_AT_frame_base);
+                    let frame_base = own.or_else(|| open.last().and_then(|scope| scope.frame_base.clone()));
+                    if entry.tag() == gimli::DW_TAG_subprogram {
+                        open.clear();
+                    }
+                    let is_function = entry.tag() != gimli::DW_TAG_lexical_block;
+                    let mut level = open.last().map_or(0, |scope| scope.level);
+                    if is_function {
+                        level = open.last().map_or(0, |scope| scope.level + 1);
+                        scopes.functions.truncate(level);
+                        scopes.functions.push(self.key(unit, entry));
+                    }
+                    open.push(OpenScope { depth, is_function, level, frame_base });
                 }
                 gimli::DW_TAG_variable | gimli::DW_TAG_formal_parameter => {
-                    if let Some((scope, is_function, base)) = scopes.last()
-                        && *scope + 1 == depth
-                        && let Some(mut variable) = self.of_entry(unit, entry, base.clone())
+                    if let Some(scope) = open.last()
+                        && scope.depth + 1 == depth
+                        && let Some(mut variable) = self.of_entry(unit, entry, scope.frame_base.clone())
                     {
                         let is_parameter = entry.tag() == gimli::DW_TAG_formal_parameter;
-                        variable.is_parameter = *is_function && is_parameter;
-                        found.push(variable);
+                        variable.is_parameter = scope.is_function && is_parameter;
+                        scopes.found.push((scope.level, variable));
                     }
                 }
                 _ => {}

@@ -3,6 +3,7 @@
 //! A counter is at each branch, with one count per outcome ([`Kind::CountBranch`]).
 
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 
 use wasm_jit::probes::{Branches as Ways, Kind, Place, ProbeSpec};
 use wasm_jit::wasmparser::Operator;
@@ -80,6 +81,9 @@ impl Monitor for Branches {
         let columns =
             ["times", "taken", "not taken", "share taken", "offset", "function", "instruction", "source"];
         let mut table = Table::new("by_branch", columns);
+        let tables = counted.iter().filter(|(.., ways)| matches!(ways, Ways::Table { .. }));
+        let mut continues_at =
+            continues_at(program, tables.map(|(function, offset, _)| (*function, *offset)));
         let columns = ["times", "share", "index", "continues at", "offset", "function", "source"];
         let mut targets = Table::new("targets", columns);
         for (function, offset, ways) in &counted {
@@ -95,7 +99,7 @@ impl Monitor for Branches {
                 program.line(function, offset),
             ]);
             let Ways::Table { targets: counts, default } = ways else { continue };
-            let to = continues_at(program, function, offset);
+            let to = continues_at.remove(&(function, offset)).unwrap_or_default();
             let indices = (0..counts.len()).map(Cell::from).chain(["default".into()]);
             let mut rows: Vec<_> = counts.iter().chain([default]).zip(indices).zip(to).collect();
             rows.retain(|((count, _), _)| **count > 0);
@@ -126,10 +130,49 @@ fn taken(ways: &Ways) -> u64 {
     }
 }
 
-/// The offsets at which a br_table may continue, the default last.
-fn continues_at(program: &Program<'_>, function: u32, offset: u32) -> Vec<u32> {
-    let graph = program.module.function(function).and_then(|function| Graph::of(&function));
-    let Some(graph) = graph else { return Vec::new() };
-    let index = graph.flow.instructions.partition_point(|(at, _)| *at < offset);
-    graph.flow.successors[index].iter().map(|next| graph.flow.offset(*next)).collect()
+/// The offsets at which each of these br_table, by function and offset, may continue, the default
+/// last. Each function is read once.
+fn continues_at(
+    program: &Program<'_>,
+    tables: impl Iterator<Item = (u32, u32)>,
+) -> HashMap<(u32, u32), Vec<u32>> {
+    let mut by_function: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    tables.for_each(|(function, offset)| by_function.entry(function).or_default().push(offset));
+    let mut found = HashMap::new();
+    for (function, offsets) in by_function {
+        let info = program.module.function(function);
+        let Some(graph) = info.as_ref().and_then(Graph::of) else { continue };
+        for offset in offsets {
+            let index = graph.flow.instructions.partition_point(|(at, _)| *at < offset);
+            let next = graph.flow.successors[index].iter().map(|next| graph.flow.offset(*next));
+            found.insert((function, offset), next.collect());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use wasm_jit::{Engine, Instance, Module, Store};
+
+    use super::super::graph::GRAPHS;
+    use super::*;
+    use crate::{Output, Session};
+
+    #[test]
+    fn a_function_is_read_once_whatever_the_number_of_its_tables() {
+        const TABLES: usize = 500;
+        let table = "(block (block (br_table 0 1 0 (local.get 0))))";
+        let text = format!("(module (func (export \"run\") (param i32) {}))", table.repeat(TABLES));
+        let module = Module::new(&Engine::default(), text).unwrap();
+        let session = Session::new(&module, Output::none());
+        session.enable("branches".parse().unwrap()).unwrap();
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap().call(&mut store, 1).unwrap();
+        let before = GRAPHS.get();
+        let report = session.report("branches").unwrap();
+        assert_eq!(report.get_table("targets").unwrap().rows().len(), TABLES);
+        assert_eq!(GRAPHS.get() - before, 1);
+    }
 }

@@ -26,9 +26,17 @@ pub(super) enum Completion {
     Uncertain,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// The number of graphs that the thread has made.
+    pub(super) static GRAPHS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 impl<'m> Graph<'m> {
     /// The graph of a function, if it has a body.
     pub(super) fn of(function: &FunctionInfo<'m>) -> Option<Self> {
+        #[cfg(test)]
+        GRAPHS.set(GRAPHS.get() + 1);
         let body = function.body()?;
         let flow = Flow::of(body);
         let leaders = flow.leaders();

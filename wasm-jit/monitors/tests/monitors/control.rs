@@ -13,6 +13,57 @@ use wasm_jit_monitors::{Output, Session};
 
 use super::LOOP;
 
+/// The lines of a trace that its monitor has not written before it is replaced are not among those
+/// of the new one, whose file is complete. A monitor that does not start leaves the trace of the
+/// one before.
+#[test]
+fn a_trace_begins_anew_when_its_monitor_restarts() {
+    const TEXT: &str = r#"(module (memory 1) (func (export "run") (param i32)
+        (loop
+            (i32.store (local.get 0) (local.get 0))
+            (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))))"#;
+    let directory = tempfile::tempdir().unwrap();
+    let (path, out) = (directory.path().join("socket"), directory.path().join("out"));
+    let module = Module::new(&Engine::default(), TEXT).unwrap();
+    let session = Arc::new(Session::new(&module, Output::directory(&out).unwrap()));
+    let _control = Control::listen(session, &path).unwrap();
+    let ask = |line: &str| request(&path, line).unwrap();
+    let run = |count| {
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap().call(&mut store, count).unwrap();
+    };
+    let trace = || {
+        ask("write").unwrap();
+        std::fs::read_to_string(out.join("memory.trace")).unwrap()
+    };
+    let ends = |text: &str, fields: usize| {
+        text.lines().all(|line| line.starts_with("store 0x") && line.split(' ').count() == fields)
+    };
+    ask("enable memory{trace}").unwrap();
+    // More than a buffer of the recorder, so that a part is waiting in that of the file.
+    run(2000);
+    ask("disable memory").unwrap();
+    let before = std::fs::read(out.join("memory.trace")).unwrap();
+    assert!(ask("enable memory{trace,values,function=none}").is_err());
+    std::fs::create_dir(out.join("memory.trace.jsonl")).unwrap();
+    let message = ask("enable memory{trace,json}").unwrap_err();
+    assert!(message.contains("memory.trace.jsonl"), "{message}");
+    assert_eq!(std::fs::read(out.join("memory.trace")).unwrap(), before, "nothing has changed");
+    let text = trace();
+    assert!(ends(&text, 4) && text.lines().count() == 2000, "{}", text.lines().count());
+    ask("enable memory{trace}").unwrap();
+    run(1500);
+    ask("disable memory").unwrap();
+    ask("enable memory{trace,values}").unwrap();
+    run(3);
+    let text = trace();
+    assert!(ends(&text, 5) && text.lines().count() == 3, "{text}");
+    let names = std::fs::read_dir(&out).unwrap().flatten().map(|entry| entry.file_name());
+    let temporary = |name: &std::ffi::OsString| name.to_string_lossy().ends_with(".tmp");
+    assert!(!names.into_iter().any(|name| temporary(&name)));
+}
+
 #[test]
 fn monitors_are_switched_over_a_socket() {
     let directory = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use wasm_jit_debug::{Debugger, Error, Event, Resume, Reverse, Stop, Stopped};
+use wasm_jit_debug::{Debugger, Error, Event, Level, Resume, Reverse, Stop, Stopped};
 
 pub(super) use complete::word_start;
 
@@ -135,7 +135,7 @@ const COMMANDS: &[Command] = &[
         "step",
         ["s"],
         "[COUNT]",
-        "to another source line, also in callees",
+        "to another source line, also in callees, inlined ones too",
         |s, a| s.step(a, Resume::Step),
         true
     ),
@@ -167,7 +167,7 @@ const COMMANDS: &[Command] = &[
         "finish",
         ["out"],
         "",
-        "until the selected frame has returned; shows its results",
+        "until the selected frame has returned; shows its results, unless the call is inlined",
         Session::finish,
         false
     ),
@@ -282,8 +282,9 @@ pub(super) struct Session {
     sources: Sources,
     is_running: bool,
     stop: Option<Stop>,
-    /// The selected frame.
-    level: usize,
+    /// The selected frame, and its number in backtraces.
+    level: Level,
+    number: usize,
     /// The positions at which the next `list` and the next `x` continue.
     listed: Option<(String, u32)>,
     shown: Option<(Format, u32, u64)>,
@@ -341,7 +342,8 @@ impl Session {
             sources: Sources::default(),
             is_running: false,
             stop: None,
-            level: 0,
+            level: Level::default(),
+            number: 0,
             listed: None,
             shown: None,
             problems: HashMap::new(),
@@ -367,10 +369,10 @@ impl Session {
         }
     }
 
-    /// Runs a closure on the thread that is stopped, with the number of the selected frame.
+    /// Runs a closure on the thread that is stopped, with the selected frame.
     fn inspect<R: Send + 'static>(
         &self,
-        look: impl FnOnce(&mut Stopped<'_, '_>, usize) -> Result<R, Error> + Send + 'static,
+        look: impl FnOnce(&mut Stopped<'_, '_>, Level) -> Result<R, Error> + Send + 'static,
     ) -> Result<R, String> {
         let level = self.level;
         self.debugger.inspect(move |stopped| look(stopped, level)).and_then(|found| found).map_err(message)
@@ -402,7 +404,7 @@ impl Session {
     /// Waits until the program stops or ends.
     fn wait(&mut self) -> Done {
         self.stop = None;
-        self.level = 0;
+        (self.level, self.number) = (Level::default(), 0);
         self.listed = None;
         match self.event()? {
             Event::Stopped(stop) => {
@@ -434,7 +436,7 @@ impl Session {
         let code = self.debugger.code();
         let unwatched = show::unwatched(code, stop.unwatched.as_ref());
         let reasons = unwatched + &show::reasons(stop, &mut self.problems);
-        let next = show::next(code, stop.location, &mut self.sources);
+        let next = show::next(code, stop.location, 0, &mut self.sources);
         format!("{reasons}{}\n{next}", show::place(code, stop.location))
     }
 
@@ -500,10 +502,21 @@ impl Session {
     fn finish(&mut self, _: &str) -> Done {
         let level = self.level;
         let depth = self.must_be_stopped()?.depth;
-        if level >= depth {
+        if self.is_inlined()? {
+            return self.go(Resume::FinishInlined { level });
+        }
+        if level.frame >= depth {
             return Err("the frame is the outermost one: continue".to_owned());
         }
-        self.go(Resume::Finish { level })
+        self.go(Resume::Finish { level: level.frame })
+    }
+
+    /// Whether the selected frame is that of an inlined call.
+    fn is_inlined(&self) -> Result<bool, String> {
+        self.inspect(|stopped, level| {
+            let next = stopped.levels().into_iter().skip_while(|other| *other != level).nth(1);
+            Ok(next.is_some_and(|next| next.frame == level.frame))
+        })
     }
 
     fn reverse(&mut self, arguments: &str, how: Reverse) -> Done {
@@ -515,8 +528,11 @@ impl Session {
     }
 
     fn reverse_finish(&mut self, _: &str) -> Done {
-        let level = self.level;
+        let level = self.level.frame;
         let depth = self.must_be_stopped()?.depth;
+        if self.is_inlined()? {
+            return Err("the call of the frame is inlined: select its caller, or reverse-step".to_owned());
+        }
         if level >= depth {
             return Err("the frame is the outermost one: reverse-continue".to_owned());
         }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use wasm_jit::probes::Location;
-use wasm_jit_debug::Code;
+use wasm_jit_debug::{Code, Level};
 
 use super::{Done, Session, count, message, say};
 use crate::debug::show;
@@ -13,11 +13,13 @@ impl Session {
         let limit = if arguments.is_empty() { u64::MAX } else { count(arguments)? };
         self.must_be_stopped()?;
         let text = self.inspect(move |stopped, _| {
-            let all = stopped.locations().len();
-            let shown = all.min(usize::try_from(limit).unwrap_or(usize::MAX));
-            let mut text: String = (0..shown).map(|level| show::frame(stopped, level)).collect();
-            if shown < all {
-                let _ = writeln!(text, "({} more)", all - shown);
+            let all = stopped.levels();
+            let shown = all.len().min(usize::try_from(limit).unwrap_or(usize::MAX));
+            let frames = all.iter().enumerate().take(shown);
+            let mut text: String =
+                frames.map(|(number, level)| show::frame(stopped, number, *level)).collect();
+            if shown < all.len() {
+                let _ = writeln!(text, "({} more)", all.len() - shown);
             }
             Ok(text)
         })?;
@@ -39,39 +41,45 @@ impl Session {
         if text.is_empty() { "no thread has stopped\n".to_owned() } else { text }
     }
 
-    fn select(&mut self, level: usize) -> Done {
-        let depth = self.must_be_stopped()?.depth;
-        if level > depth {
-            return Err(format!("there is no frame {level}"));
-        }
-        self.level = level;
+    /// Selects a frame by its number in backtraces, and shows it.
+    fn select(&mut self, number: usize) -> Done {
+        let level = self.levels()?.get(number).copied();
+        self.level = level.ok_or_else(|| format!("there is no frame {number}"))?;
+        self.number = number;
         self.listed = None;
         let (text, location) = self.inspect(move |stopped, level| {
-            let location = stopped.locations().get(level).copied().flatten();
-            Ok((show::frame(stopped, level), location))
+            let location = stopped.locations().get(level.frame).copied().flatten();
+            Ok((show::frame(stopped, number, level), location))
         })?;
-        let next = location.map(|location| show::next(self.debugger.code(), location, &mut self.sources));
+        let (code, inner) = (self.debugger.code(), self.level.inner);
+        let next = location.map(|location| show::next(code, location, inner, &mut self.sources));
         say(text + &next.unwrap_or_default())
     }
 
+    /// All frames, the innermost first.
+    fn levels(&self) -> Result<Vec<Level>, String> {
+        self.must_be_stopped()?;
+        self.inspect(|stopped, _| Ok(stopped.levels()))
+    }
+
     pub(super) fn frame(&mut self, arguments: &str) -> Done {
-        let level = match arguments {
-            "" => self.level,
+        let number = match arguments {
+            "" => self.number,
             text => text.parse().map_err(|_| format!("`{text}` is no frame"))?,
         };
-        self.select(level)
+        self.select(number)
     }
 
     pub(super) fn move_frame(&mut self, arguments: &str, is_up: bool) -> Done {
         let count = usize::try_from(count(arguments)?).unwrap_or(usize::MAX);
-        let depth = self.must_be_stopped()?.depth;
-        let level = match is_up {
-            true if self.level == depth => return Err("this is the outermost frame".to_owned()),
-            true => self.level.saturating_add(count).min(depth),
-            false if self.level == 0 => return Err("this is the innermost frame".to_owned()),
-            false => self.level.saturating_sub(count),
+        let outermost = self.levels()?.len().saturating_sub(1);
+        let number = match is_up {
+            true if self.number == outermost => return Err("this is the outermost frame".to_owned()),
+            true => self.number.saturating_add(count).min(outermost),
+            false if self.number == 0 => return Err("this is the innermost frame".to_owned()),
+            false => self.number.saturating_sub(count),
         };
-        self.select(level)
+        self.select(number)
     }
 
     pub(super) fn functions(&self, filter: &str) -> String {
@@ -97,16 +105,18 @@ impl Session {
 
     pub(super) fn list(&mut self, arguments: &str) -> Done {
         let code = self.debugger.code();
-        let around = |code: &Code, location: Location| {
+        let around = |code: &Code, location: Location, inner: usize| {
             let unknown = || format!("the source of {} is unknown", show::place(code, location));
-            code.line(location).map(|(file, line)| (file, line.saturating_sub(5).max(1))).ok_or_else(unknown)
+            let frame = code.source_frames(location).into_iter().nth(inner);
+            let line = frame.and_then(|frame| frame.line);
+            line.map(|(file, line)| (file, line.saturating_sub(5).max(1))).ok_or_else(unknown)
         };
         let (file, first) = match (arguments, &self.listed) {
             ("", Some(next)) => next.clone(),
-            ("", None) => around(code, self.selected()?)?,
+            ("", None) => around(code, self.selected()?, self.level.inner)?,
             _ => {
                 let places = code.places(arguments).map_err(message)?;
-                around(code, *places.first().ok_or("no place")?)?
+                around(code, *places.first().ok_or("no place")?, 0)?
             }
         };
         let lines = self.sources.lines(&file).ok_or_else(|| format!("{file} cannot be read"))?;

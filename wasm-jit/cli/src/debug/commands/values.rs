@@ -23,6 +23,7 @@ impl Session {
             (Value::Named { value, .. }, true) => format!("{value:#x}\n"),
             (Value::F32(bits), true) => format!("{bits:#x}\n"),
             (Value::F64(bits), true) => format!("{bits:#x}\n"),
+            (Value::F128(bits), true) => format!("{bits:#x}\n"),
             _ => format!("{value}\n"),
         })
     }
