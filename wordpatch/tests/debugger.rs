@@ -279,6 +279,22 @@ fn a_trap_that_no_debugger_has_set_is_not_copied() {
     assert_eq!((call(site), call(other)), (B, A));
 }
 
+/// As a relocation of text or another patcher stores it, before the first patch.
+#[test]
+fn an_operand_that_happens_to_contain_int3_is_no_trap() {
+    const VALUE: u32 = 0x5634_12cc;
+    text::set_access(TextAccess::Private);
+    let _model = with_window(FetchWindow::Bytes8);
+    let (_file, start) = text_of_a_file();
+    let (site, other) = (start + PAGE, start + PAGE + 64);
+    for (offset, byte) in mov_eax(VALUE).into_iter().enumerate() {
+        poke(other + offset, byte);
+    }
+    let (_, forms) = toggled(site);
+    exchange(&forms, Form::Second).unwrap();
+    assert_eq!((call(site), call(other)), (B, VALUE));
+}
+
 /// A child has the breakpoints of its parent at the time of the fork, until its debugger removes
 /// them, and no earlier ones.
 #[test]
