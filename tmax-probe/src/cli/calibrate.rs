@@ -53,8 +53,8 @@ pub(super) struct Calibrate {
     #[arg(long, value_name = "FILE", conflicts_with = "no_save")]
     calibration: Option<PathBuf>,
 
-    /// Replace the calibration that is there, instead of combining it with this run, and forget what
-    /// was refuted on this machine
+    /// Replace the calibration that is there, instead of combining it with this run, and forget
+    /// what was refuted on this machine
     #[arg(long, conflicts_with = "no_save")]
     replace: bool,
 
