@@ -89,7 +89,8 @@
  * code; neither process changes the code of the other. In a child that was made by a raw system
  * call, and in a large profiled program for a few milliseconds after a fork, the code is still
  * shared with the parent: every change fails with FASTINST_ERROR_SHARED_WITH_PARENT until
- * wordpatch_unshare succeeds.
+ * wordpatch_unshare succeeds. The same holds, as long as they are mapped, in a child whose parent
+ * has changed code in pages that the program itself had mapped MAP_SHARED: they cannot be separated.
  */
 
 #ifndef FASTINST_H
@@ -657,7 +658,10 @@ int wordpatch_check_sigtrap_unblocked(int *thread);
  * The caller guarantees that no other thread of the child patches or unmaps code during the call.
  *
  * Errors: FASTINST_ERROR_SYSTEM; FASTINST_ERROR_CONTENDED: the child was made by a raw system call
- * while another thread of the parent was using the library, and can never patch.
+ * while another thread of the parent was using the library, and can never patch;
+ * FASTINST_ERROR_SHARED_WITH_PARENT: the parent has changed code in pages that the program had
+ * mapped MAP_SHARED, and that are still mapped. The child executes the parent's code, and must not
+ * be forked before the parent's first patch across a fetch window.
  */
 int wordpatch_unshare(void);
 

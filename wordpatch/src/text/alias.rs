@@ -523,6 +523,12 @@ impl Files {
         parts.filter(|part| part.start < part.end).collect()
     }
 
+    /// Whether a part of `range` is mapped shared.
+    pub(super) fn has_shared(&self, range: &Range<usize>) -> bool {
+        let overlaps = |mapping: &Mapping| mapping.range.start < range.end && range.start < mapping.range.end;
+        self.0.iter().any(|mapping| mapping.shared && overlaps(mapping))
+    }
+
     /// The address of a writable alias of all of `text`, a private mapping of a memory file of
     /// ours.
     fn view_of(&self, text: &Mapping) -> Option<usize> {

@@ -24,6 +24,10 @@
 //! `unshare` restores the old bytes of the parent's in-flight patches. In text whose pages the
 //! child does not share, `atfork` has done so before `fork` returned.
 //!
+//! Text that the caller has mapped shared, as generators of code do that map their pages twice,
+//! cannot be separated without disconnecting the caller's other mapping of it: `unshare` refuses, and
+//! the child's stores keep failing.
+//!
 //! A parent can leave the pages of generated code to the children that it has forked
 //! ([`leave_to_children`]): then its later patches are not theirs.
 
@@ -96,6 +100,8 @@ pub(crate) struct TextMapping {
     writable: Option<NonNull<u8>>,
     /// Whether the pages are a memory file of ours, so that a forked child shares them.
     copied: bool,
+    /// Whether the caller has mapped the text shared, so that a forked child shares it for good.
+    stays_shared: bool,
     /// Whether the text is a private mapping of that file.
     is_private: bool,
     /// Whether a forked child has its own copy of the pages from the start.
@@ -137,7 +143,8 @@ unsafe impl Send for TextMapping {}
 pub struct TextRef {
     address: usize,
     writable: Option<NonNull<u8>>,
-    copied: bool,
+    /// Whether a forked child shares the text.
+    is_shared: bool,
     is_private: bool,
     stays_mapped: bool,
 }
@@ -167,7 +174,7 @@ impl TextRef {
             return Ok(Self {
                 address,
                 writable: None,
-                copied: false,
+                is_shared: false,
                 is_private: false,
                 stays_mapped: false,
             });
@@ -312,7 +319,7 @@ impl TextRef {
             let found = |found: wordpatch_model::Code| Bytes::new(&found).expect("1 to 8 bytes");
             return stored.map_err(|bytes| Error::Mismatch { address, expected: *old, found: found(bytes) });
         }
-        if self.copied && fork::is_unprepared_child() {
+        if self.is_shared && fork::is_unprepared_child() {
             return Err(Error::SharedWithParent { address });
         }
         match self.writable {
@@ -425,6 +432,12 @@ impl TextMapping {
             return Err(Error::NotExecutable { address: wanted.start });
         }
         let private = !mapping.shared;
+        let stays_shared = mapping.shared && !alias::is_of_own_pages(&mapping);
+        if stays_shared {
+            // Sets up the mark by which a child is detected, which finds its parent's locked sites
+            // in the table.
+            site_table::reserve()?;
+        }
         let mut is_private = !mapping.writable && private && access() == TextAccess::Private;
         // If the text is already one of our files, it was forgotten while it was mapped: another
         // file would disconnect the earlier alias.
@@ -447,7 +460,7 @@ impl TextMapping {
             (None, false)
         } else if mapping.shared {
             // SAFETY: the range is mapped, and stays so by the caller's obligation.
-            (Some(unsafe { alias::duplicate_shared(&range)? }), alias::is_of_own_pages(&mapping))
+            (Some(unsafe { alias::duplicate_shared(&range)? }), !stays_shared)
         } else {
             // Before a child can share this text and its locked sites. Also sets up the mark by
             // which a child is detected.
@@ -460,7 +473,7 @@ impl TextMapping {
         };
         let is_given_out = !IS_PREPARING.get();
         let private = private && !copied;
-        Ok(Self { range, writable, copied, is_private, private, is_given_out, written: None })
+        Ok(Self { range, writable, copied, stays_shared, is_private, private, is_given_out, written: None })
     }
 
     fn contains(&self, wanted: &Range<usize>) -> bool {
@@ -479,7 +492,7 @@ impl TextMapping {
         TextRef {
             address,
             writable: self.writable.and_then(|w| NonNull::new(w.as_ptr().wrapping_add(offset))),
-            copied: self.copied,
+            is_shared: self.copied || self.stays_shared,
             is_private: self.is_private,
             stays_mapped: false,
         }
@@ -493,6 +506,7 @@ pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>, written: Arc<
         range,
         writable: Some(writable),
         copied: true,
+        stays_shared: false,
         is_private: false,
         private: false,
         is_given_out: true,
@@ -599,8 +613,12 @@ pub unsafe fn revive(old: &TextRef) -> bool {
 /// when it executes the parent's INT3.
 ///
 /// # Errors
-/// [`Error::AliasRefused`], or [`Error::Contended`] if the child was created without `fork`'s
-/// handlers while another thread of the parent was looking up text: the child then cannot patch.
+/// [`Error::AliasRefused`]. [`Error::Contended`] if the child was created without `fork`'s handlers
+/// while another thread of the parent was looking up text: the child then cannot patch.
+/// [`Error::SharedWithParent`] if the parent has patched executable memory that the caller had
+/// mapped `MAP_SHARED`, and that is still mapped: its pages cannot be separated, and the child needs
+/// its parent's table of sites as long as it may execute them. It can patch after it has unmapped
+/// that memory.
 ///
 /// # Safety
 /// No thread of the child uses a [`TextRef`] or unmaps text during the call.
@@ -616,6 +634,10 @@ pub unsafe fn unshare() -> Result<(), Error> {
         return Ok(());
     }
     let files = alias::Files::now();
+    let is_there = |range: &Range<usize>| files.as_ref().is_none_or(|files| files.has_shared(range));
+    if let Some(shared) = mappings.iter().find(|m| m.stays_shared && is_there(&m.range)) {
+        return Err(Error::SharedWithParent { address: shared.range.start });
+    }
     for mapping in mappings.iter().filter(|m| m.copied) {
         // SAFETY: the caller's obligation.
         unsafe { unshare_mapping(mapping, files.as_ref())? };
