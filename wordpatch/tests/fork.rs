@@ -387,8 +387,30 @@ fn unshare_does_not_change_what_was_mapped_over_patched_text() {
     assert_eq!(call(sites[1]), B);
 }
 
-/// Memory that the program has mapped shared, as generators of code do that write it through another
-/// mapping: a child stays in the parent's text, and executes the sites that its parent has locked.
+/// What is mapped where the text was is not known without /proc.
+#[test]
+fn unshare_fails_if_it_cannot_read_the_mappings() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let site = functions(1, STRADDLING)[0];
+    // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
+    unsafe { patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
+    let child = || {
+        // No descriptor for /proc; text of any size gets memory that needs none.
+        let nothing = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        for resource in [libc::RLIMIT_NOFILE, libc::RLIMIT_FSIZE] {
+            // SAFETY: reads the limit.
+            check(unsafe { libc::setrlimit(resource, &nothing) } == 0, "a limit is set");
+        }
+        // SAFETY: the child has one thread.
+        check(matches!(unsafe { unshare() }, Err(Error::MemoryMap { .. })), "the mappings are not known");
+        check(is_shared_with_parent() && call(site) == B, "nothing has changed");
+    };
+    fork(child, || ());
+}
+
+/// Memory that the program has mapped shared, as generators of code do that write it through
+/// another mapping: a child stays in the parent's text, and executes the sites that its parent has
+/// locked.
 #[test]
 fn text_that_the_program_has_mapped_shared_is_its_parents() {
     alone("text_that_the_program_has_mapped_shared_is_its_parents", shared_by_the_program);
