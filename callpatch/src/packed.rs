@@ -52,6 +52,22 @@ impl PackedSite {
         self.shape
     }
 
+    /// Whether the site's instruction is at `address`, in either of its forms: its operand
+    /// distinguishes it from the same call before it was [retargeted](crate::retarget).
+    ///
+    /// # Safety
+    /// The instruction at the address is mapped readable.
+    pub unsafe fn is_at(&self, address: usize) -> bool {
+        let active = encoding::active(self.shape, self.displacement);
+        let front = self.strategy.inactive_front(self.shape).expect("only such sites are packed");
+        let mut inactive = active.to_vec();
+        inactive[..front.len()].copy_from_slice(&front);
+        let start = std::ptr::with_exposed_provenance::<u8>(address);
+        // SAFETY: the caller's obligation.
+        let found: Vec<u8> = (0..active.len()).map(|at| unsafe { start.add(at).read_volatile() }).collect();
+        found == *active || found == inactive
+    }
+
     /// The switch of the site, `offset` bytes after the base address of its text. It is equal to
     /// that of the [`CallSite`] if text and offset are those of that site; with others, the result
     /// is meaningless, and a toggle may change any bytes of the text.
@@ -106,6 +122,14 @@ mod tests {
                 assert!(switch.is_equivalent(&site.switch()) && switch.shares_text_with(&site.switch()));
                 assert_eq!(switch.state(), site.switch().state());
                 assert_eq!((text.base(), packed.shape()), (code - 64, site.shape()));
+                let other = PackedSite { displacement: packed.displacement + 1, ..packed };
+                for toggle in [CallSite::deactivate, CallSite::activate] {
+                    toggle(&site).expect("the site has one of its forms");
+                    // SAFETY: text of this test.
+                    assert!(unsafe { packed.is_at(address) });
+                }
+                // SAFETY: as above. The site is active.
+                assert!(!unsafe { other.is_at(address) });
             }
         }
         assert!(packed_ones > places.len());

@@ -89,7 +89,9 @@
  * code; neither process changes the code of the other. In a child that was made by a raw system
  * call, and in a large profiled program for a few milliseconds after a fork, the code is still
  * shared with the parent: every change fails with FASTINST_ERROR_SHARED_WITH_PARENT until
- * wordpatch_unshare succeeds.
+ * wordpatch_unshare succeeds. The same holds, as long as they are mapped, in a child whose parent
+ * has changed code in pages that the program itself had mapped MAP_SHARED: they cannot be
+ * separated.
  */
 
 #ifndef FASTINST_H
@@ -282,8 +284,8 @@ int fastinst_register_callback(fastinst_discovery_callback callback, void *user_
  *
  * A few atomic operations, 50 to 200 ticks. Async-signal-safe: does not block, lock, allocate or
  * enter the kernel, except with text access by mprotect (wordpatch_set_text_access), and in a page
- * where a debugger has set a breakpoint: there it makes two system calls. Other threads continue to
- * run; each of them sees either the old or the new code, never a mixture. If several threads
+ * where a debugger has set a breakpoint: there it makes four system calls. Other threads continue
+ * to run; each of them sees either the old or the new code, never a mixture. If several threads
  * activate a probe with different functions at the same time, one of the functions remains.
  *
  * The profiler may override changes to its probes at any time: run the program with tool=none.
@@ -393,7 +395,10 @@ size_t fastinst_notes(char *buffer, size_t size);
  * 2. the new instruction is correct for every thread that executes it;
  * 3. `expected` and `replacement` are `length` readable bytes each;
  * 4. if the instruction crosses a fetch window, no thread that may execute it has SIGTRAP blocked
- *    (wordpatch_check_sigtrap_unblocked), and no code branches into its middle.
+ *    (wordpatch_check_sigtrap_unblocked), and no code branches into its middle;
+ * 5. in that case, the instruction is in no critical section of rseq(2), where the trap is not
+ *    recognized, and if it faults or calls, no signal handler and no unwinder needs its address: a
+ *    thread may be executing the copy.
  *
  * Errors: FASTINST_ERROR_ARGUMENT (null, or `length` not 1 to 8), FASTINST_ERROR_NOT_TEXT,
  * FASTINST_ERROR_FOREIGN_BYTES (the bytes there are not `expected`), FASTINST_ERROR_LAYOUT (old and
@@ -626,7 +631,8 @@ int wordpatch_serialize_all_cores(void);
  * Makes one wait as patches do, by the policy in force. Includes children of fork() that still run
  * the code of this process, which membarrier does not reach.
  *
- * Errors: those of wordpatch_serialize_all_cores, if T_max is not known.
+ * Errors: those of wordpatch_serialize_all_cores, if T_max is not known or if the policy is
+ * WORDPATCH_WAIT_BOTH.
  */
 int wordpatch_wait_for_visibility(void);
 
@@ -657,7 +663,10 @@ int wordpatch_check_sigtrap_unblocked(int *thread);
  * The caller guarantees that no other thread of the child patches or unmaps code during the call.
  *
  * Errors: FASTINST_ERROR_SYSTEM; FASTINST_ERROR_CONTENDED: the child was made by a raw system call
- * while another thread of the parent was using the library, and can never patch.
+ * while another thread of the parent was using the library, and can never patch;
+ * FASTINST_ERROR_SHARED_WITH_PARENT: the parent has changed code in pages that the program had
+ * mapped MAP_SHARED, and that are still mapped. The child executes the parent's code, and must not
+ * be forked before the parent's first patch across a fetch window.
  */
 int wordpatch_unshare(void);
 
@@ -672,13 +681,13 @@ typedef enum {
     /* Through a second, writable mapping of the same pages, which are mapped shared where they are
        executed: a debugger cannot set breakpoints there. */
     WORDPATCH_ALIAS = 0,
-    /* By making the page writable and executable during each store, by two system calls, or three
+    /* By making the page writable and executable during each store, by four system calls, or five
        if the code may be unmapped: async-signal-safe functions also enter the kernel then. For
        systems that refuse memory files. */
     WORDPATCH_MPROTECT = 1,
     /* Through a second, writable mapping of the same pages, which are mapped privately where they
        are executed: a debugger can set breakpoints. A store to a page in which it has done so makes
-       two additional system calls. The default. */
+       four additional system calls. The default. */
     WORDPATCH_PRIVATE = 2
 } wordpatch_access;
 

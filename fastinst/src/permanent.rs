@@ -144,6 +144,23 @@ pub(crate) struct ProbeSite {
     pub(crate) text: u32,
 }
 
+/// Lets requests of other threads, which have found a probe's site unloaded or in another state,
+/// become visible: a request is a store without a fence, followed by a load of the site.
+pub(crate) fn wait_for_requests() {
+    if wordpatch::serialize_all_cores().is_err() {
+        wordpatch::wait_for_assumed_bound();
+    }
+}
+
+/// Brings the sites of probes whose libraries have returned into the states that the user has
+/// requested, possibly while their sites were not there.
+pub(crate) fn start_again(probes: &[&Probe]) {
+    if !probes.is_empty() {
+        wait_for_requests();
+    }
+    probes.iter().for_each(|probe| probe.return_to_state());
+}
+
 impl Probe {
     /// Adds a probe; `None` if there are too many probes or texts. It is not discovered yet.
     pub(crate) fn add(new: &NewProbe) -> Option<&'static Probe> {
@@ -234,12 +251,23 @@ impl Probe {
         self.text().0.base() + self.site_offset as usize
     }
 
+    /// Whether the site's instruction, which calls the probe's stub, is in the text. Reads the
+    /// text, not an alias of it.
+    ///
+    /// # Safety
+    /// The site's instruction is mapped readable.
+    pub(crate) unsafe fn is_in_text(&self) -> bool {
+        /// Toggles at the same time may be seen partially.
+        const LOOKS: usize = 64;
+        // SAFETY: the caller's obligation.
+        (0..LOOKS).any(|_| unsafe { self.site.is_at(self.site_address()) })
+    }
+
     /// Makes the previous site valid again, after the library was loaded again and the site was
-    /// retargeted to the stub: its text was revived.
+    /// retargeted to the stub: its text was revived. [`start_again`] must follow.
     pub(crate) fn revive(&self) {
         self.text.fetch_and(!UNLOADED, Ordering::Release);
         LOADS.fetch_add(1, Ordering::Release);
-        self.start_again();
     }
 
     /// As [`Probe::revive`], with another text of the same site. Returns false, and does nothing,
@@ -249,7 +277,6 @@ impl Probe {
         let Some(number) = number_of(text).filter(|_| has_same_site) else { return false };
         self.text.store(number, Ordering::Release);
         LOADS.fetch_add(1, Ordering::Release);
-        self.start_again();
         true
     }
 
@@ -259,7 +286,7 @@ impl Probe {
         self.text.store(number_of(text).expect("there is room"), Ordering::Release);
     }
 
-    fn start_again(&self) {
+    fn return_to_state(&self) {
         if self.function().address.load(Ordering::Relaxed) != 0 {
             self.restore();
         } else if let Ok(site) = self.site() {

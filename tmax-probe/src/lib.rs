@@ -37,9 +37,9 @@
 //!    store, for the window; in the wait, by the protocol, for T_max.
 //! 3. Whether a trial tore counts. A window or a T_max is claimed only by a run that had the power
 //!    to refute it ([`estimate`]).
-//! 4. The result becomes a calibration for `wordpatch` ([`results`]). [`verify`] tries to refute it
-//!    by similar trials and by patches of the library itself, and [`watch`] does so as long as the
-//!    machine runs.
+//! 4. The result becomes a calibration for `wordpatch` ([`results`]), which is combined with what
+//!    is known from earlier runs ([`stored`]). [`verify`] tries to refute it by similar trials and
+//!    by patches of the library itself, and [`watch`] does so as long as the machine runs.
 //!
 //! The protocol's lock is an opcode without visible effect, not INT3: instruction fetch treats both
 //! alike, and executors that do not trap run a hundred times as often, which makes rare tears
@@ -64,6 +64,7 @@ pub mod plan;
 pub mod report;
 pub mod results;
 pub mod simulated;
+pub mod stored;
 mod surroundings;
 pub mod survey;
 pub mod trial;

@@ -53,6 +53,9 @@ use crate::{Error, Patch, serialize, trap};
 /// 3. If the instruction crosses a fetch window, no thread that may execute it has SIGTRAP blocked
 ///    ([`check_sigtrap_unblocked`] checks this), and no branch goes into the middle of the
 ///    instruction.
+/// 4. In that case, the instruction must be in no critical section of `rseq(2)`, where the trap is
+///    not recognized, and if it faults or calls, no signal handler and no unwinder may need its
+///    address: a thread may be executing the copy.
 ///
 /// [`serialize_all_cores`]: crate::serialize_all_cores
 /// [`check_sigtrap_unblocked`]: crate::check_sigtrap_unblocked

@@ -101,19 +101,16 @@ pub(crate) fn copy_of(original: &Original) -> Result<usize, Error> {
     }
     let instruction = &original.decode();
     // The newest page is the most likely to be within reach: sites patched together are close.
-    let copy = match pages.iter_mut().rev().find_map(|page| page.write(instruction)) {
+    let written = pages.iter_mut().rev().find_map(|page| page.write(instruction).transpose());
+    let copy = match written.transpose()? {
         Some(copy) => copy,
         None => {
             // Fails with the reason if the instruction cannot be moved to any address.
             displaced::copy_at(instruction, original.address)?;
-            let mut page = Page::new(original)?;
-            let immovable = Error::Immovable {
-                address: original.address,
-                reason: "its operand is out of reach of all free memory",
-            };
-            let copy = page.write(instruction).ok_or(immovable)?;
-            let number = pages.len();
-            PAGES.get(number).ok_or(Error::TableFull)?.store(page.text.address(), Ordering::Release);
+            let announced = PAGES.get(pages.len()).ok_or(Error::TableFull)?;
+            let mut page = Page::new(original, instruction)?;
+            let copy = page.write(instruction)?.ok_or_else(|| out_of_reach(original))?;
+            announced.store(page.text.address(), Ordering::Release);
             pages.push(page);
             copy
         }
@@ -122,44 +119,65 @@ pub(crate) fn copy_of(original: &Original) -> Result<usize, Error> {
     Ok(copy)
 }
 
+fn out_of_reach(original: &Original) -> Error {
+    Error::Immovable { address: original.address, reason: "its operand is out of reach of all free memory" }
+}
+
 impl Page {
-    fn new(original: &Original) -> Result<Self, Error> {
+    /// A page for the instruction and others near it. After an error, nothing stays mapped.
+    fn new(original: &Original, instruction: &Instruction) -> Result<Self, Error> {
         let near = original.address..original.address + original.length;
-        let sealed = NearBlock::allocate(&near, PAGE_OF_COPIES, 0)?.seal()?;
+        let block = NearBlock::allocate(&near, PAGE_OF_COPIES, 0)?;
+        displaced::copy_at(instruction, block.code_address()).map_err(|_| out_of_reach(original))?;
+        let sealed = block.seal()?;
         // SAFETY: the block is never unmapped, and only this module writes it.
-        let text = unsafe { TextRef::resolve(sealed.code, PAGE_OF_COPIES)?.staying_mapped() };
-        Ok(Self { text, used: 0 })
+        match unsafe { TextRef::resolve(sealed.code, PAGE_OF_COPIES) } {
+            // SAFETY: as above.
+            Ok(text) => Ok(Self { text: unsafe { text.staying_mapped() }, used: 0 }),
+            Err(error) => {
+                // SAFETY: nobody else knows the block.
+                unsafe { sealed.unmap(PAGE_OF_COPIES) };
+                Err(error)
+            }
+        }
     }
 
     /// Writes a copy at the next free address, if there is one to which the instruction can be
     /// moved.
-    fn write(&mut self, instruction: &Instruction) -> Option<usize> {
+    fn write(&mut self, instruction: &Instruction) -> Result<Option<usize>, Error> {
         while self.used + displaced::MAX_COPY <= PAGE_OF_COPIES {
             let start = self.used;
-            let copy = displaced::copy_at(instruction, self.text.address() + start).ok()?;
-            self.used += ALIGNMENT;
+            let Ok(copy) = displaced::copy_at(instruction, self.text.address() + start) else { break };
             // In a forked child, the parent may have written a copy there since the fork: then the
             // next address is tried.
-            if self.fill(start, &copy) {
-                self.used = start + copy.len().next_multiple_of(ALIGNMENT);
-                return Some(self.text.address() + start);
+            let is_written = self.fill(start, &copy)?;
+            self.used += if is_written { copy.len().next_multiple_of(ALIGNMENT) } else { ALIGNMENT };
+            if is_written {
+                return Ok(Some(self.text.address() + start));
             }
         }
-        None
+        Ok(None)
     }
 
-    /// Writes the code if the memory is free.
-    fn fill(&self, start: usize, code: &[u8]) -> bool {
+    /// Writes the code if the memory is free; returns whether it was.
+    fn fill(&self, start: usize, code: &[u8]) -> Result<bool, Error> {
         let free = Bytes::new(&[INT3; MAX_PATCH]).expect("eight bytes");
-        (0..code.len()).step_by(MAX_PATCH).all(|offset| {
+        for offset in (0..code.len()).step_by(MAX_PATCH) {
             let mut word = [INT3; MAX_PATCH];
             let part = &code[offset..code.len().min(offset + MAX_PATCH)];
             word[..part.len()].copy_from_slice(part);
             let word = Bytes::new(&word).expect("eight bytes");
             // SAFETY: inside the page, whose text stays mapped; no thread executes a copy before
             // its address is published.
-            unsafe { self.text.compare_exchange(FetchWindow::Bytes8, start + offset, &free, &word) }.is_ok()
-        })
+            let stored =
+                unsafe { self.text.compare_exchange(FetchWindow::Bytes8, start + offset, &free, &word) };
+            match stored {
+                Ok(()) => {}
+                Err(Error::Mismatch { .. }) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -190,10 +208,10 @@ mod tests {
     fn memory_that_the_other_process_has_used_is_not_written() {
         let site = memory_that_the_other_process_has_used_is_not_written as *const () as usize;
         let (ours, theirs) = (original(site, &[0xb8, 1, 1, 1, 1]), original(site, &[0xb9, 2, 2, 2, 2]));
-        let mut page = Page::new(&ours).unwrap();
+        let mut page = Page::new(&ours, &ours.decode()).unwrap();
         let mut of_the_other = Page { text: page.text, used: page.used };
-        let first = page.write(&ours.decode()).unwrap();
-        let second = of_the_other.write(&theirs.decode()).unwrap();
+        let first = page.write(&ours.decode()).unwrap().unwrap();
+        let second = of_the_other.write(&theirs.decode()).unwrap().unwrap();
         assert_ne!(first, second);
         for (copy, original) in [(first, ours), (second, theirs)] {
             // SAFETY: the copies are sealed text.
@@ -206,14 +224,28 @@ mod tests {
     fn nothing_is_written_to_a_full_page() {
         let site = nothing_is_written_to_a_full_page as *const () as usize;
         let mov = original(site, &[0xb8, 1, 1, 1, 1]);
-        let page = Page::new(&mov).unwrap();
+        let page = Page::new(&mov, &mov.decode()).unwrap();
         let with_room_for =
-            |room: usize| Page { text: page.text, used: PAGE_OF_COPIES - room }.write(&mov.decode());
+            |room: usize| Page { text: page.text, used: PAGE_OF_COPIES - room }.write(&mov.decode()).unwrap();
         assert_eq!(with_room_for(displaced::MAX_COPY - 1), None);
         assert_eq!(
             with_room_for(displaced::MAX_COPY),
             Some(page.text.address() + PAGE_OF_COPIES - displaced::MAX_COPY)
         );
+    }
+
+    /// A load from the lower end of its reach: pages are mapped at the upper end of free memory.
+    #[test]
+    fn nothing_stays_mapped_for_an_instruction_that_no_page_can_reach() {
+        let far = original(1 << 45, &[0x8b, 0x05, 0, 0, 0, 0x80]);
+        let is_near = |range: &std::ops::Range<usize>| range.start.abs_diff(far.address) < 1 << 32;
+        let mapped = || crate::maps::mappings().unwrap().iter().filter(|m| is_near(&m.range)).count();
+        assert!(displaced::copy_at(&far.decode(), far.address).is_ok());
+        for _ in 0..3 {
+            let refused = copy_of(&far);
+            assert!(matches!(refused, Err(Error::Immovable { .. })), "{refused:?}");
+        }
+        assert_eq!(mapped(), 0);
     }
 
     /// One test, because the process has one pool.

@@ -23,6 +23,8 @@ pub(crate) struct Mapping {
     pub(crate) file: Option<FileId>,
     /// Whether that file is a memory file of this crate.
     pub(crate) is_ours: bool,
+    /// Whether it is the main thread's stack.
+    pub(crate) is_stack: bool,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
     pub(crate) executable: bool,
@@ -119,12 +121,14 @@ fn mapping(line: &str) -> Option<Mapping> {
     let device = |digits: &str| u32::from_str_radix(digits, 16).ok();
     let inode = fields.next()?.parse().ok()?;
     let file = FileId { device: (device(major)?, device(minor)?), inode };
+    let path = fields.next();
     Some(Mapping {
         range: number(start)?..number(end)?,
         offset,
         // Anonymous memory has the inode 0.
         file: (inode != 0).then_some(file),
-        is_ours: fields.next().and_then(|path| path.strip_prefix("/memfd:")) == MEMORY_FILE.to_str().ok(),
+        is_ours: path.and_then(|path| path.strip_prefix("/memfd:")) == MEMORY_FILE.to_str().ok(),
+        is_stack: path == Some("[stack]"),
         readable: readable == b'r',
         writable: writable == b'w',
         executable: executable == b'x',
@@ -147,6 +151,7 @@ mod tests {
             offset: 0x1000,
             file: Some(FileId { device: (0xfe, 1), inode: 1234 }),
             is_ours: false,
+            is_stack: false,
             readable: true,
             writable: false,
             executable: true,

@@ -1,15 +1,16 @@
 //! Memory within reach of a 32-bit displacement, for code to which patched text jumps.
 //!
 //! A block is written once and then sealed read-execute; its data pages, if requested, stay
-//! read-write. No page is ever both writable and executable. Blocks are never freed: a thread may
-//! be inside one at any time.
+//! read-write. No page is ever both writable and executable. Sealed blocks are never freed: a
+//! thread may be inside one at any time.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::ptr::NonNull;
 
 use nix::errno::Errno;
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use nix::sys::resource::{Resource, getrlimit};
 
 use crate::Error;
 use crate::maps;
@@ -33,12 +34,25 @@ const MAX_ROUNDS: usize = 1000;
 /// The end of the user address space.
 const MAX_ADDRESS: usize = 1 << 47;
 
-/// A block near some text that is not sealed yet. If it is dropped, or cannot be sealed, its pages
-/// stay mapped.
+/// The kernel keeps this distance between the main thread's stack and other mappings (256 pages,
+/// stack_guard_gap).
+const STACK_GUARD: usize = 1 << 20;
+
+/// A block near some text that is not sealed yet. If it is dropped, or cannot be sealed, it is
+/// unmapped.
 #[derive(Debug)]
 pub struct NearBlock {
     start: NonNull<u8>,
     code: usize,
+    /// Bytes of code and data.
+    length: usize,
+}
+
+impl Drop for NearBlock {
+    fn drop(&mut self) {
+        // SAFETY: the pages are ours, and the block, which has the only way to write them, is gone.
+        let _ = unsafe { munmap(self.start.cast(), self.length) };
+    }
 }
 
 /// A sealed block: `code` is read-execute, `data` is read-write and initially zero.
@@ -57,15 +71,27 @@ fn pages(bytes: usize) -> usize {
 /// Free address ranges in the process, in ascending order.
 fn gaps() -> Result<Vec<Range<usize>>, Error> {
     let mappings = maps::mappings().map_err(|source| Error::MemoryMap { address: 0, source })?;
+    let limit = getrlimit(Resource::RLIMIT_STACK).map_or(u64::MAX, |(limit, _)| limit);
     let mut free = Vec::new();
     let mut end_of_last = MIN_ADDRESS;
-    for range in mappings.into_iter().map(|mapping| mapping.range).filter(|range| range.end <= MAX_ADDRESS) {
+    for mapping in mappings.into_iter().filter(|mapping| mapping.range.end <= MAX_ADDRESS) {
+        let range = mapping.range;
         if range.start > end_of_last {
-            free.push(end_of_last..range.start);
+            let gap = end_of_last..range.start;
+            free.push(if mapping.is_stack { left_by_stack(gap, &range, limit) } else { gap });
         }
         end_of_last = end_of_last.max(range.end);
     }
     Ok(free)
+}
+
+/// The part of the gap below the main thread's stack into which the stack does not grow: at most
+/// half of the gap if its `limit` is larger than the gap.
+fn left_by_stack(gap: Range<usize>, stack: &Range<usize>, limit: u64) -> Range<usize> {
+    let grows = usize::try_from(limit).unwrap_or(usize::MAX).saturating_add(STACK_GUARD);
+    let half = gap.start + gap.len() / 2;
+    let end = stack.end.saturating_sub(grows).max(half).min(gap.end);
+    gap.start..end
 }
 
 /// The highest address for `length` bytes in `gap` within `reach`, with a free page on either side.
@@ -105,7 +131,7 @@ fn map_if_free(place: usize, length: usize) -> Result<Mapped, Error> {
         Ok(start) if start.as_ptr() as usize == place => Ok(Mapped::Here(start.cast())),
         Ok(elsewhere) => {
             // SAFETY: the mapping is ours and not in use yet.
-            let _ = unsafe { nix::sys::mman::munmap(elsewhere, length) };
+            let _ = unsafe { munmap(elsewhere, length) };
             Ok(Mapped::Taken)
         }
         Err(Errno::EEXIST) => Ok(Mapped::Taken),
@@ -160,7 +186,8 @@ impl NearBlock {
     /// # Errors
     /// [`Error::OutOfReach`], [`Error::MemoryMap`].
     pub fn allocate(text: &Range<usize>, code: usize, data: usize) -> Result<Self, Error> {
-        Ok(Self::unsealed(map_near(text, pages(code) + pages(data))?, code))
+        let length = pages(code) + pages(data);
+        Ok(Self::unsealed(map_near(text, length)?, code, length))
     }
 
     /// As [`NearBlock::allocate`], for a block inside this range; `None` if the range has no free
@@ -171,7 +198,7 @@ impl NearBlock {
     pub fn allocate_within(range: &Range<usize>, code: usize, data: usize) -> Result<Option<Self>, Error> {
         let length = pages(code) + pages(data);
         let mapped = map_in_gap(length, range, |gaps| gaps.into_iter().rev().collect())?;
-        Ok(mapped.map(|start| Self::unsealed(start, code)))
+        Ok(mapped.map(|start| Self::unsealed(start, code, length)))
     }
 
     /// As [`NearBlock::allocate`], for a block at this address, the start of a page; `None` if
@@ -180,14 +207,15 @@ impl NearBlock {
     /// # Errors
     /// [`Error::MemoryMap`].
     pub fn allocate_at(start: usize, code: usize, data: usize) -> Result<Option<Self>, Error> {
-        match map_if_free(start, pages(code) + pages(data))? {
-            Mapped::Here(start) => Ok(Some(Self::unsealed(start, code))),
+        let length = pages(code) + pages(data);
+        match map_if_free(start, length)? {
+            Mapped::Here(start) => Ok(Some(Self::unsealed(start, code, length))),
             Mapped::Taken | Mapped::Refused => Ok(None),
         }
     }
 
-    fn unsealed(start: NonNull<u8>, code: usize) -> Self {
-        let mut block = Self { start, code: pages(code) };
+    fn unsealed(start: NonNull<u8>, code: usize, length: usize) -> Self {
+        let mut block = Self { start, code: pages(code), length };
         block.code_mut().fill(INT3);
         block
     }
@@ -218,7 +246,20 @@ impl NearBlock {
         // SAFETY: the pages are ours and are not executed yet.
         unsafe { mprotect(self.start.cast(), self.code, protection) }
             .map_err(|errno| Error::ProtectRefused { address: sealed.code, source: errno.into() })?;
+        std::mem::forget(self);
         Ok(sealed)
+    }
+}
+
+impl SealedBlock {
+    /// Unmaps a block of `length` bytes.
+    ///
+    /// # Safety
+    /// It is not in use, and will not be.
+    pub(crate) unsafe fn unmap(self, length: usize) {
+        let Some(start) = NonNull::new(std::ptr::with_exposed_provenance_mut(self.code)) else { return };
+        // SAFETY: the caller's obligation.
+        let _ = unsafe { munmap(start, length) };
     }
 }
 
@@ -236,6 +277,31 @@ mod tests {
         check(0x10000..0x20000, 0x1f000..0x100000, 0x1000, None);
         check(0x10000..0x20000, 0..0x18000, 0x1000, Some(0x16000));
         check(0x10000..0x12000, 0..0x100000, 0x1000, None);
+    }
+
+    #[test]
+    fn the_stack_keeps_the_room_that_it_may_grow_into() {
+        const MIB: usize = 1 << 20;
+        let stack = 1000 * MIB..1001 * MIB;
+        let left = |limit: u64| left_by_stack(100 * MIB..stack.start, &stack, limit);
+        assert_eq!(left(8 << 20), 100 * MIB..992 * MIB);
+        assert_eq!(left(0), 100 * MIB..1000 * MIB);
+        // Not limited, or by more than the gap.
+        for limit in [u64::MAX, 1 << 40] {
+            assert_eq!(left(limit), 100 * MIB..550 * MIB);
+        }
+        let own = crate::maps::mappings().unwrap().into_iter().find(|mapping| mapping.is_stack);
+        let below = own.expect("the process has a stack").range.start;
+        assert!(gaps().unwrap().iter().all(|gap| !(below - MIB..below).contains(&(gap.end - 1))));
+    }
+
+    #[test]
+    fn a_block_that_is_not_sealed_is_unmapped() {
+        let block = NearBlock::allocate(&(6 << 40..6 << 40), 1, 1).unwrap();
+        let start = block.code_address();
+        assert!(crate::maps::mapping_at(start).is_some());
+        drop(block);
+        assert!(crate::maps::mapping_at(start).is_none() && crate::maps::mapping_at(start + PAGE).is_none());
     }
 
     /// Another thread may map something in a gap after the gaps were listed.
@@ -257,7 +323,7 @@ mod tests {
         let allocate = || {
             let each = (0..BLOCKS).map(|_| {
                 barrier.wait();
-                NearBlock::allocate(&text, 1, 0).map(|block| block.code_address())
+                NearBlock::allocate(&text, 1, 0).and_then(NearBlock::seal).map(|block| block.code)
             });
             each.collect::<Vec<_>>()
         };

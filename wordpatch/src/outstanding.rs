@@ -344,7 +344,7 @@ impl Shared {
     /// Makes the next step if its wait is over.
     fn advance(&self, progress: &mut Progress) -> State {
         if let Progress::Waiting { stored_at, .. } = progress {
-            match serialize::is_visible_since(*stored_at) {
+            match serialize::is_visible_since(stored_at) {
                 Ok(false) => {}
                 Ok(true) => self.step(progress, &Ok(())),
                 Err(refusal) => self.step(progress, &Err(refusal)),

@@ -56,37 +56,51 @@ pub fn wait_for_visibility() -> Result<(), Error> {
 /// (measured values of T_max are 600 to 3,000 ticks), so this is only for rolling a change back
 /// after [`wait_for_visibility`] has failed in the middle of it.
 pub fn wait_for_assumed_bound() {
-    let stored_at = tsc::now_after_all();
+    let mut stored_at = tsc::now_after_all();
     #[cfg(model)]
     if wordpatch_model::environment::wait_for_bound(stored_at).is_some() {
         return;
     }
     let bound = FetchModel::in_force().t_max.unwrap_or(TMax::OF_CHILDREN);
-    while tsc::now().saturating_sub(stored_at) < u64::from(bound.0) {
+    while elapsed(&mut stored_at) < u64::from(bound.0) {
         std::hint::spin_loop();
     }
 }
 
 /// As [`wait_for_visibility`], for stores that were made before `stored_at`, when T_max starts.
-pub(crate) fn wait_since(stored_at: u64) -> Result<(), Error> {
-    while !is_visible_since(stored_at)? {
+pub(crate) fn wait_since(mut stored_at: u64) -> Result<(), Error> {
+    while !is_visible_since(&mut stored_at)? {
         std::hint::spin_loop();
     }
     Ok(())
 }
 
+/// By how much the counter of one core may be behind that of another one, in ticks: much more than
+/// on any machine whose kernel uses it as its clock.
+const MAX_SKEW: u64 = 10_000_000;
+
+/// The ticks since `stored_at`. The counter of this core may be slightly behind that of the core
+/// that stored: then, no time has passed. If it is far behind, because the machine was suspended or
+/// migrated, time starts again.
+fn elapsed(stored_at: &mut u64) -> u64 {
+    let now = tsc::now();
+    if *stored_at > now.saturating_add(MAX_SKEW) {
+        *stored_at = now;
+    }
+    now.saturating_sub(*stored_at)
+}
+
 /// Whether the wait for stores that were made before `stored_at` is over. Does not wait for T_max;
 /// if the policy requires it, makes the `membarrier` call that ends the wait.
-pub(crate) fn is_visible_since(stored_at: u64) -> Result<bool, Error> {
+pub(crate) fn is_visible_since(stored_at: &mut u64) -> Result<bool, Error> {
     #[cfg(model)]
-    if let Some(answer) = wordpatch_model::environment::is_visible(stored_at) {
+    if let Some(answer) = wordpatch_model::environment::is_visible(*stored_at) {
         let source = io::Error::from_raw_os_error(libc::EPERM);
         return answer.map_err(|_| Error::MembarrierRefused { source });
     }
     let FetchModel { t_max, wait, .. } = FetchModel::in_force();
-    // The counter of this core may be slightly behind that of the core that stored: then, no time
-    // has passed.
-    let is_past = |t_max: TMax| tsc::now().saturating_sub(stored_at) >= u64::from(t_max.0);
+    let elapsed = elapsed(stored_at);
+    let is_past = |t_max: TMax| elapsed >= u64::from(t_max.0);
     if fork::may_have_children() && !is_past(t_max.unwrap_or(TMax::OF_CHILDREN)) {
         return Ok(false);
     }
@@ -119,25 +133,33 @@ mod tests {
     use crate::FetchWindow;
     use crate::fetch_model::in_tests::forced;
 
-    /// The time of a store that another core, whose counter is far ahead of this one's, has just
-    /// made.
+    /// The time of a store that another core, whose counter is ahead of this one's, has just made.
     fn in_the_future() -> u64 {
-        tsc::now() + (1 << 40)
+        tsc::now() + MAX_SKEW
     }
 
     #[test]
     fn t_max_has_not_passed_for_a_recent_store() {
         for wait in [WaitPolicy::TMax, WaitPolicy::Both] {
             let _model = forced(FetchWindow::Bytes8, Some(TMax(1)), wait);
-            assert!(!is_visible_since(in_the_future()).unwrap(), "{wait:?}");
+            assert!(!is_visible_since(&mut in_the_future()).unwrap(), "{wait:?}");
         }
+    }
+
+    #[test]
+    fn t_max_starts_again_if_the_counter_was_set_back() {
+        let _model = forced(FetchWindow::Bytes8, Some(TMax(1_000)), WaitPolicy::TMax);
+        let mut stored_at = tsc::now() + (1 << 40);
+        assert!(!is_visible_since(&mut stored_at).unwrap());
+        assert!(stored_at <= tsc::now());
+        wait_since(tsc::now() + (1 << 40)).unwrap();
     }
 
     #[test]
     fn t_max_has_passed_for_an_old_store() {
         for wait in [WaitPolicy::TMax, WaitPolicy::Both, WaitPolicy::Membarrier] {
             let _model = forced(FetchWindow::Bytes8, Some(TMax(1_000)), wait);
-            assert!(is_visible_since(0).unwrap(), "{wait:?}");
+            assert!(is_visible_since(&mut 0).unwrap(), "{wait:?}");
         }
     }
 }

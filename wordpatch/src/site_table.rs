@@ -423,7 +423,8 @@ fn records(range: &Range<usize>) -> impl Iterator<Item = (usize, &'static Record
 }
 
 /// Calls `each` for all sites inside `range` that have ever been locked, with the bytes of the
-/// site, or the old bytes if it is locked. `read` reads a number of bytes at a site; only the
+/// site, or the old bytes if it is locked. A site that crosses the end of the range was locked in
+/// an earlier mapping there, and is left out. `read` reads a number of bytes at a site; only the
 /// owners of these records may write them.
 pub(crate) fn settled(
     range: &Range<usize>,
@@ -433,7 +434,7 @@ pub(crate) fn settled(
     for (site, record) in records(range) {
         loop {
             let state = State(record.state.load(Ordering::Acquire));
-            if state.reach() == 0 {
+            if state.reach() == 0 || site + state.reach() > range.end {
                 break;
             }
             let mut bytes = read(site, state.reach()).to_vec();
@@ -559,7 +560,7 @@ mod tests {
         let settle = || {
             let mut found = Vec::new();
             let read = |_, length| Bytes::new(&[9; 8][..length]).unwrap();
-            settled(&(site..site + 1), read, |site, bytes| found.push((site, bytes.to_vec())));
+            settled(&(site..site + 5), read, |site, bytes| found.push((site, bytes.to_vec())));
             found
         };
         assert_eq!(settle(), []);
@@ -574,5 +575,7 @@ mod tests {
             "bytes that only an earlier patch has covered are read too"
         );
         drop(owned);
+        let read = |_, _| panic!("the site crosses the end of the mapping");
+        settled(&(site..site + 4), read, |_, _| ());
     }
 }

@@ -31,6 +31,17 @@ pub fn now_after_all() -> u64 {
     now()
 }
 
+/// Whether the counter measures time: it runs at a constant rate in all states of the processor
+/// (AMD APM volume 3, CPUID 8000_0007 EDX bit 8; Intel SDM volume 3, "invariant TSC"), and the
+/// kernel, which keeps comparing the counters of all processors, uses it as its clock. Reads a file
+/// of `/sys`.
+pub(crate) fn is_reliable() -> bool {
+    const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    let is_invariant =
+        raw_cpuid::CpuId::new().get_advanced_power_mgmt_info().is_some_and(|power| power.has_invariant_tsc());
+    is_invariant && std::fs::read_to_string(CLOCK).is_ok_and(|clock| clock.trim() == "tsc")
+}
+
 /// A deterministic clock, which advances with each read.
 #[cfg(loom)]
 mod in_loom {

@@ -29,14 +29,17 @@ fn the_file_that_the_environment_names_is_put_in_force() {
     // SAFETY: the only test of this process has started no thread.
     unsafe { std::env::set_var(ENVIRONMENT, &path) };
 
+    let clock = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    let is_tsc = std::fs::read_to_string(clock).is_ok_and(|clock| clock == "tsc\n");
     let expected = FetchModel {
         window: FetchWindow::Bytes16,
-        t_max: Some(TMax(1_000_000)),
-        wait: WaitPolicy::TMax,
+        t_max: is_tsc.then_some(TMax(1_000_000)),
+        wait: if is_tsc { WaitPolicy::TMax } else { WaitPolicy::Membarrier },
         source: Source::Calibrated,
     };
     assert_eq!(FetchModel::in_force(), expected);
     assert!(matches!(status(), Status::Loaded { path: found, .. } if *found == path));
+    assert_eq!(status().warning().is_none(), is_tsc);
 
     // SAFETY: the vendors' guarantees hold everywhere, and no T_max is claimed.
     unsafe { FetchModel::force(FetchWindow::Bytes8, None, WaitPolicy::TMax) };

@@ -9,7 +9,9 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
+use common::alone::alone;
 use common::generated::{PAGE, mappings};
+use common::refused::refuse_system_call;
 use common::{A, B, INSIDE, RET, STRADDLING, call, functions, mov_eax, with_window};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -101,6 +103,25 @@ fn patches_of_any_kind_take_effect_on_a_page_with_a_breakpoint() {
         unsafe { patch(sites[3], &mov_eax(A), &mov_eax(B)) }.unwrap();
         assert_eq!((call(sites[3]), call(sites[0])), (B, A));
     }
+}
+
+/// As filters of system calls do, which do not let processes read each other's memory.
+#[test]
+fn patches_take_effect_on_a_page_with_a_breakpoint_if_process_vm_readv_is_refused() {
+    alone("patches_take_effect_on_a_page_with_a_breakpoint_if_process_vm_readv_is_refused", || {
+        text::set_access(TextAccess::Private);
+        let _model = with_window(FetchWindow::Bytes8);
+        for offset in [INSIDE, STRADDLING] {
+            let sites = functions(2, offset);
+            // SAFETY: also below: the sites are one instruction each, and stay mapped.
+            unsafe { patch(sites[0], &mov_eax(A), &mov_eax(B)) }.unwrap();
+            poke(sites[1], INT3);
+            refuse_system_call(libc::SYS_process_vm_readv, None);
+            // SAFETY: as above.
+            unsafe { start_patch(sites[0], &mov_eax(B), &mov_eax(A)) }.unwrap().finish().unwrap();
+            assert_eq!((call(sites[0]), shown(sites[1])), (A, INT3));
+        }
+    });
 }
 
 #[test]
@@ -277,6 +298,22 @@ fn a_trap_that_no_debugger_has_set_is_not_copied() {
     let (_, forms) = toggled(site);
     exchange(&forms, Form::Second).unwrap();
     assert_eq!((call(site), call(other)), (B, A));
+}
+
+/// As a relocation of text or another patcher stores it, before the first patch.
+#[test]
+fn an_operand_that_happens_to_contain_int3_is_no_trap() {
+    const VALUE: u32 = 0x5634_12cc;
+    text::set_access(TextAccess::Private);
+    let _model = with_window(FetchWindow::Bytes8);
+    let (_file, start) = text_of_a_file();
+    let (site, other) = (start + PAGE, start + PAGE + 64);
+    for (offset, byte) in mov_eax(VALUE).into_iter().enumerate() {
+        poke(other + offset, byte);
+    }
+    let (_, forms) = toggled(site);
+    exchange(&forms, Form::Second).unwrap();
+    assert_eq!((call(site), call(other)), (B, VALUE));
 }
 
 /// A child has the breakpoints of its parent at the time of the fork, until its debugger removes

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::alone::{alone, is_in_child};
 use common::{A, B, RET, STRADDLING, call, functions, mov_eax, patches, with_window};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use nix::sys::wait::{WaitStatus, waitpid};
 use wordpatch::code_memory::{CodeArena, CodeBuffer};
 use wordpatch::text::{copied_bytes, forks, is_shared_with_parent, leave_to_children, no_forks, unshare};
@@ -46,9 +46,11 @@ fn fork(child: impl FnOnce(), parent: impl FnOnce()) {
             // SAFETY: ends the child.
             unsafe { libc::_exit(0) }
         }
-        nix::unistd::ForkResult::Parent { child } => {
+        nix::unistd::ForkResult::Parent { child: process } => {
+            // With the child's ends of pipes: the parent must not wait for a child that has failed.
+            drop(child);
             parent();
-            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            assert_eq!(waitpid(process, None).unwrap(), WaitStatus::Exited(process, 0));
         }
     }
 }
@@ -383,4 +385,86 @@ fn unshare_does_not_change_what_was_mapped_over_patched_text() {
     };
     fork(child, || ());
     assert_eq!(call(sites[1]), B);
+}
+
+/// What is mapped where the text was is not known without /proc.
+#[test]
+fn unshare_fails_if_it_cannot_read_the_mappings() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let site = functions(1, STRADDLING)[0];
+    // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
+    unsafe { patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
+    let child = || {
+        // No descriptor for /proc; text of any size gets memory that needs none.
+        let nothing = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        for resource in [libc::RLIMIT_NOFILE, libc::RLIMIT_FSIZE] {
+            // SAFETY: reads the limit.
+            check(unsafe { libc::setrlimit(resource, &nothing) } == 0, "a limit is set");
+        }
+        // SAFETY: the child has one thread.
+        check(matches!(unsafe { unshare() }, Err(Error::MemoryMap { .. })), "the mappings are not known");
+        check(is_shared_with_parent() && call(site) == B, "nothing has changed");
+    };
+    fork(child, || ());
+}
+
+/// Memory that the program has mapped shared, as generators of code do that write it through
+/// another mapping: a child stays in the parent's text, and executes the sites that its parent has
+/// locked.
+#[test]
+fn text_that_the_program_has_mapped_shared_is_its_parents() {
+    alone("text_that_the_program_has_mapped_shared_is_its_parents", shared_by_the_program);
+}
+
+fn shared_by_the_program() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let read_write = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: a new mapping.
+    let page = unsafe { mmap_anonymous(None, 4096.try_into().unwrap(), read_write, MapFlags::MAP_SHARED) };
+    let page = page.unwrap();
+    let [inside, crossing] = [8, STRADDLING + 64].map(|offset| page.addr().get() + offset);
+    for site in [inside, crossing] {
+        let code = [mov_eax(A).as_slice(), &[RET]].concat();
+        // SAFETY: inside the page, which is not executed yet.
+        unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), site as *mut u8, code.len()) };
+    }
+    // SAFETY: the page is not in use yet.
+    unsafe { mprotect(page, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC) }.unwrap();
+    let own = functions(1, 8)[0];
+    let change = |site: usize, from: u32, to: u32| {
+        // SAFETY: each site is one instruction, and SIGTRAP is not blocked here; also below.
+        unsafe { patch(site, &mov_eax(from), &mov_eax(to)) }
+    };
+    // The copies of both forms exist before the fork.
+    for site in [inside, crossing, own] {
+        [(A, B), (B, A), (A, B)].into_iter().for_each(|(from, to)| change(site, from, to).unwrap());
+    }
+    let (mut go_on, mut locked) = std::io::pipe().unwrap();
+    let (mut executed, mut has_executed) = std::io::pipe().unwrap();
+    let (change, sites) = (&change, [inside, crossing, own]);
+    let child = move || {
+        let is_refused = |site| matches!(change(site, B, A), Err(Error::SharedWithParent { .. }));
+        check(sites.iter().all(|site| is_refused(*site)), "the child patches");
+        // SAFETY: the child has one thread; also below.
+        let refused = unsafe { unshare() };
+        let is_of_page =
+            matches!(refused, Err(Error::SharedWithParent { address }) if address == page.addr().get());
+        check(is_of_page, "the page cannot be separated");
+        check(sites.iter().all(|site| is_refused(*site)), "the child patches");
+        check(go_on.read_exact(&mut [0]).is_ok(), "the parent has locked the site");
+        check(first_byte(crossing) == 0xcc && call(crossing) == B, "the old instruction is executed");
+        check(has_executed.write_all(b"x").is_ok(), "the parent waits");
+        // SAFETY: as above, and the page is not used any more.
+        check(unsafe { munmap(page, 4096) }.is_ok() && unsafe { unshare() }.is_ok(), "nothing is shared");
+        check(change(own, B, A).is_ok() && call(own) == A, "the child patches its own text");
+    };
+    let parent = || {
+        // SAFETY: as above.
+        let outstanding = unsafe { start_patch(crossing, &mov_eax(B), &mov_eax(A)) }.unwrap();
+        locked.write_all(b"x").unwrap();
+        assert!(executed.read_exact(&mut [0]).is_ok(), "the child has failed");
+        outstanding.finish().unwrap();
+        assert_eq!((call(inside), call(crossing), call(own)), (B, A, B));
+    };
+    fork(child, parent);
 }

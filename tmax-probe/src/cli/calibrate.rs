@@ -1,6 +1,7 @@
 //! `tmax-probe` without a subcommand: measures, reports, and stores the calibration.
 
 use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -14,8 +15,9 @@ use tmax_probe::plan::{self, Depth};
 use tmax_probe::report::{plot, text};
 use tmax_probe::results::Results;
 use tmax_probe::simulated::{Outcomes, Simulated};
+use tmax_probe::stored::{self, Refuted, path_of_refuted};
 use tmax_probe::survey::{Unobserved, survey};
-use wordpatch::calibration::{self, Calibration, Model};
+use wordpatch::calibration::{self, Calibration};
 
 use super::progress::Progress;
 use super::{Failure, code, print, program, say};
@@ -51,6 +53,11 @@ pub(super) struct Calibrate {
     #[arg(long, value_name = "FILE", conflicts_with = "no_save")]
     calibration: Option<PathBuf>,
 
+    /// Replace the calibration that is there, instead of combining it with this run, and forget
+    /// what was refuted on this machine
+    #[arg(long, conflicts_with = "no_save")]
+    replace: bool,
+
     /// Write no calibration
     #[arg(long)]
     no_save: bool,
@@ -64,7 +71,7 @@ pub(super) struct Calibrate {
         num_args = 0..=1,
         default_missing_value = "32:800",
         value_parser = simulation,
-        conflicts_with_all = ["full", "calibration"]
+        conflicts_with_all = ["full", "calibration", "replace"]
     )]
     simulate: Option<Simulation>,
 }
@@ -259,56 +266,8 @@ fn simulate_many(arguments: &Calibrate, depth: Depth, machines: u64) -> Result<u
     Ok(if unsafe_calibrations > 0 { code::CHECK_FAILED } else { 0 })
 }
 
-/// Whether the results of a run agree with the existing calibration file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Agreement {
-    /// They do not contradict the file, or there is none.
-    Consistent,
-    /// They contain a tear that contradicts the file.
-    Refuted,
-}
-
-/// The change of the calibration file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Action {
-    /// The new calibration is written.
-    Write,
-    /// The file is kept: it has more information than this run.
-    Keep,
-    /// The file is removed: it was refuted, and there is no replacement.
-    Remove,
-    /// There is nothing to write.
-    Nothing,
-}
-
-impl Action {
-    /// The action for a valid file with the model `before`, if there is one, and a run that found
-    /// `found`.
-    fn choose(before: Option<&Model>, agreement: Agreement, found: Option<&Model>) -> Self {
-        // A run without a result for a parameter has less information than one with a result, but a
-        // larger window is new information.
-        let has_more_information = |before: &Model, found: &Model| {
-            before.window_bytes > found.window_bytes
-                || (before.window_bytes == found.window_bytes
-                    && before.t_max_ticks.is_some()
-                    && found.t_max_ticks.is_none())
-        };
-        match (before, found) {
-            (Some(_), None) if agreement == Agreement::Refuted => Self::Remove,
-            (Some(before), Some(found))
-                if agreement == Agreement::Consistent && has_more_information(before, found) =>
-            {
-                Self::Keep
-            }
-            (_, Some(_)) => Self::Write,
-            (Some(_), None) => Self::Keep,
-            (None, None) => Self::Nothing,
-        }
-    }
-}
-
-/// Writes the calibration that follows from the results, if there is one, and removes one that they
-/// refute.
+/// Combines the results with the calibration that is there, and writes what follows from both.
+/// What the results refute is written to `FILE.refuted`.
 fn keep(arguments: &Calibrate, results: &Results) -> Result<u8, Failure> {
     let found = results.calibration();
     let end = if found.is_some() { 0 } else { code::UNDECIDED };
@@ -319,39 +278,71 @@ fn keep(arguments: &Calibrate, results: &Results) -> Result<u8, Failure> {
         say(&format!("{}=none: no calibration is written", calibration::ENVIRONMENT));
         return Ok(end);
     };
-    let before = Calibration::read(&path).ok().filter(|before| before.check_host(&results.host).is_ok());
-    let before = before.map(|before| before.model);
-    let agreement = before.map_or(Agreement::Consistent, |before| Agreement::of(&before, results));
-    let place = path.display();
-    match Action::choose(before.as_ref(), agreement, found.as_ref().map(|found| &found.model)) {
-        Action::Write => {
-            let found = found.expect("there is one to write");
-            found.write(&path).map_err(|error| cannot_write(&path, &error))?;
-            say(&format!("calibration written to {place}"));
+    if arguments.replace {
+        for old in [&path, &path_of_refuted(&path)] {
+            remove(old)?;
         }
-        Action::Keep => {
-            say(&format!("the calibration in {place} has more information, was not refuted, and is kept"))
-        }
-        Action::Remove => {
-            std::fs::remove_file(&path).map_err(|source| Error::File { path: path.clone(), source })?;
-            say(&format!(
-                "the calibration in {place} does NOT hold and was removed: the vendors' guarantees are in force"
-            ));
-        }
-        Action::Nothing => say(
-            "neither window nor T_max is known: no calibration is written, and the vendors' guarantees stay in force",
-        ),
     }
+    update(&path, found.as_ref(), results)?;
     Ok(end)
 }
 
-impl Agreement {
-    /// Compares the results with this model.
-    fn of(model: &Model, results: &Results) -> Self {
-        let t_max_tore =
-            model.t_max_ticks.is_some_and(|t_max| results.tears.from_wait(t_max).torn_trials > 0);
-        let is_refuted = results.tears.refutes(model.window_bytes as u32) || t_max_tore;
-        if is_refuted { Self::Refuted } else { Self::Consistent }
+/// Updates the calibration at `path` by what was found.
+fn update(path: &Path, found: Option<&Calibration>, results: &Results) -> Result<(), Failure> {
+    let before = stored::of_host(path, &results.host);
+    let aside = path_of_refuted(path);
+    let mut refuted = stored::of_host(&aside, &results.host);
+    let place = path.display();
+    if let Some(before) = &before {
+        let now = Refuted::by_run(&before.model, &results.tears);
+        if now.any() {
+            refuted = stored::refuted(before, now, refuted.as_ref());
+            write_refuted(refuted.as_ref(), &aside)?;
+            say(&format!(
+                "the calibration in {place} does NOT hold; what was refuted is in {}",
+                aside.display()
+            ));
+        }
+    }
+    match stored::combined(before.as_ref(), found, refuted.as_ref()) {
+        Some(next) if before.as_ref().is_some_and(|before| before.model == next.model) => {
+            say(&format!("the calibration in {place} is kept: this run adds nothing to it"));
+        }
+        Some(next) => {
+            next.write(path).map_err(|error| cannot_write(path, &error))?;
+            say(&format!("calibration written to {place}"));
+            if found.is_some_and(|found| found.model != next.model) {
+                say("it combines this run with what was known from earlier ones; --replace starts afresh");
+            }
+        }
+        None if before.is_some() => {
+            remove(path)?;
+            say(&format!("{place} was removed: the vendors' guarantees are in force"));
+        }
+        None if found.is_some() => say(&format!(
+            "no calibration is written: what this run has found was refuted before ({}); --replace starts afresh",
+            aside.display()
+        )),
+        None => say(
+            "neither window nor T_max is known: no calibration is written, and the vendors' guarantees stay in force",
+        ),
+    }
+    Ok(())
+}
+
+/// Writes refuted values to `FILE.refuted`, if there are any.
+pub(super) fn write_refuted(refuted: Option<&Calibration>, aside: &Path) -> Result<(), Failure> {
+    let Some(refuted) = refuted else { return Ok(()) };
+    refuted.write(aside).map_err(|source| Error::File { path: aside.to_owned(), source }.into())
+}
+
+/// Removes a file, if there is one.
+pub(super) fn remove(path: &Path) -> Result<(), Failure> {
+    match std::fs::remove_file(path) {
+        Err(source) if source.kind() != ErrorKind::NotFound => {
+            Err(Error::File { path: path.to_owned(), source }.into())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -366,32 +357,44 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use wordpatch::WaitPolicy;
+    use tmax_probe::costs::Costs;
 
     use super::*;
 
+    /// The results of a run on a machine with this window and T_max.
+    fn results(window: u32, t_max: u32, depth: Depth) -> Results {
+        let trials = survey(&mut Simulated::new(window, t_max, 1), depth, &mut Unobserved);
+        let costs = Costs {
+            ticks_per_us: 2e3,
+            store: 20,
+            alias_store: 40,
+            mprotect_pair: 2_000,
+            int3_round_trip: 3_000,
+            membarrier: Vec::new(),
+        };
+        Results::new(trials.expect("a simulated machine"), Some(costs))
+    }
+
     #[test]
-    fn a_file_is_kept_if_it_has_more_information_and_removed_if_it_is_refuted() {
-        use Agreement::{Consistent, Refuted};
-        let model = |window_bytes, t_max_ticks: Option<u32>| {
-            let wait = if t_max_ticks.is_some() { WaitPolicy::TMax } else { WaitPolicy::Membarrier };
-            Some(Model { window_bytes, t_max_ticks, wait })
-        };
-        let check = |before: Option<Model>, agreement, found: Option<Model>, expected| {
-            assert_eq!(Action::choose(before.as_ref(), agreement, found.as_ref()), expected);
-        };
-        check(None, Consistent, None, Action::Nothing);
-        check(None, Consistent, model(32, None), Action::Write);
-        // The same results again, a shorter T_max, a larger window.
-        check(model(32, Some(900)), Consistent, model(32, Some(800)), Action::Write);
-        check(model(8, Some(900)), Consistent, model(32, None), Action::Write);
-        // A quick run, or one on a busy machine.
-        check(model(32, Some(900)), Consistent, model(32, None), Action::Keep);
-        check(model(32, None), Consistent, model(8, Some(900)), Action::Keep);
-        check(model(32, None), Consistent, None, Action::Keep);
-        // A tear that contradicts the file.
-        check(model(64, None), Refuted, model(32, None), Action::Write);
-        check(model(64, Some(900)), Refuted, None, Action::Remove);
-        check(model(64, Some(900)), Refuted, model(8, Some(2_000)), Action::Write);
+    fn a_run_refutes_the_calibration_and_is_refuted_by_what_is_known() {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let path = folder.path().join("calibration.toml");
+        let stored = || Calibration::read(&path).ok().map(|stored| stored.model);
+        let run = |results: &Results| update(&path, results.calibration().as_ref(), results);
+        let small = results(16, 800, Depth::Standard);
+        let large = results(32, 800, Depth::Quick);
+        run(&large).expect("written");
+        assert_eq!(stored().expect("written").window_bytes, 32);
+        run(&small).expect("written");
+        let known = stored().expect("written");
+        assert_eq!((known.window_bytes, known.t_max_ticks.is_some()), (16, true));
+        let refuted = Calibration::read(&path_of_refuted(&path)).expect("written");
+        assert_eq!((refuted.model.window_bytes, refuted.model.t_max_ticks), (32, None));
+        // A run that has missed the tears of smaller windows.
+        run(&large).expect("nothing to write");
+        assert_eq!(stored(), Some(known));
+        remove(&path).expect("removed");
+        run(&large).expect("nothing to write");
+        assert_eq!(stored(), None, "a refuted window is claimed again");
     }
 }

@@ -4,16 +4,17 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tmax_probe::costs::ticks_per_us;
-use tmax_probe::error::Error;
 use tmax_probe::estimate::Count;
 use tmax_probe::kernel::ThisMachine;
 use tmax_probe::plan::expected_milliseconds;
+use tmax_probe::stored::{self, Refuted, path_of_refuted};
 use tmax_probe::trial::Method;
 use tmax_probe::verify::{Effort, Verdict, Verification, parts, verify};
 use tmax_probe::watch::{End, run_when_idle, watch};
-use wordpatch::calibration::{Status, status};
+use wordpatch::calibration::{Host, Status, status};
 use wordpatch::{FetchModel, FetchWindow, TMax, WaitPolicy};
 
+use super::calibrate::{remove, write_refuted};
 use super::progress::{self, Progress};
 use super::{Failure, code, print, program, say};
 
@@ -34,7 +35,7 @@ pub(super) struct Verify {
     t_max: Option<u32>,
 
     /// Check until interrupted, only on idle processors, and for a hundredth of the time. A refuted
-    /// calibration is renamed to FILE.refuted, and the program ends with code 4; otherwise with 0
+    /// calibration is moved to FILE.refuted, and the program ends with code 4; otherwise with 0
     #[arg(long, conflicts_with_all = ["toggles", "window", "t_max"])]
     watch: bool,
 
@@ -116,9 +117,9 @@ fn run_watch(
         Ok(End::Refuted(seen)) => {
             show(arguments, &seen)?;
             if let Some(path) = path {
-                let aside = set_aside(path)?;
+                let aside = set_aside(path, &seen)?;
                 say(&format!(
-                    "the calibration does NOT hold here and is now {}: new processes use the vendors' guarantees; restart \
+                    "the calibration does NOT hold here and was moved to {}: new processes use the vendors' guarantees; restart \
              running ones, and run tmax-probe",
                     aside.display()
                 ));
@@ -133,12 +134,16 @@ fn run_watch(
     }
 }
 
-/// Renames a refuted calibration, so that no process reads it any more.
-fn set_aside(path: &Path) -> Result<PathBuf, Failure> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".refuted");
-    let aside = PathBuf::from(name);
-    std::fs::rename(path, &aside).map_err(|source| Error::File { path: path.to_owned(), source })?;
+/// Moves what is refuted to `FILE.refuted`, so that no process uses it any more and no later run
+/// claims it again. The rest of the calibration goes, too: the next run measures it again.
+fn set_aside(path: &Path, seen: &Verification) -> Result<PathBuf, Failure> {
+    let host = Host::here();
+    let aside = path_of_refuted(path);
+    let earlier = stored::of_host(&aside, &host);
+    let refuted = stored::of_host(path, &host)
+        .and_then(|stored| stored::refuted(&stored, Refuted::by_check(seen), earlier.as_ref()));
+    write_refuted(refuted.as_ref(), &aside)?;
+    remove(path)?;
     Ok(aside)
 }
 

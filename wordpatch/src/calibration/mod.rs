@@ -23,7 +23,7 @@ pub use file::{Calibration, Evidence, Model, Refusal, VERSION};
 pub use host::Host;
 pub use location::{ENVIRONMENT, SYSTEM_PATH, candidates, default_path};
 
-use crate::FetchModel;
+use crate::{FetchModel, WaitPolicy, tsc};
 
 /// The status of the calibration file.
 #[derive(Debug)]
@@ -69,19 +69,35 @@ impl Status {
     /// The fetch model to be used.
     pub(crate) fn fetch_model(&self) -> FetchModel {
         match self {
-            Self::Loaded { calibration, .. } => calibration.fetch_model(),
+            Self::Loaded { calibration, .. } => with_clock(calibration.fetch_model(), tsc::is_reliable()),
             Self::Absent | Self::Refused { .. } => FetchModel::VENDOR_GUARANTEE,
         }
     }
 
-    /// A message for the user, in one line, if the file is refused.
+    /// A message for the user, in one line, if the file or its T_max is not used.
     pub fn warning(&self) -> Option<String> {
-        let Self::Refused { path, why } = self else { return None };
-        Some(format!(
-            "the calibration {} is not used: {why}; run tmax-probe again (until then, patches rely on the vendor's guarantees only)",
-            path.display()
-        ))
+        match self {
+            Self::Absent => None,
+            Self::Loaded { path, calibration } => {
+                let is_used = calibration.model.t_max_ticks.is_none() || tsc::is_reliable();
+                (!is_used).then(|| {
+                    format!(
+                        "the T_max of the calibration {} is not used: the kernel does not use the time-stamp counter as its clock, so it may differ between processors",
+                        path.display()
+                    )
+                })
+            }
+            Self::Refused { path, why } => Some(format!(
+                "the calibration {} is not used: {why}; run tmax-probe again (until then, patches rely on the vendor's guarantees only)",
+                path.display()
+            )),
+        }
     }
+}
+
+/// The model without T_max, if the counter that measures it is not reliable.
+fn with_clock(model: FetchModel, is_reliable: bool) -> FetchModel {
+    if is_reliable { model } else { FetchModel { t_max: None, wait: WaitPolicy::Membarrier, ..model } }
 }
 
 #[cfg(test)]
@@ -111,6 +127,15 @@ mod tests {
         let refused = look_in(vec![bad, first]);
         assert_eq!(refused.fetch_model(), FetchModel::VENDOR_GUARANTEE);
         assert!(refused.warning().is_some_and(|line| !line.contains('\n')));
+    }
+
+    #[test]
+    fn t_max_needs_a_reliable_counter() {
+        let model = file::tests::sample(Host::here()).fetch_model();
+        assert!(model.t_max.is_some() && model.wait == WaitPolicy::TMax);
+        assert_eq!(with_clock(model, true), model);
+        let without = FetchModel { t_max: None, wait: WaitPolicy::Membarrier, ..model };
+        assert_eq!(with_clock(model, false), without);
     }
 
     #[test]

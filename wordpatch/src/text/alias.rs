@@ -450,7 +450,8 @@ pub(super) unsafe fn replace_in_child(
     let copy = pages.writable;
     // SAFETY: both are mapped and as long as `range`; the copy is not in use yet.
     let sites = unsafe { copy_text(range, writable, copy.cast(), range.len()) };
-    for part in shown {
+    let mut done = 0;
+    let mut replaced = shown.iter().try_for_each(|part| {
         let view = writable.as_ptr().cast_const().wrapping_add(part.start - range.start);
         let mut breakpoints = Vec::new();
         if is_private {
@@ -459,20 +460,29 @@ pub(super) unsafe fn replace_in_child(
         }
         breakpoints.retain(|at| !sites.iter().any(|site| site.contains(at)));
         // SAFETY: the pages hold the text as it was executed at one moment.
-        unsafe { pages.map_over_text(part.start - range.start, part, is_private, &breakpoints) }
-            .map_err(refused)?;
+        unsafe { pages.map_over_text(part.start - range.start, part, is_private, &breakpoints)? };
+        done += 1;
+        Ok(())
+    });
+    if replaced.is_ok() {
+        // SAFETY: replaces the inherited writable alias, which is not in use now, by the new one.
+        replaced = unsafe { move_view(copy.cast(), writable, range.len()) };
     }
-    // SAFETY: replaces the inherited writable alias, which is not in use now, by the new one.
-    let moved = unsafe {
-        mremap(
-            copy,
-            range.len(),
-            range.len(),
-            MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED,
-            Some(writable.cast()),
-        )
-    };
-    moved.map(drop).map_err(refused)
+    if replaced.is_err() {
+        // SAFETY: the mapping is ours, and has not been moved.
+        let _ = unsafe { munmap(copy, range.len()) };
+        // Text and alias are of the same pages again.
+        for part in &shown[..done] {
+            let Some(text) = NonNull::new(std::ptr::with_exposed_provenance_mut(part.start)) else {
+                continue;
+            };
+            // SAFETY: the alias is mapped and shared, and holds the text of its part, which is
+            // ours.
+            let _ =
+                unsafe { map_executable_over(writable.byte_add(part.start - range.start), part.len(), text) };
+        }
+    }
+    replaced.map_err(refused)
 }
 
 /// Replaces a writable alias by empty memory.
@@ -503,9 +513,9 @@ pub(super) unsafe fn move_view(from: NonNull<u8>, to: NonNull<u8>, length: usize
 pub(super) struct Files(Vec<Mapping>);
 
 impl Files {
-    /// The current mappings; none if they cannot be read.
-    pub(super) fn now() -> Option<Self> {
-        Some(Self(maps::mappings().ok()?))
+    /// The current mappings.
+    pub(super) fn now() -> io::Result<Self> {
+        Ok(Self(maps::mappings()?))
     }
 
     /// The parts of `range` that still belong to the writable alias's file, rather than to
@@ -521,6 +531,12 @@ impl Files {
         let parts =
             of_file.map(|mapping| mapping.range.start.max(range.start)..mapping.range.end.min(range.end));
         parts.filter(|part| part.start < part.end).collect()
+    }
+
+    /// Whether a part of `range` is mapped shared.
+    pub(super) fn has_shared(&self, range: &Range<usize>) -> bool {
+        let overlaps = |mapping: &Mapping| mapping.range.start < range.end && range.start < mapping.range.end;
+        self.0.iter().any(|mapping| mapping.shared && overlaps(mapping))
     }
 
     /// The address of a writable alias of all of `text`, a private mapping of a memory file of
@@ -544,7 +560,7 @@ impl Files {
 /// # Safety
 /// No alias is unmapped during the call.
 pub(super) unsafe fn duplicate_view_of(text: &Mapping) -> Result<Option<NonNull<u8>>, Error> {
-    let view = Files::now().and_then(|files| files.view_of(text));
+    let view = Files::now().ok().and_then(|files| files.view_of(text));
     let Some(view) = view.and_then(|view| NonNull::new(std::ptr::with_exposed_provenance_mut(view))) else {
         return Ok(None);
     };

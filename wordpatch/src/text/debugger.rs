@@ -49,25 +49,34 @@ pub(super) fn copied_pages(range: &Range<usize>) -> Vec<usize> {
     pages.filter(|(entry, _)| is_copied(entry)).map(|(_, page)| page).collect()
 }
 
-/// The bytes of a page.
+/// The bytes of text at `range`.
 ///
 /// # Safety
-/// It must be mapped readable.
-unsafe fn read_page(page: *const u8) -> [u8; PAGE] {
+/// They must be mapped readable.
+unsafe fn read(range: &Range<usize>) -> Vec<u8> {
     // SAFETY: the caller's obligation.
-    std::array::from_fn(|at| unsafe { page.add(at).read_volatile() })
+    let byte = |at| unsafe { std::ptr::with_exposed_provenance::<u8>(at).read_volatile() };
+    range.clone().map(byte).collect()
 }
 
-/// The addresses at which `text` has an INT3 and `original` does not.
-fn differences<'a>(
-    page: usize,
-    text: &'a [u8; PAGE],
-    original: &'a [u8; PAGE],
-) -> impl Iterator<Item = (usize, u8)> + 'a {
-    let bytes = text.iter().zip(original).enumerate();
-    bytes
-        .filter(|(_, (found, original))| **found == INT3 && **original != INT3)
-        .map(move |(at, (_, original))| (page + at, *original))
+/// The longest ranges of consecutive copied pages in `range`. The pages around such a range still
+/// have the bytes of the file.
+fn copied_ranges(range: &Range<usize>) -> Vec<Range<usize>> {
+    let pages = copied_pages(range);
+    pages.chunk_by(|page, next| next - page == PAGE).map(|run| run[0]..run[run.len() - 1] + PAGE).collect()
+}
+
+/// The offsets at which `text` has an INT3 that the original does not have, and which is a
+/// breakpoint.
+///
+/// A breakpoint is a single byte, before which and after which nothing is changed, except for other
+/// breakpoints. In a changed instruction, an operand byte that happens to be 0xCC has changed
+/// neighbours.
+fn breakpoints(text: &[u8], original: &[u8]) -> Vec<usize> {
+    let is_int3 = |at: usize| text[at] == INT3 && original[at] != INT3;
+    let changed: Vec<usize> = (0..text.len()).filter(|at| text[*at] != original[*at]).collect();
+    let changes = changed.chunk_by(|at, next| next - at == 1);
+    changes.filter(|change| change.iter().all(|at| is_int3(*at))).flatten().copied().collect()
 }
 
 /// The breakpoints in text at `part` that was mapped from a memory file of ours with this writable
@@ -76,46 +85,35 @@ fn differences<'a>(
 /// # Safety
 /// Both must be mapped readable, and of the same length.
 pub(super) unsafe fn breakpoints_in_copies(part: &Range<usize>, view: *const u8) -> Vec<usize> {
-    let in_page = |page: usize| {
-        // SAFETY: a page of the part, and the same page of the alias.
-        let (text, original) = unsafe {
-            (
-                read_page(std::ptr::with_exposed_provenance(page)),
-                read_page(view.wrapping_add(page - part.start)),
-            )
-        };
-        differences(page, &text, &original).map(|(at, _)| at).collect::<Vec<_>>()
+    let in_range = |range: Range<usize>| {
+        let view = view.wrapping_add(range.start - part.start).addr();
+        // SAFETY: copied pages of the part, and the same pages of the alias.
+        let (text, original) = unsafe { (read(&range), read(&(view..view + range.len()))) };
+        // The parent may have stored since: then several adjacent bytes differ.
+        breakpoints(&text, &original).into_iter().map(move |at| range.start + at)
     };
-    let mut breakpoints: Vec<usize> = copied_pages(part).into_iter().flat_map(in_page).collect();
-    // The parent may have stored since: then several adjacent bytes differ. A breakpoint is a
-    // single byte. SAFETY: both bytes are inside the part, and inside the alias.
-    let differs = |at: usize| unsafe {
-        part.contains(&at)
-            && std::ptr::with_exposed_provenance::<u8>(at).read_volatile()
-                != view.wrapping_add(at - part.start).read_volatile()
-    };
-    breakpoints.retain(|at| !differs(at - 1) && !differs(at + 1));
-    breakpoints
+    copied_ranges(part).into_iter().flat_map(in_range).collect()
 }
 
 /// The breakpoints in text that was mapped from a file, each with the original byte in the file.
 /// None if the file can no longer be read. The entire text must be mapped readable.
 pub(super) fn breakpoints_in_file_text(range: &Range<usize>) -> Vec<(usize, u8)> {
-    let copied = copied_pages(range);
+    let copied = copied_ranges(range);
     let Some(first) = copied.first() else { return Vec::new() };
-    let Some((file, mapped, offset)) = file_of(*first) else { return Vec::new() };
-    let in_page = |page: usize| {
-        let mut original = [0; PAGE];
-        let position = page.checked_sub(mapped).map(|distance| offset + distance as u64);
+    let Some((file, mapped, offset)) = file_of(first.start) else { return Vec::new() };
+    let in_range = |range: Range<usize>| {
+        let mut original = vec![0; range.len()];
+        let position = range.start.checked_sub(mapped).map(|distance| offset + distance as u64);
         // The last page of a file may be short.
         if position.is_none_or(|position| file.read_at(&mut original, position).is_err()) {
             return Vec::new();
         }
-        // SAFETY: a page of the range.
-        let text = unsafe { read_page(std::ptr::with_exposed_provenance(page)) };
-        differences(page, &text, &original).collect()
+        // SAFETY: pages of the range.
+        let text = unsafe { read(&range) };
+        let found = breakpoints(&text, &original);
+        found.into_iter().map(|at| (range.start + at, original[at])).collect()
     };
-    copied.into_iter().flat_map(in_page).collect()
+    copied.into_iter().flat_map(in_range).collect()
 }
 
 /// The file that is mapped at `address`, with the start of the mapping and its offset in the file.
@@ -134,4 +132,30 @@ fn file_of(address: usize) -> Option<(File, usize, u64)> {
         let file = File::open(path).ok()?;
         (file.metadata().ok()?.ino() == inode).then_some((file, start, offset))
     })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_breakpoint_is_a_single_changed_byte_or_next_to_another_one() {
+        let original = [0x55, 0x53, 0xb8, 1, 2, 3, 4, 0xc3];
+        let check = |at: usize, changed: &[u8], expected: &[usize]| {
+            let mut text = original;
+            text[at..at + changed.len()].copy_from_slice(changed);
+            assert_eq!(breakpoints(&text, &original), expected, "{text:x?}");
+        };
+        check(0, &[], &[]);
+        check(0, &[INT3], &[0]);
+        check(7, &[INT3], &[7]);
+        check(0, &[INT3, INT3], &[0, 1]);
+        // A jump, and relocated operands.
+        check(2, &[0xe9, INT3, 0x12, 0x34, 0x56], &[]);
+        check(2, &[0xe9, INT3, INT3, INT3, INT3], &[]);
+        check(2, &[INT3, 0x12], &[]);
+        // Bytes that are not changed, and breakpoints at the ends of the changes.
+        check(0, &[INT3, 0x53, 0xe9, INT3, 0x12], &[0]);
+        assert_eq!(breakpoints(&[INT3], &[INT3]), []);
+    }
 }

@@ -24,6 +24,10 @@
 //! `unshare` restores the old bytes of the parent's in-flight patches. In text whose pages the
 //! child does not share, `atfork` has done so before `fork` returned.
 //!
+//! Text that the caller has mapped shared, as generators of code do that map their pages twice,
+//! cannot be separated without disconnecting the caller's other mapping of it: `unshare` refuses,
+//! and the child's stores keep failing.
+//!
 //! A parent can leave the pages of generated code to the children that it has forked
 //! ([`leave_to_children`]): then its later patches are not theirs.
 
@@ -32,6 +36,7 @@ pub(crate) mod atfork;
 mod debugger;
 pub(crate) mod fork;
 mod protect;
+mod reading;
 mod shown;
 mod toggle_pair;
 
@@ -57,8 +62,9 @@ pub enum TextAccess {
     /// Through a second, writable mapping of the same pages, which are mapped shared where they are
     /// executed: a debugger cannot set breakpoints there.
     Alias,
-    /// By making the page writable and executable during the store, at the cost of two system
-    /// calls; three if the text may be unmapped ([`TextRef::staying_mapped`]). If it is unmapped
+    /// By making the page writable and executable during the store, with the thread's signals
+    /// blocked, at the cost of four system calls; five if the text may be unmapped
+    /// ([`TextRef::staying_mapped`]). If it is unmapped
     /// between the first of them and the last, whatever is mapped there next may lose its
     /// protection.
     Mprotect,
@@ -96,6 +102,8 @@ pub(crate) struct TextMapping {
     writable: Option<NonNull<u8>>,
     /// Whether the pages are a memory file of ours, so that a forked child shares them.
     copied: bool,
+    /// Whether the caller has mapped the text shared, so that a forked child shares it for good.
+    stays_shared: bool,
     /// Whether the text is a private mapping of that file.
     is_private: bool,
     /// Whether a forked child has its own copy of the pages from the start.
@@ -137,7 +145,8 @@ unsafe impl Send for TextMapping {}
 pub struct TextRef {
     address: usize,
     writable: Option<NonNull<u8>>,
-    copied: bool,
+    /// Whether a forked child shares the text.
+    is_shared: bool,
     is_private: bool,
     stays_mapped: bool,
 }
@@ -167,7 +176,7 @@ impl TextRef {
             return Ok(Self {
                 address,
                 writable: None,
-                copied: false,
+                is_shared: false,
                 is_private: false,
                 stays_mapped: false,
             });
@@ -312,7 +321,7 @@ impl TextRef {
             let found = |found: wordpatch_model::Code| Bytes::new(&found).expect("1 to 8 bytes");
             return stored.map_err(|bytes| Error::Mismatch { address, expected: *old, found: found(bytes) });
         }
-        if self.copied && fork::is_unprepared_child() {
+        if self.is_shared && fork::is_unprepared_child() {
             return Err(Error::SharedWithParent { address });
         }
         match self.writable {
@@ -425,6 +434,12 @@ impl TextMapping {
             return Err(Error::NotExecutable { address: wanted.start });
         }
         let private = !mapping.shared;
+        let stays_shared = mapping.shared && !alias::is_of_own_pages(&mapping);
+        if stays_shared {
+            // Sets up the mark by which a child is detected, which finds its parent's locked sites
+            // in the table.
+            site_table::reserve()?;
+        }
         let mut is_private = !mapping.writable && private && access() == TextAccess::Private;
         // If the text is already one of our files, it was forgotten while it was mapped: another
         // file would disconnect the earlier alias.
@@ -447,7 +462,7 @@ impl TextMapping {
             (None, false)
         } else if mapping.shared {
             // SAFETY: the range is mapped, and stays so by the caller's obligation.
-            (Some(unsafe { alias::duplicate_shared(&range)? }), alias::is_of_own_pages(&mapping))
+            (Some(unsafe { alias::duplicate_shared(&range)? }), !stays_shared)
         } else {
             // Before a child can share this text and its locked sites. Also sets up the mark by
             // which a child is detected.
@@ -460,7 +475,7 @@ impl TextMapping {
         };
         let is_given_out = !IS_PREPARING.get();
         let private = private && !copied;
-        Ok(Self { range, writable, copied, is_private, private, is_given_out, written: None })
+        Ok(Self { range, writable, copied, stays_shared, is_private, private, is_given_out, written: None })
     }
 
     fn contains(&self, wanted: &Range<usize>) -> bool {
@@ -479,7 +494,7 @@ impl TextMapping {
         TextRef {
             address,
             writable: self.writable.and_then(|w| NonNull::new(w.as_ptr().wrapping_add(offset))),
-            copied: self.copied,
+            is_shared: self.copied || self.stays_shared,
             is_private: self.is_private,
             stays_mapped: false,
         }
@@ -493,6 +508,7 @@ pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>, written: Arc<
         range,
         writable: Some(writable),
         copied: true,
+        stays_shared: false,
         is_private: false,
         private: false,
         is_given_out: true,
@@ -599,8 +615,13 @@ pub unsafe fn revive(old: &TextRef) -> bool {
 /// when it executes the parent's INT3.
 ///
 /// # Errors
-/// [`Error::AliasRefused`], or [`Error::Contended`] if the child was created without `fork`'s
-/// handlers while another thread of the parent was looking up text: the child then cannot patch.
+/// [`Error::AliasRefused`]. [`Error::Contended`] if the child was created without `fork`'s handlers
+/// while another thread of the parent was looking up text: the child then cannot patch.
+/// [`Error::MemoryMap`] if `/proc` cannot be read, so that it is not known what is mapped where the
+/// text was. [`Error::SharedWithParent`] if the parent has patched executable memory that the
+/// caller had mapped `MAP_SHARED`, and that is still mapped: its pages cannot be separated, and the
+/// child needs its parent's table of sites as long as it may execute them. It can patch after it
+/// has unmapped that memory.
 ///
 /// # Safety
 /// No thread of the child uses a [`TextRef`] or unmaps text during the call.
@@ -615,10 +636,20 @@ pub unsafe fn unshare() -> Result<(), Error> {
     if !fork::is_unprepared_child() {
         return Ok(());
     }
-    let files = alias::Files::now();
-    for mapping in mappings.iter().filter(|m| m.copied) {
+    let (generated, others): (Vec<_>, Vec<_>) = mappings.iter().partition(|m| m.written.is_some());
+    if !others.is_empty() {
+        let files = alias::Files::now().map_err(|source| Error::MemoryMap { address: 0, source })?;
+        if let Some(shared) = others.iter().find(|m| m.stays_shared && files.has_shared(&m.range)) {
+            return Err(Error::SharedWithParent { address: shared.range.start });
+        }
+        for mapping in others.into_iter().filter(|m| m.copied) {
+            // SAFETY: the caller's obligation.
+            unsafe { unshare_mapping(mapping, &files)? };
+        }
+    }
+    for mapping in generated {
         // SAFETY: the caller's obligation.
-        unsafe { unshare_mapping(mapping, files.as_ref())? };
+        unsafe { replace_generated(mapping)? };
     }
     // After the text: a thread that has executed an INT3 of the parent finds its record, or finds
     // the INT3 gone.
@@ -648,35 +679,38 @@ pub unsafe fn leave_to_children(code: &[Range<usize>]) -> Result<(), Error> {
     };
     for mapping in mappings.iter().filter(is_meant) {
         // SAFETY: the caller's obligation.
-        unsafe { unshare_mapping(mapping, None)? };
+        unsafe { replace_generated(mapping)? };
     }
     Ok(())
 }
 
-/// Gives this process its own pages for one mapping.
+/// Gives this process its own pages for one mapping, which is not of generated code.
 ///
 /// # Safety
 /// No thread of this process writes or unmaps the text during the call, and no instruction there is
 /// being patched, except by the parent of a forked child.
-unsafe fn unshare_mapping(mapping: &TextMapping, files: Option<&alias::Files>) -> Result<(), Error> {
+unsafe fn unshare_mapping(mapping: &TextMapping, files: &alias::Files) -> Result<(), Error> {
     let writable = mapping.writable.expect("a copied mapping has a writable view");
-    if mapping.written.is_some() {
-        // SAFETY: both views are mapped (a child inherits them), and unused during the call by the
-        // caller's obligation.
-        return unsafe { alias::replace_generated(&mapping.range, writable, mapping.written_bytes()) };
-    }
     // If the text was unmapped, something else may be mapped there; stores through its alias have
     // no effect.
-    let shown = match files {
-        Some(files) => files.shown(&mapping.range, writable),
-        None => vec![mapping.range.clone()],
-    };
+    let shown = files.shown(&mapping.range, writable);
     if shown.is_empty() {
         return Ok(());
     }
     // SAFETY: the writable alias and these parts are mapped (the child inherits them), and unused
     // during the call by the caller's obligation.
     unsafe { alias::replace_in_child(&mapping.range, writable, &shown, mapping.is_private) }
+}
+
+/// Gives this process its own pages for a mapping of generated code.
+///
+/// # Safety
+/// As [`unshare_mapping`].
+unsafe fn replace_generated(mapping: &TextMapping) -> Result<(), Error> {
+    let writable = mapping.writable.expect("a copied mapping has a writable view");
+    // SAFETY: both views are mapped (a child inherits them), and unused during the call by the
+    // caller's obligation.
+    unsafe { alias::replace_generated(&mapping.range, writable, mapping.written_bytes()) }
 }
 
 /// Gives a forked child its own pages of all texts in which a debugger has copied some. If a site
@@ -692,11 +726,14 @@ pub(crate) unsafe fn unshare_where_copied(mappings: &[TextMapping]) {
     }
     let is_copied = |m: &&TextMapping| m.is_private && !debugger::copied_pages(&m.range).is_empty();
     let mut copied = mappings.iter().filter(is_copied).peekable();
-    let files = copied.peek().and_then(|_| alias::Files::now());
+    if copied.peek().is_none() {
+        return;
+    }
+    // Errors, which mean lack of memory or of /proc, leave the child as it was.
+    let Ok(files) = alias::Files::now() else { return };
     for mapping in copied {
-        // SAFETY: the caller's obligation. Errors, which mean lack of memory, leave the child as it
-        // was.
-        let _ = unsafe { unshare_mapping(mapping, files.as_ref()) };
+        // SAFETY: the caller's obligation.
+        let _ = unsafe { unshare_mapping(mapping, &files) };
     }
 }
 
@@ -729,6 +766,17 @@ pub(crate) fn are_current(places: &[(TextRef, usize)]) -> bool {
         place.writable.is_some_and(|view| view.addr().get() != place.address)
     };
     let places: Vec<&(TextRef, usize)> = places.iter().filter(can_be_checked).collect();
+    // SAFETY: the alias outlives the text.
+    let written = |(place, length): &(TextRef, usize)| unsafe { place.read(0, *length) };
+    // Bytes in two pages are not checked if they can only be read one page at a time.
+    let is_current = |place: &&(TextRef, usize)| {
+        let (TextRef { address, .. }, length) = place;
+        let mut text = [0; crate::MAX_PATCH];
+        let text = &mut text[..*length];
+        address % 4096 + length > 4096
+            || reading::read_if_mapped(*address, text)
+                && (*text == *written(place) || place.0.is_copied_page(*length))
+    };
     let are_current = |places: &[&(TextRef, usize)]| {
         let remote: Vec<libc::iovec> = places
             .iter()
@@ -751,9 +799,8 @@ pub(crate) fn are_current(places: &[(TextRef, usize)]) -> bool {
                 0,
             )
         };
-        if read < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT) {
-            // The system call is refused: nothing is known.
-            return true;
+        if read < 0 && reading::is_refused() {
+            return places.iter().all(|place| is_current(place));
         }
         let mut rest = &found[..];
         let is_same = |(place, length): &&(TextRef, usize)| {

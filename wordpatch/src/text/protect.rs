@@ -3,6 +3,9 @@
 //! There is one guard at a time in the process: dropping one of two guards of the same page would
 //! make the page read-only for the other.
 //!
+//! The thread's signals are blocked meanwhile: a handler that leaves by `siglongjmp`, or ends the
+//! thread, would keep the guard forever.
+//!
 //! Text that may have been unmapped is read before its page is changed, by a system call
 //! ([`PageGuard::if_unchanged`]): what is mapped there now may be data, which must stay writable.
 
@@ -10,6 +13,7 @@ use std::io;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use super::reading::read_if_mapped;
 use crate::thread_id::thread_id;
 use crate::{Bytes, Error, MAX_PATCH};
 
@@ -29,12 +33,53 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PAGE: usize = 4096;
 
 /// The right to change the protection of a page.
-struct Turn;
+struct Turn {
+    /// Dropped after the right is given back.
+    _signals: BlockedSignals,
+}
 
 impl Drop for Turn {
     fn drop(&mut self) {
         HOLDER.store(NOBODY, Ordering::Release);
     }
+}
+
+/// While this exists, no signal handler runs on this thread, except for SIGTRAP: the kernel would
+/// kill the thread at an INT3. Includes the signals of the C library, by which threads are
+/// cancelled.
+struct BlockedSignals {
+    /// The mask that is restored.
+    before: u64,
+}
+
+impl BlockedSignals {
+    fn new() -> Self {
+        let all = !(1 << (libc::SIGTRAP - 1));
+        Self { before: set_mask(all) }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        set_mask(self.before);
+    }
+}
+
+/// Sets the thread's mask of blocked signals, bit 0 for signal 1, and returns the previous one. The
+/// C library's function leaves its own signals out.
+fn set_mask(mask: u64) -> u64 {
+    let mut before = 0_u64;
+    // SAFETY: reads and writes eight bytes, the size of the kernel's masks. It cannot fail.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const mask,
+            &raw mut before,
+            size_of::<u64>(),
+        )
+    };
+    before
 }
 
 /// Makes a page of text writable until dropped.
@@ -70,12 +115,18 @@ fn acquire() -> Option<Turn> {
     let this = thread_id();
     let begin = Instant::now();
     loop {
-        match HOLDER.compare_exchange(NOBODY, this, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => return Some(Turn),
-            Err(holder) if holder == this || begin.elapsed() > PATIENCE => return None,
-            // SAFETY: async-signal-safe, and touches no memory.
-            Err(_) => _ = unsafe { libc::sched_yield() },
+        match HOLDER.load(Ordering::Relaxed) {
+            NOBODY => {
+                let signals = BlockedSignals::new();
+                if HOLDER.compare_exchange(NOBODY, this, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return Some(Turn { _signals: signals });
+                }
+            }
+            holder if holder == this || begin.elapsed() > PATIENCE => return None,
+            _ => {}
         }
+        // SAFETY: async-signal-safe, and touches no memory.
+        unsafe { libc::sched_yield() };
     }
 }
 
@@ -105,24 +156,15 @@ impl PageGuard {
     }
 }
 
-/// Reads the bytes at an address that may not be mapped, and compares them. If the system call is
-/// refused, they count as equal.
+/// Reads the bytes at an address that may not be mapped, and compares them.
 fn check(address: usize, old: &Bytes) -> Result<(), Error> {
     let mut bytes = [0; MAX_PATCH];
-    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: old.len() };
-    let text = std::ptr::with_exposed_provenance_mut(address);
-    let remote = libc::iovec { iov_base: text, iov_len: old.len() };
-    // SAFETY: writes at most `old.len()` bytes, which fit; an address that is not mapped is
-    // refused.
-    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-    if read == old.len() as isize {
-        let found = Bytes::new(&bytes[..old.len()]).expect("1 to 8 bytes");
-        return if found == *old { Ok(()) } else { Err(Error::Mismatch { address, expected: *old, found }) };
+    let bytes = &mut bytes[..old.len()];
+    if !read_if_mapped(address, bytes) {
+        return Err(Error::NotMapped { address });
     }
-    match io::Error::last_os_error().raw_os_error() {
-        Some(libc::EFAULT) => Err(Error::NotMapped { address }),
-        _ => Ok(()),
-    }
+    let found = Bytes::new(bytes).expect("1 to 8 bytes");
+    if found == *old { Ok(()) } else { Err(Error::Mismatch { address, expected: *old, found }) }
 }
 
 impl Drop for PageGuard {
@@ -147,10 +189,32 @@ mod tests {
         PAGE_OF_TEST.0.as_ptr().addr()
     }
 
+    fn no_signal_handler_runs_while_a_thread_has_the_guard() {
+        static HANDLED: AtomicUsize = AtomicUsize::new(0);
+        extern "C" fn handle(_: libc::c_int) {
+            HANDLED.fetch_add(1, Ordering::Relaxed);
+        }
+        let signals = [libc::SIGUSR1, libc::SIGRTMIN()];
+        for signal in signals {
+            // SAFETY: the handler only counts.
+            unsafe { libc::signal(signal, handle as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+        }
+        let guard = PageGuard::new(address()).expect("nobody else has it");
+        for signal in signals {
+            // SAFETY: the signal is handled, by this thread.
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread_id(), signal) };
+        }
+        assert_eq!(HANDLED.load(Ordering::Relaxed), 0);
+        drop(guard);
+        assert_eq!(HANDLED.load(Ordering::Relaxed), signals.len(), "they are delivered afterwards");
+    }
+
     /// The order does not depend on how often the other threads yield.
     #[test]
     fn a_thread_waits_for_another_one_and_not_for_itself() {
-        const YIELDS: usize = 1 << 19;
+        // One test, because there is one guard.
+        no_signal_handler_runs_while_a_thread_has_the_guard();
+        const YIELDS: usize = 1 << 6;
         let guard = PageGuard::new(address()).expect("nobody else has it");
         assert!(matches!(PageGuard::new(address()), Err(Error::Contended { .. })));
         let (begun, begins) = std::sync::mpsc::channel();

@@ -32,6 +32,7 @@
 //! [`unshare`](super::unshare).
 
 use super::protect::PageGuard;
+use super::reading::read_if_mapped;
 use crate::Error;
 use crate::protocol::INT3;
 use crate::store::Quadword;
@@ -79,14 +80,11 @@ impl Place {
         }
     }
 
-    /// The bytes in the text; none if it is not mapped or the system call is refused.
+    /// The bytes in the text; none if it is not mapped.
     fn text_word_if_mapped(&self) -> Option<u64> {
-        let mut word = 0_u64;
-        let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
-        let remote = libc::iovec { iov_base: self.text.cast(), iov_len: size_of::<u64>() };
-        // SAFETY: writes at most eight bytes into `word`; an address that is not mapped is refused.
-        let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-        (read == size_of::<u64>() as isize).then(|| self.quadword.masked(word))
+        let mut bytes = [0; size_of::<u64>()];
+        let is_mapped = read_if_mapped(self.text.addr(), &mut bytes);
+        is_mapped.then(|| self.quadword.masked(u64::from_ne_bytes(bytes)))
     }
 
     /// Makes a store of `new` over `old` through the alias visible in the text.

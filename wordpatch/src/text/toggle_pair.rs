@@ -29,7 +29,7 @@ pub struct TogglePair {
     /// The address at which the forms are executed.
     address: usize,
     window: FetchWindow,
-    copied: bool,
+    is_shared: bool,
     is_private: bool,
     stays_mapped: bool,
 }
@@ -75,7 +75,7 @@ impl TogglePair {
             quadword,
             address: place.address,
             window,
-            copied: place.copied,
+            is_shared: place.is_shared,
             is_private: place.is_private,
             stays_mapped: place.stays_mapped,
         }
@@ -105,7 +105,7 @@ impl TogglePair {
         let [first, second] = self.words;
         let [new, old] = if to == Form::First { [first, second] } else { [second, first] };
         if let Some(base) = self.base
-            && !(self.copied && fork::is_unprepared_child())
+            && !(self.is_shared && fork::is_unprepared_child())
         {
             // SAFETY: the caller's obligations; `Quadword::of` keeps the eight bytes inside the
             // window, and the alias begins at a page boundary like the text.
@@ -215,8 +215,8 @@ impl TogglePair {
     fn place(&self) -> TextRef {
         let view =
             |base: NonNull<u64>| NonNull::new(base.as_ptr().cast::<u8>().wrapping_add(self.quadword.back()));
-        let Self { address, copied, is_private, stays_mapped, .. } = *self;
-        TextRef { address, writable: self.base.and_then(view), copied, is_private, stays_mapped }
+        let Self { address, is_shared, is_private, stays_mapped, .. } = *self;
+        TextRef { address, writable: self.base.and_then(view), is_shared, is_private, stays_mapped }
     }
 
     /// [`TogglePair::exchange`] by [`TextRef::compare_exchange`]: for text without a writable view,

@@ -5,6 +5,7 @@
 
 pub mod alone;
 pub mod generated;
+pub mod refused;
 pub mod sigtrap;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -131,8 +131,9 @@ mod tests {
         let target = object.start + 0x1_2340;
         let mut relays = Relays::new(target, &object);
         for _ in 0..20 {
-            let block = relays.allocate(4 * PAGE, 4 * PAGE).unwrap().expect("free space");
-            let code = block.code_address()..block.code_address() + 4 * PAGE;
+            // A block that is not sealed is unmapped.
+            let block = relays.allocate(4 * PAGE, 4 * PAGE).unwrap().expect("free space").seal().unwrap();
+            let code = block.code..block.code + 4 * PAGE;
             assert!(code.end < object.start);
             for address in code.step_by(STUB_SIZE) {
                 let below = address - (address.wrapping_sub(target)) % REGION;

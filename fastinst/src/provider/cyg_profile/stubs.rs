@@ -23,7 +23,7 @@ use super::scan::Site;
 use super::{Scan, arrivals, resolve};
 use crate::error::Error;
 use crate::loaded::LoadedObject;
-use crate::permanent::{Cell, NewProbe, ObjectInfo, PROBES, Probe, SiteFunction};
+use crate::permanent::{self, Cell, NewProbe, ObjectInfo, PROBES, Probe, SiteFunction};
 use crate::probe::{ProbeFn, ProbeKind};
 
 const _: () = assert!(size_of::<Cell>() == CELL_SIZE && offset_of!(Cell, number) == NUMBER);
@@ -367,15 +367,19 @@ impl Stubs {
             }
         }
         let is_all = restored == RestoreExtent::All && made.refused.is_empty();
+        let mut back: Vec<&Probe> = Vec::with_capacity(retargeted.owners.len());
         if is_all && are_revived(&retargeted.sites, probes.clone()) {
-            probes.for_each(Probe::revive);
+            back.extend(probes.inspect(|probe| probe.revive()));
         } else {
             for (probe, (text, packed)) in probes.zip(&retargeted.sites) {
-                if !probe.reassign(text, *packed) {
+                if probe.reassign(text, *packed) {
+                    back.push(probe);
+                } else {
                     made.refused.push(Error::TooManyProbes { limit: Segments::<Probe>::LIMIT });
                 }
             }
         }
+        permanent::start_again(&back);
         made
     }
 }
@@ -579,8 +583,8 @@ pub(super) fn settle(probes: impl Iterator<Item = &'static Probe>) {
         return;
     }
     // Another thread that has toggled one of them in the meantime may have found it still on,
-    // before it was deactivated here. The requested state is visible now.
-    let _ = wordpatch::serialize_all_cores();
+    // before it was deactivated here.
+    permanent::wait_for_requests();
     stopped.into_iter().for_each(Probe::restore);
 }
 
