@@ -1,5 +1,5 @@
 /* usage: libraries PLUGIN. The probes of a library that is loaded later, unloaded, and loaded
-   again. */
+   again, also between two discoveries. */
 
 #include "capi.h"
 
@@ -12,6 +12,7 @@ static char plugin_path[4096];
 static unsigned fired[MAX_PROBES];
 static void *library;
 static fastinst_probe_id ids[2];
+static int is_written_in_place; /* text=mprotect: stores to unmapped text are refused */
 
 UNINSTRUMENTED static void discover(const fastinst_probe_metadata *probe, void *user_data) {
     (void)user_data;
@@ -41,16 +42,41 @@ UNINSTRUMENTED static void unload(unsigned number) {
         dlclose(library);
     for (int type = 0; type < 2; type++) {
         /* Without a pause, so that the discovery that finds the library unloaded runs during a call. */
-        while ((code = api.fastinst_deactivate(ids[type])) == 0)
-            ;
+        do
+            code = api.fastinst_deactivate(ids[type]);
+        while (code == 0 || (is_written_in_place && code == FASTINST_ERROR_NOT_TEXT));
         GIVES(FASTINST_ERROR_UNLOADED, code);
     }
+}
+
+/* Unloads the library and loads it again at once. Its probes work again as soon as that was found. */
+UNINSTRUMENTED static void reload(uint32_t (**work)(uint32_t)) {
+    const void *before = *(void **)work;
+
+    dlclose(library);
+    library = dlopen(plugin_path, RTLD_NOW | RTLD_LOCAL);
+    CHECK(library, "%s", dlerror());
+    *(void **)work = dlsym(library, "plugin_work");
+    /* At another address, the library has new probes. */
+    if (*(void **)work != before)
+        return;
+    alarm(60);
+    for (int type = 0; type < 2; type++) {
+        for (fired[ids[type]] = 0; fired[ids[type]] == 0; (*work)(1)) {
+            api.fastinst_activate(ids[type], fire);
+            sched_yield();
+        }
+    }
+    alarm(0);
+    for (int type = 0; type < 2; type++)
+        GIVES(0, api.fastinst_deactivate(ids[type]));
 }
 
 UNINSTRUMENTED int main(int argc, char **argv) {
     void *first_address = NULL;
 
     find_interface();
+    is_written_in_place = api.wordpatch_text_access() == WORDPATCH_MPROTECT;
     CHECK(argc == 2 && realpath(argv[1], plugin_path), "usage: libraries PLUGIN");
     GIVES(0, api.fastinst_register_callback(discover, NULL));
     for (int round = 0; round < ROUNDS; round++) {
@@ -84,6 +110,7 @@ UNINSTRUMENTED int main(int argc, char **argv) {
         work(1);
         for (int type = 0; type < 2; type++)
             CHECK(fired[ids[type]] == 10, "round %d, type %d: %u after it was off", round, type, fired[ids[type]]);
+        reload(&work);
         run_crew(THREADS, unload);
     }
     puts("done");

@@ -144,7 +144,16 @@ fn probes_toggled_with_text_access_by_mprotect() {
 
 #[test]
 fn probes_toggled_by_a_parent_and_its_forked_children_apart() {
-    assert_eq!(check("fork.c", &[], USUAL), "parent and child toggled independently\n");
+    let plugin = plugin(USUAL[0]);
+    let printed = check("fork.c", &[plugin.to_str().expect("a UTF-8 path")], USUAL);
+    assert_eq!(printed, "parent and child toggled independently\n");
+}
+
+/// The library that programs load at run time.
+fn plugin((compiler, flags): Build) -> PathBuf {
+    let mut shared = vec!["-shared", "-fPIC"];
+    shared.extend(flags);
+    compile("capi/plugin.c", &shared, compiler)
 }
 
 #[test]
@@ -179,11 +188,11 @@ fn wrong_arguments_are_refused_and_every_error_has_its_text() {
 
 #[test]
 fn probes_of_a_library_that_is_loaded_and_unloaded() {
-    for &(compiler, flags) in USUAL {
-        let mut shared = vec!["-shared", "-fPIC"];
-        shared.extend(flags);
-        let plugin = compile("capi/plugin.c", &shared, compiler);
-        check("libraries.c", &[plugin.to_str().expect("a UTF-8 path")], &[(compiler, flags)]);
+    for &build in USUAL {
+        let plugin = plugin(build);
+        for options in ["tool=none", "tool=none:text=mprotect"] {
+            check_with("libraries.c", &[plugin.to_str().expect("a UTF-8 path")], &[build], options, None);
+        }
     }
 }
 

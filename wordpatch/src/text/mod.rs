@@ -800,7 +800,7 @@ pub(crate) fn are_current(places: &[(TextRef, usize)]) -> bool {
             )
         };
         if read < 0 && reading::is_refused() {
-            return places.iter().all(|place| is_current(place));
+            return places.iter().all(is_current);
         }
         let mut rest = &found[..];
         let is_same = |(place, length): &&(TextRef, usize)| {

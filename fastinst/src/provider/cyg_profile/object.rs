@@ -16,7 +16,7 @@ use super::unwind::Table;
 use super::{HELD, Scan, elf};
 use crate::error::Error;
 use crate::loaded::{self, LoadedObject};
-use crate::permanent::{ObjectInfo, PROBES, Probe};
+use crate::permanent::{ObjectInfo, PROBES, Probe, ProbeSite};
 
 /// Number of sites of which probes are made at a time. With more, more sites share the two waits of
 /// their retargeting; with fewer, the loader's lock is held for a shorter time, and less memory is
@@ -66,13 +66,19 @@ impl Object {
         let Some(instrumented) = &self.instrumented else {
             return loaded::while_loaded(&self.loaded, || true).unwrap_or(false);
         };
-        let is_stale = |probe: &'static Probe| {
-            // SAFETY: the object is loaded here and stays loaded during the call; the site is
-            // inside its text.
-            probe.site().is_ok_and(|site| unsafe {
-                site.switch.is_stale(probe.site_address(), callpatch::Shape::Call.len())
-            })
+        let examined =
+            || instrumented.all_probes().filter_map(|probe| Some((probe, probe.site().ok()?))).take(EXAMINED);
+        // SAFETY: the object is loaded here and stays loaded during the call; the site is inside
+        // its text.
+        let is_stale = |(probe, site): (&'static Probe, ProbeSite)| unsafe {
+            site.switch.is_stale(probe.site_address(), callpatch::Shape::Call.len())
         };
+        // Text that is written where it is executed cannot be compared with an alias, but new text
+        // has the compiler's calls at all sites. A single site may hold the bytes of another tool.
+        // SAFETY: as above.
+        let is_elsewhere = |(probe, _): (&'static Probe, ProbeSite)| unsafe { !probe.is_in_text() };
+        let is_new =
+            || examined().any(is_stale) || examined().next().is_some() && examined().all(is_elsewhere);
         let has_same_starts = || {
             // SAFETY: the object is loaded during the call.
             let table = unsafe { Table::of(&self.loaded) };
@@ -80,10 +86,7 @@ impl Object {
             let starts = starts(&self.loaded, &instrumented.view, table.as_ref(), names);
             instrumented.known.index.has_starts(&starts)
         };
-        let is_unchanged = || {
-            !instrumented.all_probes().filter(|probe| probe.site().is_ok()).take(EXAMINED).any(is_stale)
-                && has_same_starts()
-        };
+        let is_unchanged = || !is_new() && has_same_starts();
         loaded::while_loaded(&self.loaded, is_unchanged).unwrap_or(false)
     }
 }

@@ -16,9 +16,11 @@ mod patches;
 mod probes;
 mod process;
 
+use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int};
 
 use fastinst::provider::{self, Extent};
+use fastinst::service::{ForkGuard, before_fork};
 use profiler::error::Error;
 use profiler::options::Options;
 use profiler::session;
@@ -177,16 +179,41 @@ pub(crate) fn start(options: &Options) -> Result<(), Error> {
     if let Some(warning) = calibration::status().warning() {
         session::say(&warning);
     }
+    // First, so that its handlers hold no locks while ours wait for the service thread.
     wordpatch::text::follow_forks();
     // SAFETY: the functions are never unloaded, and do only what is permitted around a fork.
-    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
     Ok(())
 }
 
-/// Gives a forked child its own probes.
+/// What the forking thread holds, so that the child inherits no lock of another thread.
+type Locks = (probes::Hold, ForkGuard);
+
+struct Held(UnsafeCell<Option<Locks>>);
+
+// SAFETY: only the forking thread accesses it, and glibc runs one fork's handlers at a time.
+unsafe impl Sync for Held {}
+
+static HELD: Held = Held(UnsafeCell::new(None));
+
+extern "C" fn prepare() {
+    let locks = (probes::hold(), before_fork());
+    // SAFETY: see `Held`; the locks exclude a second fork.
+    unsafe { *HELD.0.get() = Some(locks) };
+}
+
+extern "C" fn in_parent() {
+    // SAFETY: see `Held`. Removed before it is dropped: dropping permits the next fork.
+    let locks = unsafe { (*HELD.0.get()).take() };
+    drop(locks);
+}
+
+/// Gives a forked child its own probes and service thread.
 extern "C" fn in_child() {
+    in_parent();
     // SAFETY: the child has only this thread. If it fails, later calls report it.
     let _ = unsafe { wordpatch::text::unshare() };
+    probes::restart_service_in_child();
 }
 
 /// `FASTINST_VERSION` of the header.

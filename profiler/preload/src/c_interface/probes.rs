@@ -1,7 +1,7 @@
 //! Probes: discovery, metadata, activation.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fastinst::provider::{self, Extent};
 use fastinst::{ModulePlace, ProbeFn, ProbeId, ProbeMetadata};
@@ -90,16 +90,34 @@ unsafe extern "C" fn fastinst_register_callback(callback: Option<Callback>, user
     code(start_service())
 }
 
+/// Whether this process has a service thread of the interface's own.
+static IS_STARTED: Mutex<bool> = Mutex::new(false);
+
+/// Keeps the service thread from being started during a fork.
+pub(super) type Hold = MutexGuard<'static, bool>;
+
+pub(super) fn hold() -> Hold {
+    IS_STARTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Starts the service thread, which discovers libraries that are loaded later; the profiler has
 /// already started it. After a failure, the next registration tries again.
 fn start_service() -> Result<(), fastinst::Error> {
-    static IS_STARTED: Mutex<bool> = Mutex::new(false);
-    let mut is_started = IS_STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut is_started = hold();
     if !*is_started && !profiler::session::is_running() {
         fastinst::service::start(None)?;
+        *is_started = true;
     }
-    *is_started = true;
     Ok(())
+}
+
+/// Starts the service thread in a forked child, whose parent had one.
+pub(super) fn restart_service_in_child() {
+    let had_one = std::mem::take(&mut *hold());
+    if had_one {
+        // Without it the child discovers nothing until its next registration, which tries again.
+        let _ = start_service();
+    }
 }
 
 #[unsafe(no_mangle)]
