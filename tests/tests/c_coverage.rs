@@ -64,6 +64,7 @@ const TABLE: &[(&str, InC)] = &[
     ("wordpatch/src/text/mod.rs::without_forks", Left("for generated code that is overwritten")),
     ("wordpatch/src/text/atfork.rs::no_forks", Left("for generated code that is overwritten")),
     ("wordpatch/src/text/mod.rs::forks", Left("for generated code that is overwritten")),
+    ("wordpatch/src/text/moves.rs::leave_text_to_children", Left("part of making probes")),
     ("wordpatch/src/text/mod.rs::leave_to_children", Left("for generated code that is overwritten")),
     ("wordpatch/src/text/mod.rs::copied_bytes", Call("wordpatch_copied_bytes")),
     ("wordpatch/src/text/mod.rs::set_access", Call("wordpatch_set_text_access")),

@@ -61,6 +61,27 @@ fn calls_are_counted_exactly_while_the_probes_are_made() {
     }
 }
 
+/// A child does not execute calls of probes that its parent has made since the fork: it has no
+/// memory where their stubs are.
+#[test]
+fn children_do_not_execute_probes_that_their_parent_makes_after_the_fork() {
+    const CHILDREN: usize = 32;
+    let binary = compile("fixtures/fork_large.c", &["-O2"], Gcc);
+    let without = run(&mut bare(&binary, &[]));
+    for text in ["private", "alias"] {
+        let with = profiled(&binary, &[], &format!("discovery=lazy:text={text}"));
+        with.run.assert_same(&without, text);
+        assert_eq!(with.reports.len(), 1 + CHILDREN, "{text}");
+        for report in &with.reports {
+            let names = report.functions().filter_map(|function| function["name"].as_str());
+            let number = names.filter(|name| name.starts_with("first_called_")).count();
+            let is_parent = report.json["functions"].as_array().is_some_and(|rows| rows.len() >= CHILDREN);
+            assert!(number == CHILDREN || !is_parent, "{text}: {number} functions");
+            assert!(number > 0, "{text}: a process has no probe of the function that it has executed");
+        }
+    }
+}
+
 /// The calls to a function are counted even if its sites must be executed to determine it,
 /// including those between the first one and the announcement of the probe.
 #[test]

@@ -485,6 +485,50 @@ pub(super) unsafe fn replace_in_child(
     replaced.map_err(refused)
 }
 
+/// Maps new pages with the same bytes at the addresses of both the text and its alias, while other
+/// threads execute the one and store through the other. Their stores may be lost. Only the parts of
+/// the text in `shown` are still mapped, and are replaced.
+///
+/// # Safety
+/// The writable alias and the parts must be mapped. No instruction in the text is being patched.
+pub(super) unsafe fn replace_beside_stores(
+    range: &Range<usize>,
+    writable: NonNull<u8>,
+    shown: &[Range<usize>],
+    is_private: bool,
+) -> Result<(), Error> {
+    let refused = |errno| refused(range.start, errno);
+    let length = range.len();
+    let pages = Pages::new(length).map_err(refused)?;
+    let copy: NonNull<u8> = pages.writable.cast();
+    // SAFETY: both are mapped and as long as `range`; the copy is not in use yet.
+    unsafe { copy_lines(writable.as_ptr(), copy.as_ptr(), length) };
+    let over_text = |part: &Range<usize>| {
+        let offset = part.start - range.start;
+        let view = writable.as_ptr().cast_const().wrapping_add(offset);
+        // SAFETY: this part of the text is mapped, and the alias covers it.
+        let breakpoints =
+            if is_private { unsafe { debugger::breakpoints_in_copies(part, view) } } else { Vec::new() };
+        // SAFETY: the pages hold the bytes of the text.
+        unsafe { pages.map_over_text(offset, part, is_private, &breakpoints) }
+    };
+    let moved = shown.iter().try_for_each(over_text);
+    // SAFETY: the alias is ours, and stores through it go to either pages.
+    let moved = moved.and_then(|()| unsafe { move_view(copy, writable, length) });
+    if moved.is_err() {
+        for part in shown {
+            let place = NonNull::new(std::ptr::with_exposed_provenance_mut(part.start)).expect("mapped");
+            // SAFETY: text and alias are of the same pages again, which hold the same bytes.
+            let _ = unsafe {
+                map_executable_over(writable.byte_add(part.start - range.start), part.len(), place)
+            };
+        }
+        // SAFETY: the mapping is ours, and has not been moved.
+        let _ = unsafe { munmap(copy.cast(), length) };
+    }
+    moved.map_err(refused)
+}
+
 /// Replaces a writable alias by empty memory.
 ///
 /// # Safety

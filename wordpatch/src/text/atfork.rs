@@ -42,6 +42,12 @@ impl Drop for Step {
     }
 }
 
+/// Prevents forks, and the steps of all patches, until the result is dropped. As
+/// [`no_forks`], which the calling thread must not have.
+pub(super) fn no_steps() -> impl Drop {
+    STEPS.write().unwrap_or_else(|e| e.into_inner())
+}
+
 /// The locks that the forking thread holds, in the order of acquisition, which is also that of
 /// release.
 struct Held {

@@ -28,13 +28,15 @@
 //! cannot be separated without disconnecting the caller's other mapping of it: `unshare` refuses,
 //! and the child's stores keep failing.
 //!
-//! A parent can leave the pages of generated code to the children that it has forked
-//! ([`leave_to_children`]): then its later patches are not theirs.
+//! A parent can leave its pages to the children that it has forked: those of generated code
+//! ([`leave_to_children`]), or of other text while threads store into it
+//! ([`leave_text_to_children`], `moves`). Then its later patches are not theirs.
 
 pub(crate) mod alias;
 pub(crate) mod atfork;
 mod debugger;
 pub(crate) mod fork;
+mod moves;
 mod protect;
 mod reading;
 mod shown;
@@ -50,6 +52,7 @@ use crate::protocol::INT3;
 use crate::store::Quadword;
 use crate::{Bytes, Error, FetchWindow, maps, site_table, store};
 pub use atfork::{NoForks, follow as follow_forks, no_forks};
+pub use moves::leave_text_to_children;
 use shown::Place;
 pub use toggle_pair::{Form, TogglePair};
 #[cfg(model)]
@@ -113,6 +116,8 @@ pub(crate) struct TextMapping {
     /// Of [generated code](crate::code_memory): the number of bytes, from its start, that were
     /// written.
     written: Option<Arc<AtomicUsize>>,
+    /// [`forks`] when this process got the pages: children that were forked later share them.
+    forks: u32,
 }
 
 thread_local! {
@@ -324,6 +329,23 @@ impl TextRef {
         if self.is_shared && fork::is_unprepared_child() {
             return Err(Error::SharedWithParent { address });
         }
+        // SAFETY: the caller's obligations.
+        let store = || unsafe { self.store(window, offset, old, new) }.map(|()| true);
+        moves::beside(address, store).map(|_| ())
+    }
+
+    /// [`TextRef::compare_exchange`], whose store may be lost if the text is moved meanwhile.
+    ///
+    /// # Safety
+    /// As [`TextRef::compare_exchange`].
+    unsafe fn store(
+        &self,
+        window: FetchWindow,
+        offset: usize,
+        old: &Bytes,
+        new: &Bytes,
+    ) -> Result<(), Error> {
+        let address = self.address + offset;
         match self.writable {
             // SAFETY: obligation 1; a writable alias begins at a page boundary, like its text.
             Some(writable) => unsafe {
@@ -475,7 +497,18 @@ impl TextMapping {
         };
         let is_given_out = !IS_PREPARING.get();
         let private = private && !copied;
-        Ok(Self { range, writable, copied, stays_shared, is_private, private, is_given_out, written: None })
+        let forks = fork::forks();
+        Ok(Self {
+            range,
+            writable,
+            copied,
+            stays_shared,
+            is_private,
+            private,
+            is_given_out,
+            written: None,
+            forks,
+        })
     }
 
     fn contains(&self, wanted: &Range<usize>) -> bool {
@@ -513,6 +546,7 @@ pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>, written: Arc<
         private: false,
         is_given_out: true,
         written: Some(written),
+        forks: fork::forks(),
     };
     MAPPINGS.lock().unwrap_or_else(|e| e.into_inner()).push(mapping);
 }
@@ -628,7 +662,7 @@ pub unsafe fn revive(old: &TextRef) -> bool {
 pub unsafe fn unshare() -> Result<(), Error> {
     atfork::in_child_at_last();
     // Held forever if a raw `clone` was made while another thread of the parent held it.
-    let mappings = match MAPPINGS.try_lock() {
+    let mut mappings = match MAPPINGS.try_lock() {
         Ok(mappings) => mappings,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         Err(TryLockError::WouldBlock) => return Err(Error::Contended { address: 0 }),
@@ -651,6 +685,7 @@ pub unsafe fn unshare() -> Result<(), Error> {
         // SAFETY: the caller's obligation.
         unsafe { replace_generated(mapping)? };
     }
+    mappings.iter_mut().for_each(|mapping| mapping.forks = fork::forks());
     // After the text: a thread that has executed an INT3 of the parent finds its record, or finds
     // the INT3 gone.
     site_table::renew_in_child()?;

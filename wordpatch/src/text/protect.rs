@@ -32,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 const PAGE: usize = 4096;
 
-/// The right to change the protection of a page.
-struct Turn {
+/// The right to change the protection of a page, or to replace pages.
+pub(super) struct Turn {
     /// Dropped after the right is given back.
     _signals: BlockedSignals,
 }
@@ -111,7 +111,7 @@ pub(super) fn release_in_child() {
 
 /// Waits until this thread has the right. Returns `None` immediately if it already has it,
 /// interrupted by a signal, or after [`PATIENCE`].
-fn acquire() -> Option<Turn> {
+pub(super) fn acquire() -> Option<Turn> {
     let this = thread_id();
     let begin = Instant::now();
     loop {

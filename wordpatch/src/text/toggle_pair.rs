@@ -5,7 +5,7 @@
 use std::ptr::NonNull;
 
 use super::shown::Place;
-use super::{TextRef, fork};
+use super::{TextRef, fork, moves};
 use crate::store::Quadword;
 use crate::{Bytes, Error, FetchWindow};
 
@@ -102,6 +102,16 @@ impl TogglePair {
     /// The obligations of [`TextRef::compare_exchange`].
     #[inline]
     pub unsafe fn exchange(&self, to: Form) -> Result<bool, Error> {
+        // SAFETY: the caller's obligations.
+        moves::beside(self.address, || unsafe { self.exchange_once(to) })
+    }
+
+    /// [`TogglePair::exchange`], whose store may be lost if the text is moved meanwhile.
+    ///
+    /// # Safety
+    /// As [`TogglePair::exchange`].
+    #[inline(always)]
+    unsafe fn exchange_once(&self, to: Form) -> Result<bool, Error> {
         let [first, second] = self.words;
         let [new, old] = if to == Form::First { [first, second] } else { [second, first] };
         if let Some(base) = self.base

@@ -306,6 +306,11 @@ impl Stubs {
         if first + sites.len() > Segments::<Probe>::LIMIT {
             return Err(Error::TooManyProbes { limit: Segments::<Probe>::LIMIT });
         }
+        if !sites.is_empty() {
+            // A child that executes the text has no memory where the new stubs are. SAFETY: the
+            // object is loaded during the call.
+            unsafe { wordpatch::text::leave_text_to_children(&loaded.range)? };
+        }
         if self.relays.is_none() {
             self.relays = relays_for(loaded, sites, scan);
         }
