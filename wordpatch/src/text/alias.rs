@@ -506,9 +506,11 @@ pub(super) unsafe fn replace_beside_stores(
     let over_text = |part: &Range<usize>| {
         let offset = part.start - range.start;
         let view = writable.as_ptr().cast_const().wrapping_add(offset);
-        // SAFETY: this part of the text is mapped, and the alias covers it.
-        let breakpoints =
-            if is_private { unsafe { debugger::breakpoints_in_copies(part, view) } } else { Vec::new() };
+        let breakpoints = match is_private {
+            // SAFETY: this part of the text is mapped, and the alias covers it.
+            true => unsafe { debugger::breakpoints_in_copies(part, view) },
+            false => Vec::new(),
+        };
         // SAFETY: the pages hold the bytes of the text.
         unsafe { pages.map_over_text(offset, part, is_private, &breakpoints) }
     };
