@@ -149,7 +149,7 @@ impl CodeImage {
         let entry_bytes = changes.read_entry(original_entry);
         let Changes { functions, probes, arenas, .. } = changes;
         let state = functions.or_default(index);
-        self.add_sites(state, function, places, original.1);
+        self.add_sites(state, function, (places, probes), original.1);
         let is_counting = state.is_counting;
         let Range { start: entry, end: exit } = self.body_range(index);
         let has = |(position, needs): (&u32, &Needs)| {
@@ -190,7 +190,7 @@ impl CodeImage {
                 used.entry(position).or_default().choice = choice;
             }
         }
-        self.add_sites(state, function, &used, original.1);
+        self.add_sites(state, function, (&used, probes), original.1);
         let mut positions = used.iter().filter(|(_, needs)| needs.site(is_counting)).peekable();
         let sites = if is_last {
             Sites::All { settled: true }
@@ -259,7 +259,7 @@ impl CodeImage {
         let own = state.probes.iter().filter_map(|number| probes[*number].as_ref());
         let counters = own.filter(|probe| probe.what == ProbeAction::Count);
         for (only, position) in counters.filter_map(|probe| Some((probe.only?, probe.position))) {
-            let [_, run, _] = state.cells(position);
+            let [_, run, ..] = state.cells(position);
             run.iter().for_each(|cell| self.counters.watch(only, *cell));
         }
     }
@@ -294,16 +294,17 @@ impl CodeImage {
         &self,
         state: &mut FunctionState,
         function: &Function,
-        places: &BTreeMap<u32, Needs>,
+        (places, probes): (&BTreeMap<u32, Needs>, &[Option<ProbeState>]),
         original: &Observations,
     ) {
-        let new = |position| {
+        let add_cell = |position| {
             let cell = self.counters.add(1);
             let versions = function.versions.iter().filter_map(OnceLock::get);
             let counting = versions.filter_map(|version| version.runs.as_ref());
-            counting.for_each(|runs| runs.add_site(position, cell));
-            Site::new(cell)
+            counting.for_each(|runs| runs.set_cell(position, cell));
+            cell
         };
+        let new = |position| Site::new(add_cell(position));
         if state.sites.is_empty() {
             // A tree that is built at once has full nodes.
             state.sites = places.keys().map(|position| (*position, new(*position))).collect();
@@ -315,6 +316,15 @@ impl CodeImage {
             more.next = original.next(position);
             if choice.cells() > 0 {
                 more.choices.get_or_insert_with(|| self.counters.add(choice.cells()));
+            }
+            if let Choice::Branch { .. } = choice
+                && more.taken_back.is_none()
+            {
+                let cell = *more.taken_back.insert(add_cell(position));
+                let own = state.probes.iter().filter_map(|number| probes[*number].as_ref());
+                let counters =
+                    own.filter(|probe| (probe.position, &probe.what) == (position, &ProbeAction::Count));
+                counters.filter_map(|probe| probe.only).for_each(|only| self.counters.watch(only, cell));
             }
         }
     }

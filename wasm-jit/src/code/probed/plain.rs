@@ -202,9 +202,9 @@ impl CodeImage {
         };
         let places: BTreeMap<u32, Needs> =
             all.sites.iter().map(|(site, _)| (site.wasm, needs(site.wasm))).collect();
-        let Changes { functions, arenas, .. } = changes;
+        let Changes { functions, arenas, probes, .. } = changes;
         let state = functions.or_default(index);
-        self.add_sites(state, function, &places, &original);
+        self.add_sites(state, function, (&places, probes), &original);
         let counting = state.runs.as_ref().filter(|_| is_counting).map(|runs| {
             let choices = places.keys();
             let choices =

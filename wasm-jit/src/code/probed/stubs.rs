@@ -194,6 +194,9 @@ pub(super) struct RareParts {
     pub next: Option<u32>,
     /// The first cell of the instruction's choices, if it needs some.
     pub choices: Option<u32>,
+    /// At a branch whose ways were counted: the cell from which threads subtract in counting
+    /// versions, instead of the site's own.
+    pub taken_back: Option<u32>,
     /// The values at the site in plain versions; known if there is one, and a probe that calls a
     /// function.
     pub plain: Option<Arc<Located>>,
@@ -260,6 +263,12 @@ impl Site {
 
     pub(super) fn more_mut(&mut self) -> &mut RareParts {
         self.more.get_or_insert_default()
+    }
+
+    /// The cell from which a thread subtracts that has counted the instruction with its run, but
+    /// does not execute it.
+    pub(super) fn uncounting_cell(&self) -> u32 {
+        self.more().and_then(|more| more.taken_back).unwrap_or(self.cell)
     }
 
     /// A list by its number.
