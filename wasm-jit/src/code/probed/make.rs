@@ -91,11 +91,10 @@ impl CodeImage {
             let is_chosen = places.values().any(|needs| needs.choice.is_some());
             let limit = self.module.settings.counter_stubs;
             let instructions = seen.instructions.len();
-            let was_counting = state.is_counting;
             state.is_counting |=
                 is_chosen || counting::has_many(state.counters + counters, instructions, limit);
             self.lay_out(index, function, (&places, end_accessors), (&compiled, &seen), changes)
-                .inspect_err(|_| changes.state(index).is_counting = was_counting)?;
+                .inspect_err(|_| changes.state(index).is_counting = function.has_counting())?;
         }
         self.locate_in_plain(index, seen.located.keys().chain(seen.found.keys()), changes)?;
         let mut add = |made: Result<(&Request, ProbeAction), NoProbe>| {
@@ -265,6 +264,9 @@ impl CodeImage {
     }
 
     /// Adds a version to those of its function, with the probes that are on.
+    ///
+    /// # Errors
+    /// The version is given up: another one may be written where it was.
     pub(super) fn install(
         self: &Arc<Self>,
         index: u32,
@@ -274,13 +276,15 @@ impl CodeImage {
     ) -> Result<(), MakeError> {
         let number = version.number;
         // A version is found only after it is complete, so its block comes before those of stubs.
-        self.probed().blocks.push(version.block(index));
+        self.probed().blocks.put(version.block(index));
         if let Err(error) = changes.equip(self, index, &version) {
-            // Nothing has led to its stubs.
-            let Changes { functions, stubs, .. } = changes;
+            // Nothing has led to it and its stubs.
+            let Changes { functions, stubs, arenas, .. } = changes;
             let state = functions.get_mut(index).expect("the function is probed");
             let made = state.sites.values_mut().flat_map(|site| site.take_stubs(number));
             made.for_each(|start| stubs.give_back(self, start));
+            self.probed().blocks.clear(version.base);
+            arenas.give_up(version.memory);
             return Err(error);
         }
         let place = version.place_of_code(index);
@@ -384,5 +388,49 @@ impl Changes {
             self.exchange(version.at(place.code), &place.off(), &bytes)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use wordpatch::Bytes;
+
+    use super::super::PLAIN;
+    use crate::probes::{Callback, Kind, Location, Place, ProbeSpec};
+    use crate::{Engine, Module};
+
+    /// A version that has been made when the change to it fails is used later, and no other kind of
+    /// version follows it.
+    #[test]
+    fn changes_of_version_that_fail_do_not_use_up_the_versions() {
+        let text = format!("(module (func (export \"f\") {}))", "nop ".repeat(6));
+        let module = Module::new(&Engine::default(), text).unwrap();
+        let body = module.function(0).unwrap().body().unwrap();
+        let location = |offset: usize| Location {
+            function: 0,
+            place: Place::Instruction { offset: (offset - body.range().start) as u32 },
+        };
+        let places: Vec<Location> = body.instructions().map(|at| location(at.offset())).collect();
+        let counters: Vec<ProbeSpec> =
+            places.iter().map(|at| ProbeSpec { location: *at, kind: Kind::Count }).collect();
+        let kind = Kind::Callback { function: Callback::new(|_| ()), values: [].into() };
+        let calls = ProbeSpec { location: places[0], kind };
+        let probe = module.probe(calls.clone()).unwrap();
+        probe.activate().unwrap();
+        let image = module.code();
+        let made = || image.probed().function(image, 0).unwrap().made();
+        assert_eq!(made(), 2);
+        for round in 0..PLAIN {
+            // The jump to the next version is not stored.
+            image.changes().state(0).entry.as_mut().unwrap().stands = Bytes::new(&[0x90; 5]).unwrap();
+            let counters = module.probes(&counters);
+            assert!(round > 0 || counters.iter().all(Result::is_err), "{counters:?}");
+            module.probe(calls.clone()).unwrap();
+        }
+        assert_eq!(made(), 3);
+        let plain = &image.probed().function(image, 0).unwrap().versions[PLAIN..];
+        assert!(plain.iter().all(|version: &OnceLock<_>| version.get().is_none()));
     }
 }

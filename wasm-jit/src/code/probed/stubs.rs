@@ -166,6 +166,11 @@ impl List {
         &self.items
     }
 
+    /// Whether it keeps the buffers of a recorder.
+    pub(super) fn has_recorder(&self) -> bool {
+        self.items.iter().any(|item| matches!(item, ProbeAction::Record(_)))
+    }
+
     /// The remaining form in a version whose site has no values; in a counting version, no action.
     pub(super) fn without_calls(&self) -> Form {
         if self.items.contains(&ProbeAction::Count) { Form::Count } else { Form::Off }
@@ -380,11 +385,10 @@ impl RareParts {
         Some(list)
     }
 
-    /// Forgets a list if no stub of it could be made.
-    pub(super) fn forget_if_without_stubs(&mut self, number: u32) {
-        if self.list_mut(number).stubs == [0; VERSIONS] {
-            self.take_list(number);
-        }
+    /// Removes a list, as [`RareParts::take_list`], if no stub of it could be made.
+    pub(super) fn take_if_without_stubs(&mut self, number: u32) -> Option<List> {
+        let has_none = self.list_mut(number).stubs == [0; VERSIONS];
+        has_none.then(|| self.take_list(number)).flatten()
     }
 }
 
@@ -470,7 +474,7 @@ pub(super) fn make_stub(
     let start = match freed {
         Some(start) => start,
         None => {
-            memory.add(length, image, change)?;
+            memory.check(length, image, change)?;
             arenas.with_room(image, blocks, length)?.next_address(ALIGNMENT)
         }
     };
@@ -494,6 +498,7 @@ pub(super) fn make_stub(
         blocks.fill(block);
     } else {
         arena.append(&stub.code, ALIGNMENT)?;
+        memory.add(length);
         blocks.push(block);
     }
     image.shown.version_made(&block.place_of_stub());
