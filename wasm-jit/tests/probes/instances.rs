@@ -1,14 +1,16 @@
-//! The identity of the running instance, as a value.
+//! The identity of the running instance, as a value; and counts of instances that have ended.
 
 use std::sync::{Arc, Mutex};
 
 use wasm_jit::probes::{
-    Bound, Callback, GenericFn, InstanceId, Kind, Location, NativeFn, Place, ProbeSpec, Recorder, WasmFn,
-    activate_all,
+    Bound, Branches, Callback, GenericFn, InstanceId, Kind, Location, NativeFn, Place, Probe, ProbeSpec,
+    Recorder, Scope, WasmFn, activate_all,
 };
+use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Func, Instance, Module, Store};
 
 use super::engine;
+use super::frames::{at, call, offset_of, program};
 
 type Log = Mutex<Vec<(&'static str, InstanceId)>>;
 
@@ -84,4 +86,32 @@ fn probes_get_the_running_instance() {
 
 pub(crate) fn test_all() {
     probes_get_the_running_instance();
+}
+
+/// What a trap takes back at a branch, from the count of the instruction as from that of its ways,
+/// is still taken back when the store has ended.
+#[test]
+fn counts_at_branches_outlive_stores_that_have_trapped() {
+    let (module, mut store, instance) = program(
+        "(module (memory 1) (func (export \"run\") (param i32) (result i32)
+            (block (drop (i32.load (local.get 0))) (br_if 0 (local.get 0)))
+            (local.get 0)))",
+    );
+    let br_if = offset_of(&module, 0, |operator| matches!(operator, Operator::BrIf { .. }));
+    let mut counters: Vec<Probe> = Vec::new();
+    for scope in [Scope::Store(store.id()), Scope::Module] {
+        let made = module.scoped_probes(scope, &[at(0, br_if, Kind::Count)]);
+        counters.extend(made.into_iter().map(Result::unwrap));
+    }
+    activate_all(&counters).into_iter().for_each(|on| on.unwrap());
+    assert_eq!(call(&mut store, &instance, 0).unwrap(), 0);
+    let ways = module.probe(at(0, br_if, Kind::CountBranch)).unwrap();
+    ways.activate().unwrap();
+    assert_eq!(call(&mut store, &instance, 4).unwrap(), 4);
+    call(&mut store, &instance, -1).unwrap_err();
+    let counts = || (counters[0].count(), counters[1].count(), ways.branches().unwrap());
+    let expected = (2, 2, Branches::Condition { taken: 1, not_taken: 0 });
+    assert_eq!(counts(), expected);
+    drop(store);
+    assert_eq!(counts(), expected);
 }

@@ -260,6 +260,43 @@ fn folded_branches_are_taken_if_their_condition_is_changed() {
     assert_eq!(branches(&probes[3]), Branches::Condition { taken: 1, not_taken: 1 });
 }
 
+/// A frame that became plain before its function counted choices counts no way of a branch, even if
+/// an instruction counter counts the branch there.
+#[test]
+fn frames_that_were_plain_before_count_no_ways() {
+    let (module, mut store, instance) = program(
+        "(module (func (export \"run\") (param i32) (result i32)
+            (drop (i32.add (local.get 0) (i32.const 1)))
+            (loop (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))
+            (local.get 0)))",
+    );
+    let add = offset_of(&module, 0, |operator| matches!(operator, Operator::I32Add));
+    let br_if = offset_of(&module, 0, |operator| matches!(operator, Operator::BrIf { .. }));
+    let made: Arc<Mutex<Vec<Probe>>> = Arc::default();
+    let (by_closure, its_module) = (made.clone(), module.clone());
+    let write = generic(move |frame| {
+        frame.set_operand(0, &Val::I32(7))?;
+        let mut made = by_closure.lock().unwrap();
+        if made.is_empty() {
+            let specs = [at(0, br_if, Kind::Count), at(0, br_if, Kind::CountBranch)];
+            made.extend(its_module.probes(&specs).into_iter().map(Result::unwrap));
+            activate_all(&*made).into_iter().for_each(|on| on.unwrap());
+        }
+        Ok(())
+    });
+    let write = module.probe(at(0, add, write)).unwrap();
+    write.activate().unwrap();
+    let counts = || {
+        let made = made.lock().unwrap();
+        (made[0].count(), made[1].branches().unwrap())
+    };
+    assert_eq!(call(&mut store, &instance, 5).unwrap(), 0);
+    assert_eq!(counts(), (5, Branches::Condition { taken: 0, not_taken: 0 }));
+    write.deactivate().unwrap();
+    assert_eq!(call(&mut store, &instance, 4).unwrap(), 0);
+    assert_eq!(counts(), (9, Branches::Condition { taken: 3, not_taken: 1 }));
+}
+
 /// Plain frames execute what the optimized code has left out, and count with the same cells: here
 /// in front of loops, each the first instruction that is executed after a condition that is folded.
 #[test]

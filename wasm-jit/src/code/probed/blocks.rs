@@ -5,8 +5,9 @@
 //! reserved with the image and follow its code. Only when these are used up, or the system has
 //! refused to reserve them, free addresses near the image are searched for. A block is appended to
 //! the last arena, so the blocks of an arena are in ascending order, and stay where they are.
-//! Versions are freed with their image, so their entries never change. The entry of a stub changes
-//! only while no thread is in the stub, so no address in it is looked up.
+//! Versions are freed with their image, so their entries never change, except that of a version
+//! that was given up before anything led to it. The entry of a stub changes only while no thread is
+//! in the stub. So no address in a block is looked up while its entry changes.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -184,12 +185,21 @@ impl Blocks {
         known.blocks.push(block);
     }
 
+    /// Describes the block of a version, which may be where another one was given up.
+    pub(super) fn put(&self, block: Block) {
+        let known = self.known(block.start).expect("blocks are in arenas");
+        match known.blocks.at(block.start) {
+            Some(entry) => entry.store(block),
+            None => known.blocks.push(block),
+        }
+    }
+
     /// Describes a block that has a new stub.
     pub(super) fn fill(&self, block: Block) {
         self.entry(block.start).store(block);
     }
 
-    /// Records that the block that begins at the address has no stub any more.
+    /// Records that the block that begins at the address has no code any more.
     pub(super) fn clear(&self, start: usize) {
         let entry = self.entry(start);
         entry.stub.store(0, Ordering::Relaxed);
@@ -203,7 +213,11 @@ impl Blocks {
 
 /// The memory of versions, which one thread at a time may use.
 #[derive(Debug, Default)]
-pub(super) struct Arenas(Vec<CodeArena>);
+pub(super) struct Arenas {
+    arenas: Vec<CodeArena>,
+    /// Where versions were that were given up before anything led to them.
+    given_up: Vec<Range<usize>>,
+}
 
 impl Arenas {
     /// The arena that the next block goes to, with room for `length` bytes.
@@ -217,9 +231,9 @@ impl Arenas {
         length: usize,
     ) -> Result<&mut CodeArena, wordpatch::Error> {
         let needed = length + ALIGNMENT;
-        if self.0.last().is_none_or(|arena| arena.room() < needed) {
+        if self.arenas.last().is_none_or(|arena| arena.room() < needed) {
             let first = (3 * image.code_length()).clamp(PAGE, MAX_FIRST_ARENA);
-            let size = (first << self.0.len().min(16)).min(MAX_ARENA).max(needed);
+            let size = (first << self.arenas.len().min(16)).min(MAX_ARENA).max(needed);
             let reserved = image.room.lock().unwrap_or_else(|e| e.into_inner()).arena(size)?;
             let arena = match reserved {
                 Some(arena) => arena,
@@ -227,12 +241,57 @@ impl Arenas {
             };
             self.add(image, blocks, arena)?;
         }
-        Ok(self.0.last_mut().expect("there is one with room"))
+        Ok(self.arenas.last_mut().expect("there is one with room"))
+    }
+
+    /// Memory for a version of `length` bytes, which may be longer: where another one was given up,
+    /// or else the end of an arena. It is taken when it is [written](Self::write).
+    ///
+    /// # Errors
+    /// As [`Arenas::with_room`].
+    pub(super) fn for_version(
+        &mut self,
+        image: &Arc<CodeImage>,
+        blocks: &Blocks,
+        length: usize,
+    ) -> Result<Range<usize>, wordpatch::Error> {
+        let fits = self.given_up.iter().filter(|memory| memory.len() >= length);
+        if let Some(memory) = fits.min_by_key(|memory| memory.len()) {
+            return Ok(memory.clone());
+        }
+        let start = self.with_room(image, blocks, length)?.next_address(ALIGNMENT);
+        Ok(start..start + length)
+    }
+
+    /// Writes the code of a version to memory that was found for it.
+    pub(super) fn write(&mut self, memory: &Range<usize>, code: &[u8]) -> Result<(), wordpatch::Error> {
+        let given_up = self.given_up.iter().position(|other| other == memory);
+        let arena = self.of_mut(memory.start).expect("the memory is in an arena");
+        match given_up {
+            None => _ = arena.append(code, ALIGNMENT)?,
+            Some(number) => {
+                // SAFETY: nothing has ever led to the code that was there.
+                unsafe { arena.overwrite(memory.start, code) }?;
+                self.given_up.swap_remove(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back the memory of a version to which nothing has led.
+    pub(super) fn give_up(&mut self, memory: Range<usize>) {
+        self.given_up.push(memory);
+    }
+
+    /// For tests: the number of bytes that were appended.
+    #[cfg(test)]
+    pub(super) fn appended(&self) -> usize {
+        self.arenas.iter().map(|arena| arena.pages().len() - arena.room()).sum()
     }
 
     /// The addresses of each arena.
     pub(super) fn pages(&self) -> impl Iterator<Item = Range<usize>> {
-        self.0.iter().map(CodeArena::pages)
+        self.arenas.iter().map(CodeArena::pages)
     }
 
     /// From the first to the last address of the image's code and its arenas.
@@ -250,23 +309,23 @@ impl Arenas {
     ) -> Result<(), wordpatch::Error> {
         let pages = arena.pages();
         let full = || wordpatch::Error::OutOfReach { address: pages.start, length: pages.len() };
-        let place = blocks.0.get(self.0.len()).ok_or_else(full)?;
+        let place = blocks.0.get(self.arenas.len()).ok_or_else(full)?;
         let _ = place.set(Box::new(Known {
             _registered: registry::register_more(image, &pages),
             blocks: Entries::of(&pages),
             pages,
         }));
-        self.0.push(arena);
+        self.arenas.push(arena);
         Ok(())
     }
 
     /// The arena that the address is in.
     pub(super) fn of_mut(&mut self, address: usize) -> Option<&mut CodeArena> {
-        self.0.iter_mut().find(|arena| arena.pages().contains(&address))
+        self.arenas.iter_mut().find(|arena| arena.pages().contains(&address))
     }
 
     /// As [`Arenas::of_mut`].
     pub(super) fn of(&self, address: usize) -> Option<&CodeArena> {
-        self.0.iter().find(|arena| arena.pages().contains(&address))
+        self.arenas.iter().find(|arena| arena.pages().contains(&address))
     }
 }

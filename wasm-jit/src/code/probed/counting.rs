@@ -7,13 +7,14 @@
 //! last counting version that a function may have, all runs are counted.
 //!
 //! # The count of an instruction
-//! It is the sum of three cells: that of its site, to which stubs add in versions that do not
-//! count; that which it shares with other instructions of one site in the original; and that of its
-//! run, or of the earlier run with which its run is counted ([`Run::with`]). A run is counted when
-//! it begins, and with it those that are counted with it. If its frame is left before they end, by
-//! a trap or an interrupt, the thread subtracts 1 from the site cells of the instructions that will
-//! not be executed ([`CodeImage::uncount`]). A call ends a run, so this happens only to the
-//! innermost frame, and to frames that wait for a probe function ([`CodeImage::uncount_in_stub`]).
+//! It is the sum of three cells, or of four at a branch whose ways were counted: that of its site,
+//! to which stubs add in versions that do not count; that which it shares with other instructions
+//! of one site in the original; and that of its run, or of the earlier run with which its run is
+//! counted ([`Run::with`]). A run is counted when it begins, and with it those that are counted
+//! with it. If its frame is left before they end, by a trap or an interrupt, the thread subtracts 1
+//! from the site cells of the instructions that will not be executed ([`CodeImage::uncount`]). A
+//! call ends a run, so this happens only to the innermost frame, and to frames that wait for a
+//! probe function ([`CodeImage::uncount_in_stub`]).
 //!
 //! All counting versions of a function have the same runs, with the same cells. A plain version may
 //! have additional runs, in code that the others never reach.
@@ -25,10 +26,12 @@
 //! is read.
 //!
 //! A branch has two counts: that of the run it ends, and that of the run after it, which is
-//! executed unless the branch jumps. If its probe is switched on between the starts of the two
-//! runs, the second count is too large by one. A second count above the first reveals this: it is
-//! then clamped to the first, and its base is adjusted when the counts are read, so that later
-//! counts are exact.
+//! executed unless the branch jumps. Only counting versions count both, so what its site has
+//! counted elsewhere is not included: threads subtract from a cell of its own instead of the site's
+//! ([`Site::uncounting_cell`]). If its probe is switched on between the starts of the two runs, the
+//! second count is too large by one. A second count above the first reveals this: it is then
+//! clamped to the first, and its base is adjusted when the counts are read, so that later counts
+//! are exact.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -151,7 +154,8 @@ pub(super) struct Runs {
     /// The start of the code of each place, in code order, including the entry and out-of-line
     /// code.
     pub positions: Box<[Position]>,
-    /// The places that can be reached, in order, each with the cell of its site and 1, or 0.
+    /// The places that can be reached, in order, each with the cell from which threads subtract
+    /// there and 1, or 0.
     places: Box<[(u32, AtomicU32)]>,
     /// The instructions before which a load of the previous instruction is pending.
     pending: Box<[u32]>,
@@ -176,7 +180,7 @@ impl Runs {
         positions.sort_by_key(|position| position.code);
         let reachable = instructions.filter(|(.., reachable)| *reachable).map(|(_, wasm, _)| *wasm);
         let places = std::iter::once(entry.wasm).chain(reachable).map(|wasm| {
-            let cell = sites.get(&wasm).map_or(0, |site| site.cell + 1);
+            let cell = sites.get(&wasm).map_or(0, |site| site.uncounting_cell() + 1);
             (wasm, AtomicU32::new(cell))
         });
         Self {
@@ -200,8 +204,8 @@ impl Runs {
         self.counting.counts(start)
     }
 
-    /// Records the cell of a site.
-    pub(super) fn add_site(&self, position: u32, cell: u32) {
+    /// Records the cell from which threads subtract at a place.
+    pub(super) fn set_cell(&self, position: u32, cell: u32) {
         if let Ok(at) = self.places.binary_search_by_key(&position, |(place, _)| *place) {
             self.places[at].1.store(cell + 1, Ordering::Relaxed);
         }
@@ -483,7 +487,7 @@ impl Tally {
 }
 
 /// The cells whose sum is a count; there are none for a count that is always 0.
-pub(super) type Cells = [Option<u32>; 3];
+pub(super) type Cells = [Option<u32>; 4];
 
 impl FunctionState {
     /// The cells of what an instruction has counted.
@@ -491,7 +495,8 @@ impl FunctionState {
         let runs = self.runs.as_ref().filter(|runs| position != runs.exit);
         let run = runs.map(|runs| runs.cell(runs.number(position)));
         let site = self.sites.get(&position);
-        [site.map(|site| site.cell), run, site.and_then(|site| site.shared)]
+        let taken_back = site.and_then(|site| site.more()?.taken_back);
+        [site.map(|site| site.cell), run, site.and_then(|site| site.shared), taken_back]
     }
 
     /// The number of the run after a branch, if it is executed whenever the branch does not jump.
@@ -516,14 +521,17 @@ impl FunctionState {
     /// The cells of a count of a choice.
     fn cells_of_choice(&self, position: u32, choice: Choice, number: usize) -> Cells {
         match (choice, number) {
-            (Choice::Branch { .. }, 0) => self.cells(position),
+            (Choice::Branch { .. }, 0) => {
+                let [_, run, _, taken_back] = self.cells(position);
+                [None, run, None, taken_back]
+            }
             (Choice::Branch { .. }, _) => {
                 let cell = |number| Some(self.runs.as_ref()?.cell(number));
-                [self.run_after(position).and_then(cell), None, None]
+                [self.run_after(position).and_then(cell), None, None, None]
             }
             (Choice::Select | Choice::Table { .. }, _) => {
                 let choices = self.sites[&position].more().and_then(|more| more.choices);
-                [choices.map(|first| first + number as u32), None, None]
+                [choices.map(|first| first + number as u32), None, None, None]
             }
         }
     }

@@ -43,6 +43,8 @@ pub(crate) trait Enters: Send + Sync {
 struct Waiting {
     number: u64,
     who: Weak<dyn Enters>,
+    /// As [`Enters::comes_first`].
+    comes_first: bool,
     /// By number among the image's functions.
     functions: Box<[bool]>,
 }
@@ -176,7 +178,7 @@ impl CodeImage {
         }
         let mut all = vec![false; self.indices().len()].into_boxed_slice();
         functions.iter().for_each(|index| all[(index - first) as usize] = true);
-        waiting.push(Waiting { number, who, functions: all });
+        waiting.push(Waiting { number, who, comes_first, functions: all });
         for index in &functions {
             if let Err(error) = changes.divert(self, *index, stubs) {
                 waiting.pop();
@@ -202,11 +204,10 @@ impl CodeImage {
 
     /// Called before a function gets other probes: lets the watchers that come first make theirs.
     pub(crate) fn before_probing(self: &Arc<Self>, index: u32) {
-        let is_chosen = |who: &dyn Enters| who.comes_first();
-        if let Released::InProgress = self.release(index, is_chosen) {
+        if let Released::InProgress = self.release(index, true) {
             // Called by another watcher on this thread. The watchers that came first when it was
             // called have made their probes.
-            self.waiting_for(index, is_chosen).iter().for_each(|who| who.entered(self, index));
+            self.waiting_for(index, true).iter().for_each(|who| who.entered(self, index));
         }
     }
 
@@ -248,14 +249,15 @@ impl CodeImage {
         let _ = changes.restore_entry(self, index, &waiting);
     }
 
-    /// Removes and returns the chosen watchers that wait for a function, in the order in which they
-    /// make their probes.
-    fn waiting_for(&self, index: u32, is_chosen: impl Fn(&dyn Enters) -> bool) -> Vec<Arc<dyn Enters>> {
+    /// Removes and returns the watchers that wait for a function, or only those that come first, in
+    /// the order in which they make their probes.
+    fn waiting_for(&self, index: u32, only_first: bool) -> Vec<Arc<dyn Enters>> {
         let number = (index - self.indices().start) as usize;
         let of_function = |waiting: &mut Waiting| {
-            let who = waiting.who.upgrade().filter(|who| waiting.functions[number] && is_chosen(&**who))?;
-            waiting.functions[number] = false;
-            Some(who)
+            let is_chosen = waiting.functions[number] && (waiting.comes_first || !only_first);
+            waiting.functions[number] &= !is_chosen;
+            // The caller drops it: its destructor may change probes.
+            if is_chosen { waiting.who.upgrade() } else { None }
         };
         let mut all: Vec<_> =
             forks::lock(&self.probed().entered.waiting).iter_mut().filter_map(of_function).collect();
@@ -267,7 +269,7 @@ impl CodeImage {
     /// call continues, and whether other calls may enter the function, too, which they may not if
     /// the call is made by a watcher of the function.
     pub(in crate::code) fn admit(self: &Arc<Self>, index: u32) -> (Continue, bool) {
-        match self.release(index, |_| true) {
+        match self.release(index, false) {
             Released::Done => (Continue { address: self.code_start(index), after_entry: 0 }, true),
             Released::InProgress => (self.continue_in_current(index), false),
             Released::Stuck => (self.continue_in_current(index), true),
@@ -302,8 +304,8 @@ impl CodeImage {
         Continue { address: address + length, after_entry: 1 }
     }
 
-    /// Lets the chosen watchers of a function make their probes.
-    fn release(self: &Arc<Self>, index: u32, is_chosen: impl Fn(&dyn Enters) -> bool) -> Released {
+    /// Lets the watchers of a function make their probes, or only those that come first.
+    fn release(self: &Arc<Self>, index: u32, only_first: bool) -> Released {
         let Some(probed) = self.probed.get().filter(|probed| probed.entered.stubs.get().is_some()) else {
             return Released::Done;
         };
@@ -311,11 +313,13 @@ impl CodeImage {
         let all: Vec<Arc<dyn Enters>>;
         // Another thread may be changing it.
         let Some(_turn) = probed.entered.turn.take(index) else { return Released::InProgress };
-        all = self.waiting_for(index, is_chosen);
-        if !all.is_empty() {
-            self.changes().hold_entry(index, true);
-            all.iter().for_each(|who| who.entered(self, index));
+        {
+            // The entry is waited for or held whenever another thread might restore it.
+            let changes = &mut *self.changes();
+            all = self.waiting_for(index, only_first);
+            changes.hold_entry(index, !all.is_empty());
         }
+        all.iter().for_each(|who| who.entered(self, index));
         let changes = &mut *self.changes();
         changes.hold_entry(index, false);
         let waiting = forks::lock(&probed.entered.waiting);
@@ -400,4 +404,66 @@ unsafe extern "sysv64" fn enter(image: *const CodeImage, function: u32) -> Conti
         Arc::from_raw(image)
     };
     image.admit(function).0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::{Engine, Instance, Module, Store};
+
+    struct Watcher;
+
+    impl Enters for Watcher {
+        fn comes_first(&self) -> bool {
+            true
+        }
+
+        fn entered(&self, _: &Arc<CodeImage>, _: u32) {}
+    }
+
+    /// Whether a thread, named by its directory in `/proc`, waits.
+    fn sleeps(thread: &std::path::Path) -> bool {
+        let state = std::fs::read_to_string(std::path::Path::new("/proc").join(thread).join("stat")).unwrap();
+        state.rsplit(')').next().unwrap().starts_with(" S")
+    }
+
+    /// While one thread has the lock of changes, with which it may restore entries, another one
+    /// that enters a function does not take its watchers.
+    #[test]
+    fn watchers_are_taken_when_the_entry_is_held() {
+        let module = Module::new(&Engine::default(), "(module (func (export \"f\")))").unwrap();
+        let image = module.code();
+        let watcher: Arc<dyn Enters> = Arc::new(Watcher);
+        image.wait_for_entries(new_number(), Arc::downgrade(&watcher), |_| false).unwrap();
+        let (tells, told) = mpsc::channel();
+        let (goes, may_go) = mpsc::channel();
+        thread::scope(|scope| {
+            let module = &module;
+            let call = scope.spawn(move || {
+                let mut store = Store::new(module.engine(), ());
+                let instance = Instance::new(&mut store, module, &[]).unwrap();
+                let f = instance.get_typed_func::<(), ()>(&mut store, "f").unwrap();
+                tells.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
+                may_go.recv().unwrap();
+                f.call(&mut store, ()).unwrap();
+            });
+            let of_thread = told.recv().unwrap();
+            let changes = image.changes();
+            goes.send(()).unwrap();
+            let entered = &image.probed().entered;
+            while forks::lock(&entered.turn.0).functions.is_empty() {
+                thread::yield_now();
+            }
+            while !sleeps(&of_thread) {
+                thread::yield_now();
+            }
+            let is_waited_for = forks::lock(&entered.waiting)[0].functions[0];
+            drop(changes);
+            call.join().unwrap();
+            assert!(is_waited_for);
+            assert!(!forks::lock(&entered.waiting)[0].functions[0]);
+        });
+    }
 }

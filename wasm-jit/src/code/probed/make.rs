@@ -91,11 +91,10 @@ impl CodeImage {
             let is_chosen = places.values().any(|needs| needs.choice.is_some());
             let limit = self.module.settings.counter_stubs;
             let instructions = seen.instructions.len();
-            let was_counting = state.is_counting;
             state.is_counting |=
                 is_chosen || counting::has_many(state.counters + counters, instructions, limit);
             self.lay_out(index, function, (&places, end_accessors), (&compiled, &seen), changes)
-                .inspect_err(|_| changes.state(index).is_counting = was_counting)?;
+                .inspect_err(|_| changes.state(index).is_counting = function.has_counting())?;
         }
         self.locate_in_plain(index, seen.located.keys().chain(seen.found.keys()), changes)?;
         let mut add = |made: Result<(&Request, ProbeAction), NoProbe>| {
@@ -149,7 +148,7 @@ impl CodeImage {
         let entry_bytes = changes.read_entry(original_entry);
         let Changes { functions, probes, arenas, .. } = changes;
         let state = functions.or_default(index);
-        self.add_sites(state, function, places, original.1);
+        self.add_sites(state, function, (places, probes), original.1);
         let is_counting = state.is_counting;
         let Range { start: entry, end: exit } = self.body_range(index);
         let has = |(position, needs): (&u32, &Needs)| {
@@ -190,7 +189,7 @@ impl CodeImage {
                 used.entry(position).or_default().choice = choice;
             }
         }
-        self.add_sites(state, function, &used, original.1);
+        self.add_sites(state, function, (&used, probes), original.1);
         let mut positions = used.iter().filter(|(_, needs)| needs.site(is_counting)).peekable();
         let sites = if is_last {
             Sites::All { settled: true }
@@ -259,12 +258,15 @@ impl CodeImage {
         let own = state.probes.iter().filter_map(|number| probes[*number].as_ref());
         let counters = own.filter(|probe| probe.what == ProbeAction::Count);
         for (only, position) in counters.filter_map(|probe| Some((probe.only?, probe.position))) {
-            let [_, run, _] = state.cells(position);
+            let [_, run, ..] = state.cells(position);
             run.iter().for_each(|cell| self.counters.watch(only, *cell));
         }
     }
 
     /// Adds a version to those of its function, with the probes that are on.
+    ///
+    /// # Errors
+    /// The version is given up: another one may be written where it was.
     pub(super) fn install(
         self: &Arc<Self>,
         index: u32,
@@ -274,13 +276,15 @@ impl CodeImage {
     ) -> Result<(), MakeError> {
         let number = version.number;
         // A version is found only after it is complete, so its block comes before those of stubs.
-        self.probed().blocks.push(version.block(index));
+        self.probed().blocks.put(version.block(index));
         if let Err(error) = changes.equip(self, index, &version) {
-            // Nothing has led to its stubs.
-            let Changes { functions, stubs, .. } = changes;
+            // Nothing has led to it and its stubs.
+            let Changes { functions, stubs, arenas, .. } = changes;
             let state = functions.get_mut(index).expect("the function is probed");
             let made = state.sites.values_mut().flat_map(|site| site.take_stubs(number));
             made.for_each(|start| stubs.give_back(self, start));
+            self.probed().blocks.clear(version.base);
+            arenas.give_up(version.memory);
             return Err(error);
         }
         let place = version.place_of_code(index);
@@ -294,16 +298,17 @@ impl CodeImage {
         &self,
         state: &mut FunctionState,
         function: &Function,
-        places: &BTreeMap<u32, Needs>,
+        (places, probes): (&BTreeMap<u32, Needs>, &[Option<ProbeState>]),
         original: &Observations,
     ) {
-        let new = |position| {
+        let add_cell = |position| {
             let cell = self.counters.add(1);
             let versions = function.versions.iter().filter_map(OnceLock::get);
             let counting = versions.filter_map(|version| version.runs.as_ref());
-            counting.for_each(|runs| runs.add_site(position, cell));
-            Site::new(cell)
+            counting.for_each(|runs| runs.set_cell(position, cell));
+            cell
         };
+        let new = |position| Site::new(add_cell(position));
         if state.sites.is_empty() {
             // A tree that is built at once has full nodes.
             state.sites = places.keys().map(|position| (*position, new(*position))).collect();
@@ -315,6 +320,15 @@ impl CodeImage {
             more.next = original.next(position);
             if choice.cells() > 0 {
                 more.choices.get_or_insert_with(|| self.counters.add(choice.cells()));
+            }
+            if let Choice::Branch { .. } = choice
+                && more.taken_back.is_none()
+            {
+                let cell = *more.taken_back.insert(add_cell(position));
+                let own = state.probes.iter().filter_map(|number| probes[*number].as_ref());
+                let counters =
+                    own.filter(|probe| (probe.position, &probe.what) == (position, &ProbeAction::Count));
+                counters.filter_map(|probe| probe.only).for_each(|only| self.counters.watch(only, cell));
             }
         }
     }
@@ -374,5 +388,49 @@ impl Changes {
             self.exchange(version.at(place.code), &place.off(), &bytes)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use wordpatch::Bytes;
+
+    use super::super::PLAIN;
+    use crate::probes::{Callback, Kind, Location, Place, ProbeSpec};
+    use crate::{Engine, Module};
+
+    /// A version that has been made when the change to it fails is used later, and no other kind of
+    /// version follows it.
+    #[test]
+    fn changes_of_version_that_fail_do_not_use_up_the_versions() {
+        let text = format!("(module (func (export \"f\") {}))", "nop ".repeat(6));
+        let module = Module::new(&Engine::default(), text).unwrap();
+        let body = module.function(0).unwrap().body().unwrap();
+        let location = |offset: usize| Location {
+            function: 0,
+            place: Place::Instruction { offset: (offset - body.range().start) as u32 },
+        };
+        let places: Vec<Location> = body.instructions().map(|at| location(at.offset())).collect();
+        let counters: Vec<ProbeSpec> =
+            places.iter().map(|at| ProbeSpec { location: *at, kind: Kind::Count }).collect();
+        let kind = Kind::Callback { function: Callback::new(|_| ()), values: [].into() };
+        let calls = ProbeSpec { location: places[0], kind };
+        let probe = module.probe(calls.clone()).unwrap();
+        probe.activate().unwrap();
+        let image = module.code();
+        let made = || image.probed().function(image, 0).unwrap().made();
+        assert_eq!(made(), 2);
+        for round in 0..PLAIN {
+            // The jump to the next version is not stored.
+            image.changes().state(0).entry.as_mut().unwrap().stands = Bytes::new(&[0x90; 5]).unwrap();
+            let counters = module.probes(&counters);
+            assert!(round > 0 || counters.iter().all(Result::is_err), "{counters:?}");
+            module.probe(calls.clone()).unwrap();
+        }
+        assert_eq!(made(), 3);
+        let plain = &image.probed().function(image, 0).unwrap().versions[PLAIN..];
+        assert!(plain.iter().all(|version: &OnceLock<_>| version.get().is_none()));
     }
 }

@@ -44,9 +44,11 @@
 //! change modifies the stub that is being executed.
 //!
 //! # Memory
-//! Versions are freed with the image, the stubs of lists possibly earlier ([`reclaim`]). Their
-//! memory is bounded: for each function six times its code with sites and counters' stubs, or
-//! increments, and two plain versions; and for each image a limit for the stubs of lists.
+//! Versions are freed with the image, the stubs of lists possibly earlier ([`reclaim`]). Where
+//! there is no memory for the stubs of a new version, the version is given up, and a later one is
+//! written in its place. Their memory is bounded: for each function six times its code with sites
+//! and counters' stubs, or increments, and two plain versions; and for each image a limit for the
+//! stubs of lists.
 
 pub(crate) mod accessor_users;
 mod blocks;
@@ -97,7 +99,7 @@ pub(crate) use plain::Plain;
 use reclaim::{ListAt, Unneeded};
 pub(crate) use request::{Argument, NoProbe, Request, RequestedKind, Use};
 use returns::Returns;
-use stub_memory::{Change, StubMemory};
+use stub_memory::{Change, MemoryState, StubMemory};
 pub(crate) use stubs::Generic;
 use stubs::{Form, List, ProbeAction, Site};
 pub(crate) use version::Version;
@@ -152,6 +154,11 @@ impl Function {
         self.versions[..PLAIN].iter().filter(|version| version.get().is_some()).count()
     }
 
+    /// Whether it has a counting version, plain ones aside. All versions after it are, too.
+    fn has_counting(&self) -> bool {
+        self.versions[..PLAIN].iter().filter_map(OnceLock::get).any(|version| version.runs.is_some())
+    }
+
     /// The current version, if that is not the original. Called with the lock of changes.
     fn current_version(&self) -> Option<&Version> {
         let current = self.current.load(Ordering::Relaxed);
@@ -172,6 +179,8 @@ struct FunctionState {
     is_counting: bool,
     /// Known since the first version that counts.
     runs: Option<RunCells>,
+    /// The state of the stubs' memory in which a plain version was refused last.
+    plain_refused: Option<MemoryState>,
     /// The periods for which it does not return to its original, since its frames can have
     /// accessors ([`accessor_users`]).
     kept_for: BTreeSet<u64>,
@@ -503,6 +512,7 @@ impl Changes {
             return Err(error.into());
         }
         self.site(index, position).form = new;
+        self.stubs.form_changed();
         self.leave((index, position), old);
         Ok(())
     }
@@ -545,8 +555,13 @@ impl Changes {
                 made = make(self);
             }
         }
-        if made.is_err() {
-            self.site(index, position).more_mut().forget_if_without_stubs(list);
+        if made.is_err()
+            && let Some(list) = self.site(index, position).more_mut().take_if_without_stubs(list)
+        {
+            if list.is_idle {
+                self.idle.retain(|at| *at != of);
+            }
+            self.dropped.push(list);
         }
         made
     }

@@ -32,7 +32,7 @@ impl CodeImage {
         }
         let state = changes.functions.or_default(index);
         let places = seen.sites.iter().map(|(site, _)| (site.wasm, Needs::default())).collect();
-        self.add_sites(state, function, &places, seen);
+        self.add_sites(state, function, (&places, &changes.probes), seen);
         for sharing in seen.sites.chunk_by(|(a, _), (b, _)| a.code == b.code).filter(|all| all.len() > 1) {
             // An earlier attempt may have failed after this.
             let known = state.sites.get(&sharing[0].0.wasm).and_then(|site| site.shared);

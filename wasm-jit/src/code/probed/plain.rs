@@ -2,7 +2,8 @@
 //! location in the optimized code (`wasm_jit_codegen::Sites::Plain`).
 //!
 //! They are compiled when the first such value of the function is changed: one that counts, if the
-//! frame is in a counting version, and one that does not. They have sites at all places, whose
+//! frame is in a counting version, and one that does not. One for which there is no memory is not
+//! compiled again before there may be some. They have sites at all places, whose
 //! forms follow the probes as in all other versions. They are never the current version: a frame
 //! that has become plain stays plain until its function returns.
 //!
@@ -191,6 +192,12 @@ impl CodeImage {
         if let Some(version) = function.versions[number].get() {
             return Ok(version);
         }
+        let memory = changes.stubs.state(self);
+        if changes.functions.or_default(index).plain_refused == Some(memory)
+            && (changes.idle.is_empty() || !changes.stubs.may_reclaim())
+        {
+            return Err(MakeError::StubMemory { limit: memory.limit });
+        }
         let mut original = Observations::default();
         let compiled = self.observe(index, &mut original)?;
         let sites = Sites::Plain { saved: compiled.saved };
@@ -202,9 +209,9 @@ impl CodeImage {
         };
         let places: BTreeMap<u32, Needs> =
             all.sites.iter().map(|(site, _)| (site.wasm, needs(site.wasm))).collect();
-        let Changes { functions, arenas, .. } = changes;
+        let Changes { functions, arenas, probes, .. } = changes;
         let state = functions.or_default(index);
-        self.add_sites(state, function, &places, &original);
+        self.add_sites(state, function, (&places, probes), &original);
         let counting = state.runs.as_ref().filter(|_| is_counting).map(|runs| {
             let choices = places.keys();
             let choices =
@@ -223,7 +230,11 @@ impl CodeImage {
         for (position, located) in located {
             changes.site(index, position).more_mut().plain = located;
         }
-        self.install(index, function, version, changes)?;
+        let installed = self.install(index, function, version, changes);
+        if let Err(MakeError::StubMemory { .. }) = installed {
+            changes.state(index).plain_refused = Some(changes.stubs.state(self));
+        }
+        installed?;
         Ok(function.versions[number].get().expect("just made"))
     }
 

@@ -7,9 +7,10 @@
 //!    ([`Counters::code_in_use`](super::counters::Counters::code_in_use)); only frames of stores
 //!    that have an instance of the module can be in a stub;
 //! 3. no forked child executes them: its pages are others ([`forks`](crate::code::forks));
-//! 4. memory is needed: either a multiple of the memory in use at the last time is in use, and one
-//!    of the list's probes has been removed; or the limit is reached, and all of the list's probes
-//!    are off (they get new stubs when they are switched on).
+//! 4. memory is needed: either a multiple of the memory in use at the last time is in use, or there
+//!    is a multiple of the idle lists with recorders, and one of the list's probes has been
+//!    removed; or the limit is reached, and all of the list's probes are off (they get new stubs
+//!    when they are switched on).
 //!
 //! Lists that sites have left are remembered as *idle* ([`Changes::add_idle`]). A pass examines
 //! only these, so its time is proportional to their number, not to the number of sites. At the
@@ -57,8 +58,9 @@ impl Changes {
         if let Some(list) = self.site(at.function, at.position).find_list_mut(at.number)
             && !std::mem::replace(&mut list.is_idle, true)
         {
+            let has_recorder = list.has_recorder();
             self.idle.push(at);
-            self.stubs.list_is_idle();
+            self.stubs.list_is_idle(has_recorder);
         }
     }
 
@@ -93,14 +95,27 @@ impl Changes {
         forget_continuations(image, &freed);
         for (at, is_used) in lists.into_iter().zip(is_used) {
             if is_used {
-                self.idle.push(at);
+                self.keep_idle(at);
             } else {
                 let list = self.site(at.function, at.position).more_mut().take_list(at.number);
                 self.dropped.extend(list);
             }
         }
-        self.stubs.reclaimed();
+        let Self { functions, idle, .. } = &*self;
+        let has_recorder = |at: &&ListAt| {
+            let site = functions.site(at.function, at.position).expect("a site is never removed");
+            site.list(at.number).has_recorder()
+        };
+        let idle_recorders = idle.iter().filter(has_recorder).count();
+        self.stubs.reclaimed(idle_recorders);
         !freed.is_empty()
+    }
+
+    /// Returns a list to the idle ones.
+    fn keep_idle(&mut self, at: ListAt) {
+        let list = self.site(at.function, at.position).find_list_mut(at.number);
+        list.expect("it was idle").is_idle = true;
+        self.idle.push(at);
     }
 
     /// Removes from the idle lists those that no site has and that are not needed.
@@ -133,6 +148,8 @@ impl Changes {
             if *at == keep || is_needed() {
                 return true;
             }
+            // No other entry that names it, if there is one, is a list.
+            list.is_idle = false;
             lists.push(*at);
             false
         });
@@ -168,8 +185,12 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::{Arc, Mutex};
 
+    use super::super::stub_memory::{Change, StubMemory};
+    use super::super::stubs::Active;
+    use super::*;
     use crate::probes::{
-        Bound, Callback, Kind, Location, Place, Probe, ProbeError, ProbeSpec, RefusedFunction, activate_all,
+        AccessError, Bound, Callback, GenericFn, Kind, Location, Place, Probe, ProbeError, ProbeSpec,
+        Recorder, RefusedFunction, activate_all,
     };
     use crate::{Engine, Instance, Module, Store};
 
@@ -194,18 +215,33 @@ mod tests {
         module.code().changes().stubs.attempts
     }
 
-    /// Probes at all instructions, off.
-    fn probes(module: &Module, function: &Callback) -> Vec<Probe> {
+    fn callback(function: &Callback) -> Kind {
+        Kind::Callback { function: function.clone(), values: [Bound::Offset].into() }
+    }
+
+    /// What probes at all instructions are made from.
+    fn specs(module: &Module, kind: &Kind) -> Vec<ProbeSpec> {
         let info = module.functions().next().unwrap();
         let body = info.body().unwrap();
         let spec = |offset| ProbeSpec {
             location: Location { function: 0, place: Place::Instruction { offset } },
-            kind: Kind::Callback { function: function.clone(), values: [Bound::Offset].into() },
+            kind: kind.clone(),
         };
         let start = body.range().start;
-        let specs: Vec<ProbeSpec> =
-            body.instructions().map(|instruction| spec((instruction.offset() - start) as u32)).collect();
-        module.probes(&specs).into_iter().map(Result::unwrap).collect()
+        body.instructions().map(|instruction| spec((instruction.offset() - start) as u32)).collect()
+    }
+
+    fn make(module: &Module, specs: &[ProbeSpec]) -> Vec<Probe> {
+        module.probes(specs).into_iter().map(Result::unwrap).collect()
+    }
+
+    /// Probes at all instructions, off.
+    fn probes(module: &Module, function: &Callback) -> Vec<Probe> {
+        make(module, &specs(module, &callback(function)))
+    }
+
+    fn appended(module: &Module) -> usize {
+        module.code().changes().arenas.appended()
     }
 
     fn call(module: &Module) -> i32 {
@@ -336,5 +372,142 @@ mod tests {
         assert_eq!(call(&module), 1 + ADDITIONS as i32);
         assert_eq!(global.refused().len(), 1);
         assert_eq!(fired.load(Ordering::Relaxed), 4 * ADDITIONS + 2);
+    }
+
+    /// A plain version whose stubs do not fit takes no more memory each time that a closure asks
+    /// for it, and is not compiled again before something has changed.
+    #[test]
+    fn plain_versions_without_room_for_their_stubs_are_given_up() {
+        let module = module();
+        let refused = Arc::new(AtomicUsize::new(0));
+        let of_closure = refused.clone();
+        let writes = GenericFn::new(move |frame| {
+            if frame.operands() > 1 {
+                // The constant, which has no place of its own.
+                let value = frame.operand(0)?;
+                match frame.set_operand(0, &value) {
+                    Err(AccessError::Version(_)) => _ = of_closure.fetch_add(1, Ordering::Relaxed),
+                    set => set?,
+                }
+            }
+            Ok(())
+        });
+        let probes = make(&module, &specs(&module, &Kind::Generic(writes)));
+        let (are_on, _) = on_or_refused(&probes);
+        // Some of the stubs of a plain version fit.
+        are_on[2 * are_on.len() / 3..].iter().for_each(|off| probes[*off].deactivate().unwrap());
+        let mut first = None;
+        let state = || module.code().changes().stubs.state(module.code());
+        for _ in 0..4 {
+            for _ in 0..2 {
+                let before = state();
+                probes[0].deactivate().unwrap();
+                assert_ne!(state(), before, "there may be room");
+                probes[0].activate().unwrap();
+            }
+            assert_eq!(call(&module), 1 + ADDITIONS as i32);
+            assert_eq!(*first.get_or_insert_with(|| appended(&module)), appended(&module));
+            let before = (state(), refused.load(Ordering::Relaxed));
+            assert_eq!(call(&module), 1 + ADDITIONS as i32);
+            assert_eq!(state(), before.0, "it is not compiled");
+            assert!(refused.load(Ordering::Relaxed) > before.1 + 10);
+        }
+        module.code().changes().stubs.limit = Some(1 << 20);
+        refused.store(0, Ordering::Relaxed);
+        assert_eq!(call(&module), 1 + ADDITIONS as i32);
+        assert_eq!(refused.load(Ordering::Relaxed), 0);
+    }
+
+    /// Likewise for a version with one more site, which needs stubs for all probes that are on. It
+    /// may be shorter than the one whose memory it gets, which is not lost to longer ones.
+    #[test]
+    fn versions_without_room_for_their_stubs_are_given_up() {
+        let module = module();
+        let specs = specs(&module, &callback(&Callback::new(|_| ())));
+        let probes = make(&module, &specs[..100]);
+        assert_eq!(on(&probes), 100);
+        {
+            let stubs = &mut module.code().changes().stubs;
+            stubs.limit = Some(3 * stubs.in_use() / 2);
+        }
+        let refused = |all: &[ProbeSpec]| {
+            let made = module.probes(all);
+            assert!(made.iter().all(|made| matches!(made, Err(ProbeError::StubMemory { .. }))), "{made:?}");
+        };
+        refused(&specs[300..400]);
+        let first = appended(&module);
+        for number in 0..10 {
+            refused(&specs[300 + 9 * number..400]);
+        }
+        refused(&specs[300..400]);
+        assert_eq!(appended(&module), first);
+        module.code().changes().stubs.limit = Some(1 << 20);
+        let others = make(&module, &specs[300..400]);
+        assert_eq!(on(&others), 100);
+        assert!(appended(&module) > first, "the stubs");
+        assert_eq!(call(&module), 1 + ADDITIONS as i32);
+    }
+
+    /// Recorders that were dropped with their probes give back their buffers and their numbers long
+    /// before their stubs take much memory.
+    #[test]
+    fn recorders_that_were_dropped_are_freed() {
+        let module = module();
+        module.code().changes().stubs.limit = Some(1 << 20);
+        let all = Arc::new(());
+        for _ in 0..400 {
+            let of_closure = all.clone();
+            let recorder = Recorder::new(move |_, _: &[[u64; 1]]| _ = &of_closure).unwrap();
+            let kind = Kind::Record { recorder, values: [Bound::Const(1)].into() };
+            let probes = make(&module, &specs(&module, &kind)[..1]);
+            assert_eq!(on(&probes), 1);
+        }
+        assert!(Arc::strong_count(&all) < 100, "{}", Arc::strong_count(&all));
+    }
+
+    /// A list that never got a stub is not idle any more when its number is that of another one;
+    /// and a list that is named twice is freed once.
+    #[test]
+    fn a_list_is_idle_once() {
+        let module = module();
+        let functions = [(); 2].map(|()| Callback::new(|_| ()));
+        let of_place = functions.map(|function| specs(&module, &callback(&function)).remove(0));
+        let _probes = make(&module, &of_place);
+        let image = module.code();
+        let changes = &mut *image.changes();
+        let numbers: Vec<usize> = changes.state(0).probes.iter().copied().collect();
+        let position = changes.probe(numbers[0]).position;
+        let apply = |changes: &mut Changes, on: Option<usize>| {
+            changes.site(0, position).active = on.map_or(Active::None, Active::One);
+            let function = image.probed().function(image, 0).unwrap();
+            changes.apply(image, (0, position), function, Change::Activation)
+        };
+        changes.refused = Some(wordpatch::Error::SharedWithParent { address: 0 });
+        apply(changes, Some(numbers[0])).unwrap_err();
+        assert_eq!(changes.idle.len(), 1);
+        changes.refused = None;
+        changes.stubs.limit = Some(0);
+        apply(changes, Some(numbers[0])).unwrap_err();
+        assert_eq!(changes.idle.len(), 0);
+        changes.stubs.limit = Some(64 << 10);
+        apply(changes, Some(numbers[1])).unwrap();
+        apply(changes, None).unwrap();
+        let [at] = changes.idle[..] else { panic!("{:?}", changes.idle) };
+        changes.idle.push(at);
+        let other = ListAt { position: 0, ..at };
+        assert_eq!(changes.unneeded_lists(Unneeded::Off, other), [at]);
+        assert!(changes.idle.is_empty());
+        changes.keep_idle(at);
+        assert!(changes.reclaim(image, Unneeded::Off, other));
+    }
+
+    #[test]
+    fn stubs_that_are_not_made_are_not_counted() {
+        let module = module();
+        let changes = &mut *module.code().changes();
+        let check = |stubs: &StubMemory| stubs.check(40 << 10, module.code(), Change::Activation);
+        (0..3).for_each(|_| check(&changes.stubs).unwrap());
+        changes.stubs.add(40 << 10);
+        check(&changes.stubs).unwrap_err();
     }
 }

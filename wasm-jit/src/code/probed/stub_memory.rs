@@ -13,6 +13,9 @@ use crate::code::CodeImage;
 const MINIMUM: usize = 512 << 10;
 /// Bytes that each place adds to the limit: enough for one probe of any kind.
 const BYTES_OF_PLACE: usize = 512;
+/// Idle lists with recorders below which nothing is freed because of them: a recorder that no probe
+/// uses any more has a number, of which there are few, and 16 KiB for each store.
+const MIN_RECORDERS: usize = 64;
 /// The number of attempts that may free nothing before further attempts become rarer.
 const SOON_FAILURES: u32 = 8;
 const MAX_DOUBLINGS: u32 = 20;
@@ -28,6 +31,13 @@ pub(super) enum Change {
     Removal,
 }
 
+/// What decides whether stubs fit that do not change themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MemoryState {
+    pub limit: usize,
+    changes: u64,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct StubMemory {
     /// Bytes that were appended to arenas.
@@ -40,8 +50,14 @@ pub(super) struct StubMemory {
     sizes: HashMap<usize, usize>,
     /// Bytes in use at which unneeded stubs are freed, if more than [`MINIMUM`].
     reclaim_at: usize,
+    /// Idle lists with recorders, when they were counted last, and since then; and the number at
+    /// which unneeded stubs are freed, if more than [`MIN_RECORDERS`].
+    idle_recorders: usize,
+    reclaim_recorders_at: usize,
     /// Places that have or had probes which call functions.
     places: usize,
+    /// The number of changes after which a stub that was refused may fit.
+    changes: u64,
     /// The number of stubs that do not fit and are refused without another attempt to free some.
     skipped: u32,
     /// Attempts that have freed nothing since the last one that has freed something.
@@ -73,13 +89,24 @@ impl StubMemory {
         self.places += 1;
     }
 
-    fn in_use(&self) -> usize {
+    /// As long as this is the same, the same stubs are refused, unless idle lists can be freed.
+    pub(super) fn state(&self, image: &CodeImage) -> MemoryState {
+        MemoryState { limit: self.limit(image), changes: self.changes }
+    }
+
+    /// Records that a site has another form.
+    pub(super) fn form_changed(&mut self) {
+        self.changes += 1;
+    }
+
+    pub(super) fn in_use(&self) -> usize {
         self.appended - self.free_bytes
     }
 
     /// Whether stubs should be freed before more are made.
     pub(super) fn is_reclaim_due(&self) -> bool {
         self.in_use() >= self.reclaim_at.max(MINIMUM)
+            || self.idle_recorders >= self.reclaim_recorders_at.max(MIN_RECORDERS)
     }
 
     /// Whether stubs should be freed for one that does not fit. After several attempts that freed
@@ -102,14 +129,18 @@ impl StubMemory {
         self.skipped = (1 << doublings) - 1;
     }
 
-    /// Records that stubs were freed as far as possible.
-    pub(super) fn reclaimed(&mut self) {
+    /// Records that stubs were freed as far as possible, and how many of the lists that are still
+    /// idle have recorders.
+    pub(super) fn reclaimed(&mut self, idle_recorders: usize) {
         self.reclaim_at = 2 * self.in_use();
+        (self.idle_recorders, self.reclaim_recorders_at) = (idle_recorders, 2 * idle_recorders);
     }
 
     /// Records that there is one more list whose stubs may be freed.
-    pub(super) fn list_is_idle(&mut self) {
+    pub(super) fn list_is_idle(&mut self, has_recorder: bool) {
         self.skipped = 0;
+        self.changes += 1;
+        self.idle_recorders += usize::from(has_recorder);
     }
 
     /// A freed block for `length` bytes, of which at most half remain unused.
@@ -127,9 +158,9 @@ impl StubMemory {
         Some(start)
     }
 
-    /// Counts `length` bytes more. As freed blocks may be of the wrong sizes, the limit is for what
-    /// is in use, and four times as much may be appended.
-    pub(super) fn add(&mut self, length: usize, image: &CodeImage, change: Change) -> Result<(), MakeError> {
+    /// Whether a stub of `length` bytes may be appended. As freed blocks may be of the wrong sizes,
+    /// the limit is for what is in use, and four times as much may be appended.
+    pub(super) fn check(&self, length: usize, image: &CodeImage, change: Change) -> Result<(), MakeError> {
         let limit = self.limit(image);
         let may_use = match change {
             Change::Activation => limit,
@@ -140,8 +171,12 @@ impl StubMemory {
         if in_use > may_use || appended > may_use.saturating_mul(4) {
             return Err(MakeError::StubMemory { limit });
         }
-        self.appended += size_of(length);
         Ok(())
+    }
+
+    /// Counts a stub of `length` bytes that was appended.
+    pub(super) fn add(&mut self, length: usize) {
+        self.appended += size_of(length);
     }
 
     /// Frees the stub at this address, which nothing leads to.
@@ -159,5 +194,6 @@ impl StubMemory {
         let size = self.sizes.remove(&start).unwrap_or(size_of(length));
         self.free.entry(size).or_default().push(start);
         self.free_bytes += size;
+        self.changes += 1;
     }
 }

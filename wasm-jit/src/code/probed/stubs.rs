@@ -166,6 +166,11 @@ impl List {
         &self.items
     }
 
+    /// Whether it keeps the buffers of a recorder.
+    pub(super) fn has_recorder(&self) -> bool {
+        self.items.iter().any(|item| matches!(item, ProbeAction::Record(_)))
+    }
+
     /// The remaining form in a version whose site has no values; in a counting version, no action.
     pub(super) fn without_calls(&self) -> Form {
         if self.items.contains(&ProbeAction::Count) { Form::Count } else { Form::Off }
@@ -194,6 +199,9 @@ pub(super) struct RareParts {
     pub next: Option<u32>,
     /// The first cell of the instruction's choices, if it needs some.
     pub choices: Option<u32>,
+    /// At a branch whose ways were counted: the cell from which threads subtract in counting
+    /// versions, instead of the site's own.
+    pub taken_back: Option<u32>,
     /// The values at the site in plain versions; known if there is one, and a probe that calls a
     /// function.
     pub plain: Option<Arc<Located>>,
@@ -260,6 +268,12 @@ impl Site {
 
     pub(super) fn more_mut(&mut self) -> &mut RareParts {
         self.more.get_or_insert_default()
+    }
+
+    /// The cell from which a thread subtracts that has counted the instruction with its run, but
+    /// does not execute it.
+    pub(super) fn uncounting_cell(&self) -> u32 {
+        self.more().and_then(|more| more.taken_back).unwrap_or(self.cell)
     }
 
     /// A list by its number.
@@ -371,11 +385,10 @@ impl RareParts {
         Some(list)
     }
 
-    /// Forgets a list if no stub of it could be made.
-    pub(super) fn forget_if_without_stubs(&mut self, number: u32) {
-        if self.list_mut(number).stubs == [0; VERSIONS] {
-            self.take_list(number);
-        }
+    /// Removes a list, as [`RareParts::take_list`], if no stub of it could be made.
+    pub(super) fn take_if_without_stubs(&mut self, number: u32) -> Option<List> {
+        let has_none = self.list_mut(number).stubs == [0; VERSIONS];
+        has_none.then(|| self.take_list(number)).flatten()
     }
 }
 
@@ -461,7 +474,7 @@ pub(super) fn make_stub(
     let start = match freed {
         Some(start) => start,
         None => {
-            memory.add(length, image, change)?;
+            memory.check(length, image, change)?;
             arenas.with_room(image, blocks, length)?.next_address(ALIGNMENT)
         }
     };
@@ -485,6 +498,7 @@ pub(super) fn make_stub(
         blocks.fill(block);
     } else {
         arena.append(&stub.code, ALIGNMENT)?;
+        memory.add(length);
         blocks.push(block);
     }
     image.shown.version_made(&block.place_of_stub());

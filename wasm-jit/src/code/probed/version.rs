@@ -22,7 +22,7 @@ use wasm_jit_codegen::{
 };
 use wordpatch::Bytes;
 
-use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
+use super::blocks::{Arenas, Block, Blocks};
 use super::counting::Runs;
 use super::stubs::{Form, Site};
 use super::{MakeError, is_plain};
@@ -283,6 +283,8 @@ pub(crate) struct Version {
     pub(super) number: usize,
     /// The address that offsets are relative to.
     pub(super) base: usize,
+    /// The memory that was found for it ([`Arenas::for_version`]); none for an original.
+    pub(super) memory: Range<usize>,
     pub entry: u32,
     /// The instruction at the entry, unless it leads to the original's.
     pub(super) first: Bytes,
@@ -327,6 +329,7 @@ impl Version {
         Self {
             number: 0,
             base: image.memory().address(),
+            memory: 0..0,
             entry: first.entry,
             first: Bytes::new(&entry).expect("five bytes"),
             body: first.body,
@@ -344,7 +347,7 @@ impl Version {
         }
     }
 
-    /// Compiles a function with sites, which are off, and appends the code to an arena. Nothing
+    /// Compiles a function with sites, which are off, and writes the code to an arena. Nothing
     /// leads to it yet. Unless it is a plain version, its frames must be like those of the
     /// original. Also returns the places that `seen` requests.
     pub(super) fn with_sites(
@@ -368,8 +371,8 @@ impl Version {
         code.truncate(compiled.end as usize);
         let no_jump = |_| unreachable!("jumps of originals only are sites");
         let stubs = CounterStubs::append(image, (function, &sites), &seen, site, no_jump, &mut code);
-        let arena = arenas.with_room(image, blocks, code.len())?;
-        let base = arena.next_address(ALIGNMENT);
+        let memory = arenas.for_version(image, blocks, code.len())?;
+        let base = memory.start;
         let relative = |code: &mut Vec<u8>, at: u32, target: usize| {
             let distance = target.wrapping_sub(base + at as usize + 4) as u32;
             code[at as usize..][..4].copy_from_slice(&distance.to_le_bytes());
@@ -381,7 +384,7 @@ impl Version {
             relative(&mut code, call.at, target);
         }
         let places = stubs.link(0, 0, &mut code);
-        arena.append(&code, ALIGNMENT)?;
+        arenas.write(&memory, &code)?;
         let (mut regions, mut catches) = (Vec::new(), Vec::new());
         add_regions(0, &compiled, &mut regions, &mut catches);
         let runs = counting
@@ -389,6 +392,7 @@ impl Version {
         let version = Self {
             number,
             base,
+            memory,
             entry: compiled.entry,
             first: Bytes::new(&code[compiled.entry as usize..][..ENTRY_LENGTH as usize]).expect("five bytes"),
             body: compiled.body,
