@@ -323,6 +323,8 @@ fn environment(file: &File) -> Vec<String> {
         // The path of programs, for `execvp`.
         "profiler/preload/src/leaving.rs",
         "profiler/script/src/lib.rs",
+        // For the constructors of the preloads.
+        "profiler/src/environment.rs",
         "wordpatch/src/calibration/location.rs",
     ];
     if file.layer().is_none() || is_command(file) || PLACES.contains(&file.path.as_str()) {
