@@ -78,6 +78,7 @@ pub(super) struct Scan {
 }
 
 impl Scan {
+    /// Scans a valid function.
     pub(super) fn function(
         &mut self,
         body: &FunctionBody<'_>,
@@ -86,14 +87,30 @@ impl Scan {
         module: &ModuleInfo,
         vector_types: &[bool],
     ) -> Result<(), BinaryReaderError> {
+        let mut scanner = self.begin(params, hints, module, vector_types);
+        let mut reader = body.get_operators_reader()?;
+        while !reader.eof() {
+            scanner.position = reader.original_position() as u32;
+            reader.visit_operator(&mut scanner)?;
+        }
+        Ok(())
+    }
+
+    /// Begins the scan of a function, whose operators the scanner then visits.
+    pub(super) fn begin<'s>(
+        &'s mut self,
+        params: usize,
+        hints: FunctionHints<'s>,
+        module: &'s ModuleInfo,
+        vector_types: &'s [bool],
+    ) -> Scanner<'s> {
         self.accesses.clear();
         self.loops.clear();
         self.accessed.clear();
         self.accessed.resize(params, false);
         self.has_try = false;
         self.has_vectors = false;
-        let mut reader = body.get_operators_reader()?;
-        let mut visitor = Visitor {
+        Scanner {
             scan: self,
             module,
             hints,
@@ -103,12 +120,7 @@ impl Scan {
             depth: 0,
             position: 0,
             is_unlikely: false,
-        };
-        while !reader.eof() {
-            visitor.position = reader.original_position() as u32;
-            reader.visit_operator(&mut visitor)?;
         }
-        Ok(())
     }
 }
 
@@ -121,7 +133,8 @@ struct Block {
     hint: Option<bool>,
 }
 
-struct Visitor<'s> {
+/// Visits the operators of a function.
+pub(super) struct Scanner<'s> {
     scan: &'s mut Scan,
     module: &'s ModuleInfo,
     hints: FunctionHints<'s>,
@@ -131,11 +144,11 @@ struct Visitor<'s> {
     open_loops: Vec<u32>,
     depth: u32,
     /// The position of the operator.
-    position: u32,
+    pub(super) position: u32,
     is_unlikely: bool,
 }
 
-impl Visitor<'_> {
+impl Scanner<'_> {
     fn access(&mut self, local: u32, write: bool) {
         self.scan.accesses.push(Access::new(local, write, self.depth, self.is_unlikely));
         let accessed = &mut self.scan.accessed;
@@ -190,6 +203,11 @@ impl Visitor<'_> {
             self.scan.loops[closed as usize].end = self.scan.accesses.len() as u32;
             self.depth -= 1;
         }
+    }
+
+    /// Before an operator on vectors: the function has vectors.
+    pub(super) fn visits_vectors(&mut self) {
+        self.scan.has_vectors = true;
     }
 
     /// The operator is a constant at each call site: only one arm remains after inlining, and no
@@ -273,7 +291,7 @@ macro_rules! visit_all {
     };
 }
 
-impl<'a> VisitOperator<'a> for Visitor<'_> {
+impl<'a> VisitOperator<'a> for Scanner<'_> {
     type Output = ();
 
     fn simd_visitor(&mut self) -> Option<&mut dyn VisitSimdOperator<'a, Output = ()>> {
@@ -283,18 +301,17 @@ impl<'a> VisitOperator<'a> for Visitor<'_> {
     wasmparser::for_each_visit_operator!(visit_all);
 }
 
-/// For any of these operators, the function has vectors.
 macro_rules! visit_vectors {
     ($(@$proposal:ident $op:ident $({ $($arg:ident: $ty:ty),* })? => $visit:ident ($($other:tt)*))*) => {
         $(
             #[inline]
             fn $visit(&mut self $($(, _: $ty)*)?) {
-                self.scan.has_vectors = true;
+                self.visits_vectors();
             }
         )*
     };
 }
 
-impl<'a> VisitSimdOperator<'a> for Visitor<'_> {
+impl<'a> VisitSimdOperator<'a> for Scanner<'_> {
     wasmparser::for_each_visit_simd_operator!(visit_vectors);
 }
