@@ -1,7 +1,7 @@
 //! The parts that all encodings share: prefixes, REX, VEX and EVEX, ModRM, SIB, displacement (Intel
 //! SDM volume 2, chapter 2).
 
-use super::{Assembler, Mem, Reg, Rm, Width};
+use super::{Assembler, Reg, Rm, Width};
 
 /// Opcode maps: the escape bytes before the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,9 +100,9 @@ fn operands(reg: u8, rm: Rm, short: impl Fn(i32) -> Option<i8>) -> Part {
     }
     let disp = u64::from(mem.disp as u32);
     let scale = u64::from(mem.scale) << 6;
-    let Some(base) = mem.base else {
+    let Some(base) = mem.base_register() else {
         // Mod 00 with base 101 in the SIB byte: no base, 32-bit displacement.
-        let index = mem.index.map_or(4, |index| u64::from(index.number() & 7));
+        let index = mem.index_register().map_or(4, |index| u64::from(index.number() & 7));
         return Part::new(reg | 4 | (scale | index << 3 | 5) << 8 | disp << 16, 6);
     };
     let low = u64::from(base.number() & 7);
@@ -112,7 +112,7 @@ fn operands(reg: u8, rm: Rm, short: impl Fn(i32) -> Option<i8>) -> Part {
         Some(short) => (1 << 6, u64::from(short as u8), 1),
         None => (2 << 6, disp, 4),
     };
-    let (address, length) = match mem.index {
+    let (address, length) = match mem.index_register() {
         Some(index) => (4 | (scale | u64::from(index.number() & 7) << 3 | low) << 8, 2),
         // rsp and r12 as a base need a SIB byte.
         None if low == 4 => (4 | 0x24 << 8, 2),
@@ -139,7 +139,7 @@ fn extensions(rm: Rm) -> (u8, u8) {
     let high = |reg: Option<Reg>| reg.map_or(0, |reg| reg.number() >> 3);
     match rm {
         Rm::Reg(reg) => (0, reg.number() >> 3),
-        Rm::Mem(Mem { base, index, .. }) => (high(index), high(base)),
+        Rm::Mem(mem) => (high(mem.index_register()), high(mem.base_register())),
     }
 }
 
@@ -236,7 +236,7 @@ impl Assembler<'_> {
         instruction(head, operands(reg, rm, one_byte))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn instruction(&mut self, opcode: Opcode, width: Width, reg: u8, rm: Rm) {
         let bytes = self.legacy(opcode, width, reg, rm, Extra::default());
         self.emit(&bytes);
@@ -253,14 +253,14 @@ impl Assembler<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn instruction_imm8(&mut self, opcode: Opcode, width: Width, reg: u8, rm: Rm, imm: u8) {
         let mut bytes = self.legacy(opcode, width, reg, rm, Extra::default());
         bytes.push(imm);
         self.emit(&bytes);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn instruction_imm32(&mut self, opcode: Opcode, width: Width, reg: u8, rm: Rm, imm: i32) {
         let mut bytes = self.legacy(opcode, width, reg, rm, Extra::default());
         bytes.push_i32(imm);

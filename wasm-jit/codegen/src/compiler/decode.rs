@@ -6,12 +6,14 @@
 
 use wasmparser::{BinaryReaderError, Operator, OperatorsReader, VisitOperator, VisitSimdOperator};
 
-/// Reads the next operator into `place`.
+use super::instruction::Next;
+
+/// Reads the next operator into `place`, and returns what it is for the operator before it.
 #[inline]
 pub(super) fn decode<'a>(
     reader: &mut OperatorsReader<'a>,
     place: &mut Operator<'a>,
-) -> Result<(), BinaryReaderError> {
+) -> Result<Next, BinaryReaderError> {
     reader.visit_operator(&mut Write(place))
 }
 
@@ -22,17 +24,21 @@ macro_rules! write_all {
     ($(@$proposal:ident $op:ident $({ $($arg:ident: $ty:ty),* })? => $visit:ident ($($other:tt)*))*) => {
         $(
             #[inline]
-            fn $visit(&mut self $($(, $arg: $ty)*)?) {
-                *self.0 = Operator::$op $({ $($arg),* })?;
+            fn $visit(&mut self $($(, $arg: $ty)*)?) -> Next {
+                let operator = Operator::$op $({ $($arg),* })?;
+                // A constant for most operators.
+                let kind = Next::of(&operator);
+                *self.0 = operator;
+                kind
             }
         )*
     };
 }
 
 impl<'a> VisitOperator<'a> for Write<'_, 'a> {
-    type Output = ();
+    type Output = Next;
 
-    fn simd_visitor(&mut self) -> Option<&mut dyn VisitSimdOperator<'a, Output = ()>> {
+    fn simd_visitor(&mut self) -> Option<&mut dyn VisitSimdOperator<'a, Output = Next>> {
         Some(self)
     }
 

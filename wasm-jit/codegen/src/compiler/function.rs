@@ -17,6 +17,7 @@ use super::cached_locals::{Chooser, Regions};
 use super::cold::ColdCode;
 use super::control_stack::ControlStack;
 use super::decode::decode;
+use super::edges::Move;
 use super::exceptions::TryRegions;
 use super::frame::Frame;
 use super::fuel::Fuel;
@@ -32,7 +33,7 @@ use super::sites::{ENTRY_LENGTH, SITE_WINDOW, SiteKind, Sites};
 use super::state::{Local, SmallBytes, Vectors, ZeroFlag};
 use super::value_stack::ValueStack;
 use super::{Compiler, Instrumentation, Limit, validate};
-use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size, Width};
+use crate::asm::{Alu, Assembler, Cond, Label, Labels, Mem, Reg, Size, Width};
 use crate::module::{FunctionHints, ModuleInfo};
 use crate::vmctx::{ACCESSOR_FP, ACCESSOR_NEXT, ACCESSORS, STACK_LIMIT, STORE, TrapCode, VmLayout};
 
@@ -58,8 +59,12 @@ const RED_ZONE: u32 = 128;
 /// Allocations that are reused from function to function.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    pub(super) scan: Scan,
-    pub(super) chooser: Chooser,
+    scan: Scan,
+    chooser: Chooser,
+    locals: Vec<Local>,
+    stack: ValueStack,
+    regions: Regions,
+    labels: Labels,
 }
 
 /// The compiler's state at one point of a function's code: see [the parts](super#the-state).
@@ -85,6 +90,8 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) registers: RegisterFile,
     pub(super) regions: Regions,
     pub(super) chooser: &'a mut Chooser,
+    /// An allocation for the moves of the next edge.
+    pub(super) spare_moves: Vec<Move>,
     pub(super) frame: Frame,
     pub(super) vectors: Vectors,
     pub(super) small_bytes: Option<SmallBytes>,
@@ -168,14 +175,15 @@ pub(super) fn compile<'a>(
     observer: Option<&'a mut (dyn Observer + 'a)>,
 ) -> Result<(), Limit> {
     let Compiler { module, layout, scratch, .. } = compiler;
+    let Scratch { scan, chooser, locals, stack, regions, labels } = scratch;
     let Chunk { code, calls, functions } = chunk;
     let malformed = |_| malformed(index);
     let ty = module.function_type(index);
     let hints = hints(module, index, body);
-    let mut has_vectors = scratch.scan.has_vectors || has_vector(ty);
+    let mut has_vectors = scan.has_vectors || has_vector(ty);
     // Trailing unused locals are ignored: a few bytes may declare 50,000.
-    let used = scratch.scan.accessed.len();
-    let mut locals: Vec<Local> = Vec::with_capacity(used);
+    let used = scan.accessed.len();
+    locals.clear();
     let local = |ty| Local { ty, cache_reg: None, reg: None, in_slot: true, aliases: 0, constant: None };
     locals.extend(ty.params().iter().map(|param| local((*param).into())));
     for group in body.get_locals_reader().map_err(malformed)? {
@@ -188,7 +196,7 @@ pub(super) fn compile<'a>(
         code.push(0);
     }
     code.resize(code.len() + PROLOGUE as usize, 0);
-    let mut asm = Assembler::new(code);
+    let mut asm = Assembler::with_labels(code, std::mem::take(labels));
     let runs = match counting {
         Some(counting) => Some(RunState::new(counting, Joins::of(body).map_err(malformed)?)),
         None => None,
@@ -204,7 +212,7 @@ pub(super) fn compile<'a>(
         layout,
         index,
         ty,
-        scan: &scratch.scan,
+        scan,
         hints,
         asm,
         cold: ColdCode::default(),
@@ -212,11 +220,12 @@ pub(super) fn compile<'a>(
         try_regions: TryRegions::default(),
         exit,
         code_limit: u32::MAX,
-        stack: ValueStack::default(),
-        locals,
+        stack: std::mem::take(stack),
+        locals: std::mem::take(locals),
         registers: RegisterFile::new(),
-        regions: Regions::new(),
-        chooser: &mut scratch.chooser,
+        regions: std::mem::take(regions),
+        chooser,
+        spare_moves: Vec::new(),
         frame,
         vectors: Vectors::default(),
         small_bytes: None,
@@ -235,6 +244,8 @@ pub(super) fn compile<'a>(
         fuel: module.settings.uses_fuel.then(Fuel::new),
         last_transfer: u32::MAX,
     };
+    function.stack.begin();
+    function.regions.begin();
     let start = function.asm.offset();
     let wasm = (body.range().end - body.range().start) as u32;
     function.code_limit = start
@@ -263,10 +274,8 @@ pub(super) fn compile<'a>(
     loop {
         let next_position = reader.original_position() as u32;
         let is_last = reader.eof();
-        if !is_last {
-            decode(&mut reader, next).map_err(malformed)?;
-        }
-        let seen = if is_last || function.is_plain() { Next::Other } else { Next::of(next) };
+        let seen = if is_last { Next::Other } else { decode(&mut reader, next).map_err(malformed)? };
+        let seen = if function.is_plain() { Next::Other } else { seen };
         let settles_next = function.is_instrumented && sites.settles(next_position);
         function.instruction = Instruction::new(position, seen, settles_next);
         function.instruction(current)?;
@@ -277,6 +286,8 @@ pub(super) fn compile<'a>(
         position = next_position;
     }
     functions.push(function.finish(start));
+    (*locals, *stack, *regions) = (function.locals, function.stack, function.regions);
+    *labels = function.asm.into_labels();
     Ok(())
 }
 
@@ -337,7 +348,7 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     /// Epilogue, cold code and prologue.
-    fn finish(mut self, start: u32) -> CompiledFunction {
+    fn finish(&mut self, start: u32) -> CompiledFunction {
         self.settle_fuel();
         let cached = self.regions.all_cached();
         let callee_saved = CALLEE_SAVED.iter().fold(0, |set, (reg, _)| set | reg.bit());
@@ -416,7 +427,7 @@ impl<'a> FunctionCompiler<'a> {
             end: self.asm.offset(),
             frame_size,
             saved,
-            try_regions: self.try_regions.into_boxed_slice(),
+            try_regions: std::mem::take(&mut self.try_regions).into_boxed_slice(),
         }
     }
 

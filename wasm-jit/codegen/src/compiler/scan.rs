@@ -75,6 +75,10 @@ pub(super) struct Scan {
     pub(super) has_try: bool,
     /// Whether an operand may be a vector.
     pub(super) has_vectors: bool,
+    /// The blocks that are open during the scan.
+    blocks: Vec<Block>,
+    /// The loops among them, by their indices.
+    open_loops: Vec<u32>,
 }
 
 impl Scan {
@@ -110,21 +114,14 @@ impl Scan {
         self.accessed.resize(params, false);
         self.has_try = false;
         self.has_vectors = false;
-        Scanner {
-            scan: self,
-            module,
-            hints,
-            vector_types,
-            blocks: Vec::new(),
-            open_loops: Vec::new(),
-            depth: 0,
-            position: 0,
-            is_unlikely: false,
-        }
+        self.blocks.clear();
+        self.open_loops.clear();
+        Scanner { scan: self, module, hints, vector_types, depth: 0, position: 0, is_unlikely: false }
     }
 }
 
 /// An open block.
+#[derive(Debug)]
 struct Block {
     is_loop: bool,
     /// Whether the code around it is unlikely.
@@ -140,8 +137,6 @@ pub(super) struct Scanner<'s> {
     hints: FunctionHints<'s>,
     /// For each type, whether it has vectors; empty if none has.
     vector_types: &'s [bool],
-    blocks: Vec<Block>,
-    open_loops: Vec<u32>,
     depth: u32,
     /// The position of the operator.
     pub(super) position: u32,
@@ -151,11 +146,16 @@ pub(super) struct Scanner<'s> {
 impl Scanner<'_> {
     fn access(&mut self, local: u32, write: bool) {
         self.scan.accesses.push(Access::new(local, write, self.depth, self.is_unlikely));
-        let accessed = &mut self.scan.accessed;
-        if local as usize >= accessed.len() {
-            accessed.resize(local as usize + 1, false);
+        match self.scan.accessed.get_mut(local as usize) {
+            Some(accessed) => *accessed = true,
+            None => self.first_access(local),
         }
-        accessed[local as usize] = true;
+    }
+
+    #[cold]
+    fn first_access(&mut self, local: u32) {
+        self.scan.accessed.resize(local as usize, false);
+        self.scan.accessed.push(true);
     }
 
     fn call(&mut self) {
@@ -168,18 +168,18 @@ impl Scanner<'_> {
     }
 
     fn open_loop(&mut self) {
-        if let Some(outer) = self.open_loops.last() {
+        if let Some(outer) = self.scan.open_loops.last() {
             self.scan.loops[*outer as usize].innermost = false;
         }
         let first = self.scan.accesses.len() as u32;
         self.open(true, None);
-        self.open_loops.push(self.scan.loops.len() as u32);
+        self.scan.open_loops.push(self.scan.loops.len() as u32);
         self.scan.loops.push(LoopFacts { first, end: first, depth: self.depth, innermost: true });
         self.depth += 1;
     }
 
     fn open(&mut self, is_loop: bool, hint: Option<bool>) {
-        self.blocks.push(Block { is_loop, outer_is_unlikely: self.is_unlikely, hint });
+        self.scan.blocks.push(Block { is_loop, outer_is_unlikely: self.is_unlikely, hint });
     }
 
     fn open_if(&mut self) {
@@ -189,16 +189,16 @@ impl Scanner<'_> {
     }
 
     fn otherwise(&mut self) {
-        if let Some(block) = self.blocks.last() {
+        if let Some(block) = self.scan.blocks.last() {
             self.is_unlikely = block.outer_is_unlikely || block.hint == Some(true);
         }
     }
 
     fn close(&mut self) {
-        let Some(block) = self.blocks.pop() else { return };
+        let Some(block) = self.scan.blocks.pop() else { return };
         self.is_unlikely = block.outer_is_unlikely;
         if block.is_loop
-            && let Some(closed) = self.open_loops.pop()
+            && let Some(closed) = self.scan.open_loops.pop()
         {
             self.scan.loops[closed as usize].end = self.scan.accesses.len() as u32;
             self.depth -= 1;
