@@ -133,7 +133,7 @@ impl Engine {
             | Self::WasmJitChecked
             | Self::WasmJitCheckedHardened
             | Self::WasmJitFuel => return None,
-            Self::WasmJit => command.args(["compile", "--stats", "--threads", "1"]).arg(module),
+            Self::WasmJit => command.args(["compile", "--stats", "--json", "--threads", "1"]).arg(module),
             Self::Liftoff => {
                 command.args(options).arg("--single-threaded").arg(node_script()).arg("compile").arg(module)
             }

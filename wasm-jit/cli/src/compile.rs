@@ -1,5 +1,6 @@
 //! `wasm-jit compile`: compiles a module, writes it with its code, and prints statistics.
 
+use std::borrow::Cow;
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -105,17 +106,22 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
     let of_file = |error: &dyn std::fmt::Display| Failure::of_file(&arguments.file, error);
     let bytes = std::fs::read(&arguments.file).map_err(|error| of_file(&error))?;
     // The time does not include the conversion from text.
-    let bytes =
+    let binary =
         wat::Parser::new().parse_bytes(Some(&arguments.file), &bytes).map_err(|error| of_file(&error))?;
+    let bytes = match binary {
+        Cow::Owned(binary) => binary,
+        Cow::Borrowed(_) => bytes,
+    };
+    let size = bytes.len();
     let start = Instant::now();
-    let module = wasm_jit::Module::from_binary(&engine, &bytes).map_err(|error| of_file(&error))?;
+    let module = wasm_jit::Module::from_owned_binary(&engine, bytes).map_err(|error| of_file(&error))?;
     let time = start.elapsed();
     if let Some(output) = &arguments.output {
         let bytes = module.serialize().map_err(|error| of_file(&error))?;
         OutputFile::write(output, &bytes)?;
     }
     if arguments.stats {
-        let stats = stats(&module, bytes.len(), time, threads.get());
+        let stats = stats(&module, size, time, threads.get());
         let text = match arguments.json {
             true => serde_json::to_string(&stats).map_err(Failure::new)? + "\n",
             false => stats.text(),

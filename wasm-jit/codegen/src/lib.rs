@@ -32,9 +32,9 @@ pub use compiler::{
     Continue, CounterStub, Counting, DirectCall, ENTER_STUB_SIZE, ENTRY_LENGTH, FrameMap, FrameMaps,
     GenericPart, Inlined, InlinedInstance, InlinedMemory, Instrumentation, LAZY_ENTRY_SIZE, Lane, Limit,
     ListStub, LocalPlace, Located, LocatedLocals, MAX_ARGUMENTS, MAX_GROWTH, MAX_SHARED, NoValue, Observer,
-    Only, Operand, OperandPlace, Placed, Position, Positions, Quadword, Record, Relation, Run, SITE_LENGTH,
-    SITE_WINDOW, Shortcut, SiteFrame, SiteState, Sites, State, Step, Temp, TryRegion, Ty, Value, ValueAt,
-    Wanted, access, callee_saved_slot, counter_stub, enter_stubs, entry_trampoline, host_trampoline,
+    Only, Operand, OperandPlace, Placed, Position, Positions, Quadword, Record, Refusal, Relation, Run,
+    SITE_LENGTH, SITE_WINDOW, Shortcut, SiteFrame, SiteState, Sites, State, Step, Temp, TryRegion, Ty, Value,
+    ValueAt, Wanted, access, callee_saved_slot, counter_stub, enter_stubs, entry_trampoline, host_trampoline,
     is_control, lazy_entries, list_stub, move_last,
 };
 pub use module::{BranchHints, CodeSettings, CompiledSites, ModuleInfo, PAGE_SIZE_LOG2};

@@ -240,9 +240,8 @@ impl Line<'_> {
             let index = function.index;
             let function = FuncToValidate { resources: function.resources.clone(), ..*function };
             let mut validator = function.into_validator(std::mem::take(allocations));
-            validator.validate(body)?;
+            compiler.validate_and_compile(&mut validator, body, chunk)?;
             *allocations = validator.into_allocations();
-            compiler.compile(index, body, chunk)?;
             wasm += body.range().end - body.range().start;
             if chunk.code.len() as u64 > MIN_CODE + u64::from(MAX_GROWTH) * wasm {
                 return Err(Limit {

@@ -1,6 +1,6 @@
 //! [`CompileError`]: why the functions of a module cannot be compiled.
 
-use wasm_jit_codegen::Limit;
+use wasm_jit_codegen::{Limit, Refusal};
 use wasmparser::BinaryReaderError;
 
 /// Compilation failed.
@@ -25,4 +25,13 @@ pub(crate) enum CompileError {
     /// The function was not compiled before the process forked.
     #[error("function {function} cannot be compiled in a forked child of the process that made the module")]
     Forked { function: u32 },
+}
+
+impl From<Refusal> for CompileError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Invalid(error) => Self::Invalid(error),
+            Refusal::Limit(limit) => Self::Limit(limit),
+        }
+    }
 }

@@ -97,6 +97,14 @@ impl Module {
         Self::compile(engine, bytes.into())
     }
 
+    /// Compiles a binary module, which keeps these bytes: they are not copied.
+    ///
+    /// # Errors
+    /// As for [`Module::new`].
+    pub fn from_owned_binary(engine: &Engine, bytes: Vec<u8>) -> Result<Self, Error> {
+        Self::compile(engine, bytes.into())
+    }
+
     /// Compiles the module in a file, in binary or text format.
     ///
     /// # Errors

@@ -72,3 +72,11 @@ fn a_module_without_names_has_none() {
     assert_eq!(module.name(), None);
     assert_eq!(module.function(0).unwrap().name(), None);
 }
+
+#[test]
+fn a_module_keeps_the_bytes_that_it_owns() {
+    let bytes = wat::parse_str("(module (func))").unwrap();
+    let at = bytes.as_ptr();
+    let module = Module::from_owned_binary(&Engine::default(), bytes).unwrap();
+    assert_eq!(module.bytes().as_ptr(), at);
+}

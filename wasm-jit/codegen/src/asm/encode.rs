@@ -1,7 +1,7 @@
 //! The parts that all encodings share: prefixes, REX, VEX and EVEX, ModRM, SIB, displacement (Intel
 //! SDM volume 2, chapter 2).
 
-use super::{Assembler, Mem, Reg, Rm, Width};
+use super::{Assembler, Reg, Rm, Width};
 
 /// Opcode maps: the escape bytes before the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,84 +32,106 @@ pub(super) enum Prefix {
     XF2 = 3,
 }
 
-/// An instruction being encoded; the longest has 15 bytes.
+/// A part of an instruction: up to eight bytes, the first one lowest. The rest is zero.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    bits: u64,
+    length: u32,
+}
+
+impl Part {
+    fn new(bits: u64, length: u32) -> Self {
+        Self { bits, length }
+    }
+
+    #[inline]
+    fn push(&mut self, byte: u8) {
+        self.bits |= u64::from(byte) << (8 * self.length);
+        self.length += 1;
+    }
+}
+
+/// An instruction being encoded, as a number, which can be in registers: the first byte is the
+/// lowest one. The longest instruction has 15 bytes.
+#[derive(Clone, Copy, Default)]
 pub(super) struct Bytes {
-    buffer: [u8; 24],
-    length: usize,
+    bits: u128,
+    length: u32,
 }
 
 impl Bytes {
     pub(super) fn new() -> Self {
-        Self { buffer: [0; 24], length: 0 }
+        Self::default()
+    }
+
+    #[inline]
+    fn push_part(&mut self, part: Part) {
+        self.bits |= u128::from(part.bits) << (8 * self.length);
+        self.length += part.length;
     }
 
     #[inline]
     pub(super) fn push(&mut self, byte: u8) {
-        self.buffer[self.length] = byte;
-        self.length += 1;
+        self.push_part(Part::new(byte.into(), 1));
     }
 
     #[inline]
     pub(super) fn push_i32(&mut self, value: i32) {
-        self.buffer[self.length..self.length + 4].copy_from_slice(&value.to_le_bytes());
-        self.length += 4;
+        self.push_part(Part::new((value as u32).into(), 4));
     }
 
     pub(super) fn push_u64(&mut self, value: u64) {
-        self.buffer[self.length..self.length + 8].copy_from_slice(&value.to_le_bytes());
-        self.length += 8;
+        self.push_part(Part::new(value, 8));
     }
+}
 
-    /// ModRM and what follows it.
-    fn operands(&mut self, reg: u8, rm: Rm) {
-        self.operands_by(reg, rm, |disp| i8::try_from(disp).ok());
+/// ModRM and what follows it, except for an immediate. `short` returns the code of a displacement
+/// that fits one byte.
+#[inline(always)]
+fn operands(reg: u8, rm: Rm, short: impl Fn(i32) -> Option<i8>) -> Part {
+    let reg = u64::from(reg & 7) << 3;
+    let mem = match rm {
+        Rm::Reg(rm) => return Part::new(0xc0 | reg | u64::from(rm.number() & 7), 1),
+        Rm::Mem(mem) => mem,
+    };
+    if mem.data_label().is_some() {
+        // Mod 00 with r/m 101: relative to the end of the instruction.
+        return Part::new(reg | 5, 5);
     }
+    let disp = u64::from(mem.disp as u32);
+    let scale = u64::from(mem.scale) << 6;
+    let Some(base) = mem.base_register() else {
+        // Mod 00 with base 101 in the SIB byte: no base, 32-bit displacement.
+        let index = mem.index_register().map_or(4, |index| u64::from(index.number() & 7));
+        return Part::new(reg | 4 | (scale | index << 3 | 5) << 8 | disp << 16, 6);
+    };
+    let low = u64::from(base.number() & 7);
+    // Mod 00 with base 101 (rbp, r13) would mean no base.
+    let (mode, disp, disp_length) = match short(mem.disp) {
+        Some(0) if low != 5 => (0, 0, 0),
+        Some(short) => (1 << 6, u64::from(short as u8), 1),
+        None => (2 << 6, disp, 4),
+    };
+    let (address, length) = match mem.index_register() {
+        Some(index) => (4 | (scale | u64::from(index.number() & 7) << 3 | low) << 8, 2),
+        // rsp and r12 as a base need a SIB byte.
+        None if low == 4 => (4 | 0x24 << 8, 2),
+        None => (low, 1),
+    };
+    Part::new(mode | reg | address | disp << (8 * length), length + disp_length)
+}
 
-    /// As [`Self::operands`]; `short` returns the code of a displacement that fits one byte.
-    fn operands_by(&mut self, reg: u8, rm: Rm, short: impl Fn(i32) -> Option<i8>) {
-        let reg = (reg & 7) << 3;
-        let mem = match rm {
-            Rm::Reg(rm) => return self.push(0xc0 | reg | (rm.number() & 7)),
-            Rm::Mem(mem) => mem,
-        };
-        if mem.data_label().is_some() {
-            // Mod 00 with r/m 101: relative to the end of the instruction.
-            self.push(reg | 5);
-            return self.push_i32(0);
-        }
-        let Some(base) = mem.base else {
-            // Mod 00 with base 101 in the SIB byte: no base, 32-bit displacement.
-            let index = mem.index.map_or(4, |index| index.number() & 7);
-            self.push(reg | 4);
-            self.push(mem.scale << 6 | index << 3 | 5);
-            return self.push_i32(mem.disp);
-        };
-        let low = base.number() & 7;
-        let short = short(mem.disp);
-        // Mod 00 with base 101 (rbp, r13) would mean no base.
-        let mode = match short {
-            Some(0) if low != 5 => 0,
-            Some(_) => 1,
-            None => 2,
-        };
-        match mem.index {
-            Some(index) => {
-                self.push(mode << 6 | reg | 4);
-                self.push(mem.scale << 6 | (index.number() & 7) << 3 | low);
-            }
-            // rsp and r12 as a base need a SIB byte.
-            None if low == 4 => {
-                self.push(mode << 6 | reg | 4);
-                self.push(0x24);
-            }
-            None => self.push(mode << 6 | reg | low),
-        }
-        match short {
-            Some(_) if mode == 0 => {}
-            Some(disp) => self.push(disp as u8),
-            None => self.push_i32(mem.disp),
-        }
-    }
+/// The code of a displacement that fits one byte.
+fn one_byte(disp: i32) -> Option<i8> {
+    i8::try_from(disp).ok()
+}
+
+/// An instruction without its immediate.
+#[inline(always)]
+fn instruction(head: Part, operands: Part) -> Bytes {
+    let mut bytes = Bytes { bits: head.bits.into(), length: head.length };
+    bytes.push_part(operands);
+    bytes
 }
 
 /// The bits X and B: extensions of index and base, or of the r/m register.
@@ -117,7 +139,7 @@ fn extensions(rm: Rm) -> (u8, u8) {
     let high = |reg: Option<Reg>| reg.map_or(0, |reg| reg.number() >> 3);
     match rm {
         Rm::Reg(reg) => (0, reg.number() >> 3),
-        Rm::Mem(Mem { base, index, .. }) => (high(index), high(base)),
+        Rm::Mem(mem) => (high(mem.index_register()), high(mem.base_register())),
     }
 }
 
@@ -154,8 +176,8 @@ impl Assembler<'_> {
         // A copy of a fixed size compiles to a few instructions, a copy of a variable size to a
         // call.
         self.last = Some(self.code.len() as u32);
-        let end = self.code.len() + bytes.length;
-        self.code.extend_from_slice(&bytes.buffer);
+        let end = self.code.len() + bytes.length as usize;
+        self.code.extend_from_slice(&bytes.bits.to_le_bytes());
         self.code.truncate(end);
     }
 
@@ -179,43 +201,42 @@ impl Assembler<'_> {
     }
 
     /// An instruction in the legacy encoding, without its immediate.
-    #[inline]
+    #[inline(always)]
     pub(super) fn legacy(&mut self, opcode: Opcode, width: Width, reg: u8, rm: Rm, extra: Extra) -> Bytes {
         let rm = self.redirected(rm);
         self.use_operands(reg, rm);
-        let mut bytes = Bytes::new();
+        let mut head = Part::default();
         if extra.lock {
-            bytes.push(0xf0);
+            head.push(0xf0);
         }
         match opcode.prefix {
             Prefix::None => {}
-            Prefix::X66 => bytes.push(0x66),
-            Prefix::XF3 => bytes.push(0xf3),
-            Prefix::XF2 => bytes.push(0xf2),
+            Prefix::X66 => head.push(0x66),
+            Prefix::XF3 => head.push(0xf3),
+            Prefix::XF2 => head.push(0xf2),
         }
         let (x, b) = extensions(rm);
         let rex = (width as u8) << 3 | (reg >> 3 & 1) << 2 | x << 1 | b;
         if rex != 0 || extra.byte_register {
-            bytes.push(0x40 | rex);
+            head.push(0x40 | rex);
         }
         match opcode.map {
             Map::One => {}
-            Map::X0F => bytes.push(0x0f),
+            Map::X0F => head.push(0x0f),
             Map::X0F38 => {
-                bytes.push(0x0f);
-                bytes.push(0x38);
+                head.push(0x0f);
+                head.push(0x38);
             }
             Map::X0F3A => {
-                bytes.push(0x0f);
-                bytes.push(0x3a);
+                head.push(0x0f);
+                head.push(0x3a);
             }
         }
-        bytes.push(opcode.byte);
-        bytes.operands(reg, rm);
-        bytes
+        head.push(opcode.byte);
+        instruction(head, operands(reg, rm, one_byte))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn instruction(&mut self, opcode: Opcode, width: Width, reg: u8, rm: Rm) {
         let bytes = self.legacy(opcode, width, reg, rm, Extra::default());
         self.emit(&bytes);
@@ -232,14 +253,14 @@ impl Assembler<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn instruction_imm8(&mut self, opcode: Opcode, width: Width, reg: u8, rm: Rm, imm: u8) {
         let mut bytes = self.legacy(opcode, width, reg, rm, Extra::default());
         bytes.push(imm);
         self.emit(&bytes);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn instruction_imm32(&mut self, opcode: Opcode, width: Width, reg: u8, rm: Rm, imm: i32) {
         let mut bytes = self.legacy(opcode, width, reg, rm, Extra::default());
         bytes.push_i32(imm);
@@ -252,21 +273,20 @@ impl Assembler<'_> {
     pub(super) fn vex(&mut self, opcode: Opcode, width: Width, reg: u8, second: u8, rm: Rm, imm: Option<u8>) {
         let rm = self.redirected(rm);
         self.use_operands(reg, rm);
-        let mut bytes = Bytes::new();
+        let mut head = Part::default();
         let (x, b) = extensions(rm);
         let r = reg >> 3 & 1;
         let last = (!second & 15) << 3 | opcode.prefix as u8;
         if x == 0 && b == 0 && width == Width::W32 && opcode.map == Map::X0F {
-            bytes.push(0xc5);
-            bytes.push((r ^ 1) << 7 | last);
+            head.push(0xc5);
+            head.push((r ^ 1) << 7 | last);
         } else {
-            bytes.push(0xc4);
-            bytes.push((r ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | opcode.map.code());
-            bytes.push((width as u8) << 7 | last);
+            head.push(0xc4);
+            head.push((r ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | opcode.map.code());
+            head.push((width as u8) << 7 | last);
         }
-        bytes.push(opcode.byte);
-        bytes.operands(reg, rm);
-        self.emit_vector(bytes, rm, imm);
+        head.push(opcode.byte);
+        self.emit_vector(instruction(head, operands(reg, rm, one_byte)), rm, imm);
     }
 
     /// An instruction in the 128-bit EVEX encoding, on the registers that VEX has, without a mask
@@ -282,17 +302,17 @@ impl Assembler<'_> {
     ) {
         let rm = self.redirected(rm);
         self.use_operands(reg, rm);
-        let mut bytes = Bytes::new();
+        let mut head = Part::default();
         let (x, b) = extensions(rm);
         let r = reg >> 3 & 1;
-        bytes.push(0x62);
-        bytes.push((r ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | 1 << 4 | opcode.map.code());
-        bytes.push((width as u8) << 7 | (!second & 15) << 3 | 1 << 2 | opcode.prefix as u8);
-        bytes.push(1 << 3);
-        bytes.push(opcode.byte);
+        head.push(0x62);
+        head.push((r ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | 1 << 4 | opcode.map.code());
+        head.push((width as u8) << 7 | (!second & 15) << 3 | 1 << 2 | opcode.prefix as u8);
+        head.push(1 << 3);
+        head.push(opcode.byte);
         // A one-byte displacement would be in units of the operand's size.
-        bytes.operands_by(reg, rm, |disp| (disp == 0).then_some(0));
-        self.emit_vector(bytes, rm, imm);
+        let operands = operands(reg, rm, |disp| (disp == 0).then_some(0));
+        self.emit_vector(instruction(head, operands), rm, imm);
     }
 
     /// Appends an instruction with an optional immediate.

@@ -17,11 +17,14 @@ pub const UD2: [u8; 2] = [0x0f, 0x0b];
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
-pub(super) struct LabelState {
+pub(crate) struct LabelState {
     position: u32,
     /// Offset of the displacement of the last jump.
     last_jump: u32,
 }
+
+/// The labels of an assembler, in the order in which they were made.
+pub(crate) type Labels = Vec<LabelState>;
 
 impl Assembler<'_> {
     pub(crate) fn new_label(&mut self) -> Label {

@@ -22,20 +22,18 @@ mod vector;
 
 pub(crate) use float::{FloatOp, Rounding};
 pub(crate) use int::{Alu, Cond, Shift, Size};
-pub(crate) use label::Label;
 pub use label::UD2;
+pub(crate) use label::{Label, Labels};
 pub use patch::{ENTRY_PREFIX, SITE_OFF, SiteJump, TRANSFER_TRAP, site_jump};
 pub(crate) use reg::{Mem, Precision, RegClass, Rm};
 pub use reg::{Reg, Width};
 pub(crate) use vector::{VectorImmOp, VectorOp, VectorShiftOp};
 
-use label::LabelState;
-
 /// Appends machine code to a vector.
 #[derive(Debug)]
 pub(crate) struct Assembler<'c> {
     code: &'c mut Vec<u8>,
-    labels: Vec<LabelState>,
+    labels: Labels,
     redirected: Option<(Mem, Mem)>,
     /// Where the last instruction begins, if it can be lengthened by prefixes: see
     /// [`Assembler::lengthen_last`].
@@ -49,7 +47,18 @@ pub(crate) struct Assembler<'c> {
 
 impl<'c> Assembler<'c> {
     pub(crate) fn new(code: &'c mut Vec<u8>) -> Self {
-        Self { code, labels: Vec::new(), redirected: None, last: None, last_bound: u32::MAX, r11_changes: 0 }
+        Self::with_labels(code, Labels::default())
+    }
+
+    /// As [`Self::new`], with an allocation for labels.
+    pub(crate) fn with_labels(code: &'c mut Vec<u8>, mut labels: Labels) -> Self {
+        labels.clear();
+        Self { code, labels, redirected: None, last: None, last_bound: u32::MAX, r11_changes: 0 }
+    }
+
+    /// The allocation of the labels.
+    pub(crate) fn into_labels(self) -> Labels {
+        self.labels
     }
 
     /// The offset of the next instruction.

@@ -117,33 +117,44 @@ impl From<Width> for Precision {
 /// A memory operand: base + index * 2^scale + displacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mem {
-    pub(super) base: Option<Reg>,
-    pub(super) index: Option<Reg>,
+    base: Reg,
+    index: Reg,
     pub(super) scale: u8,
     pub(super) disp: i32,
 }
 
+/// Stands for no register in a [`Mem`], which thus fits a register of the machine.
+const NONE: Reg = Reg(u8::MAX);
+
 impl Mem {
     pub(crate) const fn base(base: Reg, disp: i32) -> Self {
-        Self { base: Some(base), index: None, scale: 0, disp }
+        Self { base, index: NONE, scale: 0, disp }
     }
 
     /// `index` must not be `rsp`.
     pub(crate) const fn indexed(base: Reg, index: Reg, scale: u8, disp: i32) -> Self {
-        Self { base: Some(base), index: Some(index), scale, disp }
+        Self { base, index, scale, disp }
     }
 
     /// Data after the code, at a label: for instructions without an immediate.
     pub(crate) const fn data(label: super::Label) -> Self {
-        Self { base: None, index: None, scale: 0, disp: label.0 as i32 }
+        Self { base: NONE, index: NONE, scale: 0, disp: label.0 as i32 }
     }
 
     /// The label, if this is data after the code.
     pub(super) const fn data_label(self) -> Option<super::Label> {
         match (self.base, self.index) {
-            (None, None) => Some(super::Label(self.disp as u32)),
+            (NONE, NONE) => Some(super::Label(self.disp as u32)),
             _ => None,
         }
+    }
+
+    pub(super) fn base_register(self) -> Option<Reg> {
+        (self.base != NONE).then_some(self.base)
+    }
+
+    pub(super) fn index_register(self) -> Option<Reg> {
+        (self.index != NONE).then_some(self.index)
     }
 
     pub(crate) const fn disp(self) -> i32 {
@@ -152,17 +163,17 @@ impl Mem {
 
     /// Base, index with its shift, and displacement.
     pub(crate) fn parts(self) -> (Option<Reg>, Option<(Reg, u8)>, i32) {
-        (self.base, self.index.map(|index| (index, self.scale)), self.disp)
+        (self.base_register(), self.index_register().map(|index| (index, self.scale)), self.disp)
     }
 
     /// The registers that the address depends on.
     pub(crate) fn registers(self) -> impl Iterator<Item = Reg> {
-        self.base.into_iter().chain(self.index)
+        self.base_register().into_iter().chain(self.index_register())
     }
 
     /// An address without a base.
     pub(crate) const fn scaled(index: Reg, scale: u8, disp: i32) -> Self {
-        Self { base: None, index: Some(index), scale, disp }
+        Self { base: NONE, index, scale, disp }
     }
 }
 

@@ -47,8 +47,8 @@ impl Kind {
         let full =
             |reg: Option<Reg>| reg.map_or(Register::None, |reg| Register::RAX + u32::from(reg.number()));
         Op::Mem {
-            base: full(mem.base),
-            index: full(mem.index),
+            base: full(mem.base_register()),
+            index: full(mem.index_register()),
             scale: 1 << mem.scale,
             disp: mem.disp.into(),
             size,

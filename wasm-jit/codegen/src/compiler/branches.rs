@@ -20,7 +20,7 @@ impl FunctionCompiler<'_> {
     /// An unconditional branch.
     pub(super) fn br(&mut self, depth: u32) {
         let moves = self.edge(depth);
-        self.apply(&moves);
+        self.apply(moves);
         let label = self.control.at(depth).label;
         self.jump(None, label);
         self.stop();
@@ -43,12 +43,13 @@ impl FunctionCompiler<'_> {
         let moves = self.edge(depth);
         let Control { kind, label: target, .. } = *self.control.at(depth);
         if moves.is_empty() {
+            self.reuse(moves);
             return self.jump_if(flag, target);
         }
         if hint.unwrap_or(kind == Kind::Loop) {
             let on = self.asm.new_label();
             self.jump_if(flag.opposite(), on);
-            self.apply(&moves);
+            self.apply(moves);
             self.asm.jmp(target);
             self.asm.bind(on);
             return;
@@ -120,6 +121,7 @@ impl FunctionCompiler<'_> {
         let moves = self.edge(depth);
         let target = self.control.at(depth).label;
         if moves.is_empty() {
+            self.reuse(moves);
             return target;
         }
         let label = self.asm.new_label();

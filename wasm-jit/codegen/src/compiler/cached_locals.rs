@@ -63,9 +63,13 @@ impl Region {
     }
 
     /// Cache registers and their locals.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Reg, u32)> + use<> {
-        let local = self.local;
-        bits(self.cached).map(move |reg| (reg, local[reg.0 as usize]))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Reg, u32)> {
+        bits(self.cached).map(|reg| (reg, self.cached_by(reg)))
+    }
+
+    /// The local that the register caches.
+    pub(super) fn cached_by(&self, reg: Reg) -> u32 {
+        self.local[reg.0 as usize]
     }
 
     fn assign(&mut self, reg: Reg, local: u32) {
@@ -88,17 +92,21 @@ pub(super) fn bits(mut set: u32) -> impl Iterator<Item = Reg> {
     })
 }
 
-/// The regions that the code so far has, and the one that the current state belongs to.
-#[derive(Debug)]
+/// The regions that the code so far has, and the one that the current state belongs to. Reused from
+/// function to function for its allocation.
+#[derive(Debug, Default)]
 pub(super) struct Regions {
     all: Vec<Region>,
     current: usize,
 }
 
 impl Regions {
-    /// The region of the function, which has no register-cached locals until they are chosen.
-    pub(super) fn new() -> Self {
-        Self { all: vec![Region::none()], current: 0 }
+    /// Begins with the region of a function, which has no register-cached locals until they are
+    /// chosen.
+    pub(super) fn begin(&mut self) {
+        self.all.clear();
+        self.all.push(Region::none());
+        self.current = 0;
     }
 
     /// Sets the region of the function.
@@ -210,10 +218,9 @@ impl Chooser {
                 region.assign(reg, local);
             }
         }
-        for (reg, local) in region.iter() {
-            if all_examined && !self.written[local as usize] {
-                region.unwritten |= reg.bit();
-            }
+        if all_examined {
+            let unwritten = region.iter().filter(|(_, local)| !self.written[*local as usize]);
+            region.unwritten = unwritten.fold(0, |set, (reg, _)| set | reg.bit());
         }
         for local in wanted.drain(..) {
             self.weight[local as usize] = 0;

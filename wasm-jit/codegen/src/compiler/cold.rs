@@ -147,7 +147,7 @@ impl FunctionCompiler<'_> {
                 Cold::Edge { label, moves, target, position } => {
                     self.show_more(here, position);
                     self.asm.bind(label);
-                    self.apply(&moves);
+                    self.apply(moves);
                     self.asm.jmp(target);
                 }
                 Cold::Trap { label, code, position } => {
@@ -190,7 +190,7 @@ impl FunctionCompiler<'_> {
                 Cold::Handler { catch: (region, index), moves, target, position } => {
                     self.show_more(here, position);
                     self.try_regions.set_handler(region, index, here);
-                    self.apply(&moves);
+                    self.apply(moves);
                     self.asm.jmp(target);
                 }
             }

@@ -213,7 +213,7 @@ impl<'a> FunctionCompiler<'a> {
     /// The last part of a block falls through to its label.
     fn fall_to_end(&mut self) {
         let moves = self.edge(0);
-        self.apply(&moves);
+        self.apply(moves);
     }
 
     /// Binds the label of the innermost block.
@@ -247,8 +247,7 @@ impl<'a> FunctionCompiler<'a> {
                     self.spill_operand(height);
                 }
             }
-            let moves = self.edge_locals(outer);
-            self.apply(&moves);
+            self.move_locals(outer);
         } else {
             self.truncate(control.height);
         }

@@ -97,7 +97,7 @@ pub(super) struct ControlStack<'a> {
 
 impl<'a> ControlStack<'a> {
     pub(super) fn new() -> Self {
-        Self { blocks: Vec::new(), reachable: true, skipped: 0, loops: 0 }
+        Self { blocks: Vec::with_capacity(16), reachable: true, skipped: 0, loops: 0 }
     }
 
     pub(super) fn push(&mut self, block: Control<'a>) {

@@ -37,13 +37,13 @@ impl FunctionCompiler<'_> {
         let count = types.len();
         let base = self.stack.height() - count;
         let sources: Vec<Operand> = (base..base + count).map(|height| self.peek(height)).collect();
+        let mut moves = std::mem::take(&mut self.spare_moves);
         if kind == Kind::Function {
-            let mut moves = self.locals_for_exit();
-            moves.extend(self.edge_to_epilogue(&sources));
+            self.locals_for_exit(&mut moves);
+            self.edge_to_epilogue(&sources, &mut moves);
             return moves;
         }
         // A value to be moved may be in a register that the locals' moves write.
-        let mut moves = Vec::new();
         for (at, operand) in (height..).zip(&sources) {
             let in_register = kind != Kind::Loop && at + 1 == height + count;
             let dst = if in_register {
@@ -58,27 +58,25 @@ impl FunctionCompiler<'_> {
         }
         // Stores of locals do not read the registers that the moves of values write: `rax` and
         // `xmm0` are never cache registers.
-        let locals = self.edge_locals(region);
-        moves.extend(locals);
+        self.edge_locals(region, &mut moves);
         moves
     }
 
-    /// The moves of locals to their slots, if the exit has a settled site.
-    fn locals_for_exit(&self) -> Vec<Move> {
+    /// Appends the moves of locals to their slots, if the exit has a settled site.
+    fn locals_for_exit(&self, moves: &mut Vec<Move>) {
         if !self.exit.stores_locals {
-            return Vec::new();
+            return;
         }
         let cached = self.region().iter().filter_map(|(_, local)| {
             let Local { ty, reg, in_slot, .. } = self.locals[local as usize];
             let dst = Place::Mem(self.frame.local_slot(local));
             reg.filter(|_| !in_slot).map(|reg| Move { ty, dst, src: Place::Reg(reg) })
         });
-        cached.collect()
+        moves.extend(cached);
     }
 
-    /// The moves of values to where the caller expects the results.
-    pub(super) fn edge_to_epilogue(&mut self, sources: &[Operand]) -> Vec<Move> {
-        let mut moves = Vec::new();
+    /// Appends the moves of values to where the caller expects the results.
+    fn edge_to_epilogue(&mut self, sources: &[Operand], moves: &mut Vec<Move>) {
         let mut between = Vec::new();
         let mut last = Vec::new();
         for (operand, (ty, place)) in sources.iter().zip(result_places(self.ty.results())) {
@@ -90,14 +88,12 @@ impl FunctionCompiler<'_> {
                 (src, ResultPlace::Reg(dst)) => last.push(Move { ty, dst: Place::Reg(dst), src }),
             }
         }
-        order_parallel(&mut between, &mut moves);
+        order_parallel(&mut between, moves);
         moves.extend(last);
-        moves
     }
 
-    /// The moves of locals to where a region's labels expect them.
-    pub(super) fn edge_locals(&mut self, target: usize) -> Vec<Move> {
-        let mut moves = Vec::new();
+    /// Appends the moves of locals to where a region's labels expect them.
+    pub(super) fn edge_locals(&mut self, target: usize, moves: &mut Vec<Move>) {
         if target == self.regions.current_index() {
             for (reg, local) in self.region().iter() {
                 if self.locals[local as usize].reg.is_none() {
@@ -105,10 +101,10 @@ impl FunctionCompiler<'_> {
                     moves.push(Move { ty: self.locals[local as usize].ty, dst: Place::Reg(reg), src });
                 }
             }
-            return moves;
+            return;
         }
-        let current = self.region().clone();
-        let region = self.regions.at(target).clone();
+        let current = self.regions.current();
+        let region = self.regions.at(target);
         let cached_at_label =
             |local: u32| region.iter().find(|(_, cached)| *cached == local).map(|(reg, _)| reg);
         let mut between = Vec::new();
@@ -135,7 +131,7 @@ impl FunctionCompiler<'_> {
                 between.push((state.ty, reg, copy));
             }
         }
-        order_parallel(&mut between, &mut moves);
+        order_parallel(&mut between, moves);
         for (reg, local) in region.iter() {
             let state = self.locals[local as usize];
             let in_register =
@@ -145,15 +141,13 @@ impl FunctionCompiler<'_> {
                 moves.push(Move { ty: state.ty, dst: Place::Reg(reg), src });
             }
         }
-        moves
     }
 
     /// Enters a new region, in the state that its labels expect.
     pub(super) fn change_region(&mut self, mut region: Region) {
         region.constants = self.unwritten_constants(&region);
         let inner = self.regions.add(region);
-        let moves = self.edge_locals(inner);
-        self.apply(&moves);
+        self.move_locals(inner);
         let mut in_slot = self.region_in_slots(inner);
         let region = self.regions.at(inner).clone();
         for (reg, local) in region.iter() {
@@ -221,8 +215,16 @@ impl FunctionCompiler<'_> {
         Place::Mem(Mem::base(SCRATCH, RESULTS + 8 * index as i32))
     }
 
-    pub(super) fn apply(&mut self, moves: &[Move]) {
-        for Move { ty, dst, src } in moves {
+    /// Emits the moves of locals to where a region's labels expect them.
+    pub(super) fn move_locals(&mut self, target: usize) {
+        let mut moves = std::mem::take(&mut self.spare_moves);
+        self.edge_locals(target, &mut moves);
+        self.apply(moves);
+    }
+
+    /// Emits the moves.
+    pub(super) fn apply(&mut self, moves: Vec<Move>) {
+        for Move { ty, dst, src } in &moves {
             if let Place::Mem(mem) = dst
                 && mem.registers().any(|reg| reg == SCRATCH)
             {
@@ -231,6 +233,13 @@ impl FunctionCompiler<'_> {
             }
             self.move_value(*ty, *dst, *src);
         }
+        self.reuse(moves);
+    }
+
+    /// Keeps the allocation of moves that are not needed any more, for the next edge.
+    pub(super) fn reuse(&mut self, mut moves: Vec<Move>) {
+        moves.clear();
+        self.spare_moves = moves;
     }
 
     /// Moves a value into the store's buffer of results. A value that is not in a register goes

@@ -200,7 +200,7 @@ impl<'a> FunctionCompiler<'a> {
         self.control.innermost_mut().kind = Kind::Catch { region };
         self.truncate(control.height);
         self.enter_state(control.region, u32::MAX);
-        for (_, local) in self.region().iter() {
+        for (_, local) in self.regions.current().iter() {
             self.locals[local as usize].reg = None;
         }
         self.control.reachable = true;

@@ -8,12 +8,16 @@
 //! cold code     moves of conditional branches, traps, handlers, jump tables
 //! ```
 
-use wasmparser::{FuncType, FunctionBody, Operator, ValType};
+use wasmparser::{
+    BinaryReaderError, FuncType, FuncValidator, FunctionBody, Operator, ValType, ValidatorResources,
+};
 
 use super::abi::{CALLEE_SAVED, CONTEXT, SCRATCH, stack_bytes};
 use super::cached_locals::{Chooser, Regions};
 use super::cold::ColdCode;
 use super::control_stack::ControlStack;
+use super::decode::decode;
+use super::edges::Move;
 use super::exceptions::TryRegions;
 use super::frame::Frame;
 use super::fuel::Fuel;
@@ -25,11 +29,11 @@ use super::register_file::RegisterFile;
 use super::runs::RunState;
 use super::scan::Scan;
 use super::site_layout::SiteLayout;
-use super::sites::{ENTRY_LENGTH, SITE_WINDOW, SiteKind};
+use super::sites::{ENTRY_LENGTH, SITE_WINDOW, SiteKind, Sites};
 use super::state::{Local, SmallBytes, Vectors, ZeroFlag};
 use super::value_stack::ValueStack;
-use super::{Compiler, Instrumentation, Limit};
-use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size, Width};
+use super::{Compiler, Instrumentation, Limit, validate};
+use crate::asm::{Alu, Assembler, Cond, Label, Labels, Mem, Reg, Size, Width};
 use crate::module::{FunctionHints, ModuleInfo};
 use crate::vmctx::{ACCESSOR_FP, ACCESSOR_NEXT, ACCESSORS, STACK_LIMIT, STORE, TrapCode, VmLayout};
 
@@ -55,8 +59,12 @@ const RED_ZONE: u32 = 128;
 /// Allocations that are reused from function to function.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    pub(super) scan: Scan,
-    pub(super) chooser: Chooser,
+    scan: Scan,
+    chooser: Chooser,
+    locals: Vec<Local>,
+    stack: ValueStack,
+    regions: Regions,
+    labels: Labels,
 }
 
 /// The compiler's state at one point of a function's code: see [the parts](super#the-state).
@@ -82,6 +90,8 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) registers: RegisterFile,
     pub(super) regions: Regions,
     pub(super) chooser: &'a mut Chooser,
+    /// An allocation for the moves of the next edge.
+    pub(super) spare_moves: Vec<Move>,
     pub(super) frame: Frame,
     pub(super) vectors: Vectors,
     pub(super) small_bytes: Option<SmallBytes>,
@@ -94,6 +104,8 @@ pub(super) struct FunctionCompiler<'a> {
     // What versions with probes need.
     pub(super) sites: SiteLayout<'a>,
     pub(super) observer: Option<&'a mut (dyn Observer + 'a)>,
+    /// Whether any instruction has a site, is counted, charged for, or observed.
+    is_instrumented: bool,
     /// The offset of the last transfer point.
     pub(super) last_transfer: u32,
     /// In a plain version, where the code needs the size of the frame.
@@ -123,7 +135,37 @@ impl std::fmt::Debug for FunctionCompiler<'_> {
     }
 }
 
-/// Appends a validated function to a chunk.
+/// Scans a valid function.
+pub(super) fn scan(compiler: &mut Compiler<'_>, index: u32, body: &FunctionBody<'_>) -> Result<(), Limit> {
+    let Compiler { module, vector_types, scratch, .. } = compiler;
+    let params = module.function_type(index).params().len();
+    let hints = hints(module, index, body);
+    scratch.scan.function(body, params, hints, module, vector_types).map_err(|_| malformed(index))
+}
+
+/// Validates and scans a function.
+pub(super) fn validate_and_scan(
+    compiler: &mut Compiler<'_>,
+    validator: &mut FuncValidator<ValidatorResources>,
+    body: &FunctionBody<'_>,
+) -> Result<(), BinaryReaderError> {
+    let Compiler { module, vector_types, scratch, .. } = compiler;
+    let index = validator.index();
+    let params = module.function_type(index).params().len();
+    let mut scanner = scratch.scan.begin(params, hints(module, index, body), module, vector_types);
+    validate::validate_and_scan(validator, body, &mut scanner)
+}
+
+fn hints<'m>(module: &'m ModuleInfo, index: u32, body: &FunctionBody<'_>) -> FunctionHints<'m> {
+    module.branch_hints.of(index, body.range().start as u32)
+}
+
+/// A body that was valid before cannot be read.
+fn malformed(function: u32) -> Limit {
+    Limit { function, reason: "its body cannot be read" }
+}
+
+/// Appends a valid function, which has just been scanned, to a chunk.
 pub(super) fn compile<'a>(
     compiler: &'a mut Compiler<'_>,
     index: u32,
@@ -132,16 +174,16 @@ pub(super) fn compile<'a>(
     Instrumentation { sites, counting }: Instrumentation<'a>,
     observer: Option<&'a mut (dyn Observer + 'a)>,
 ) -> Result<(), Limit> {
-    let Compiler { module, layout, vector_types, scratch } = compiler;
+    let Compiler { module, layout, scratch, .. } = compiler;
+    let Scratch { scan, chooser, locals, stack, regions, labels } = scratch;
     let Chunk { code, calls, functions } = chunk;
-    let malformed = |_| Limit { function: index, reason: "its body cannot be read" };
+    let malformed = |_| malformed(index);
     let ty = module.function_type(index);
-    let hints = module.branch_hints.of(index, body.range().start as u32);
-    scratch.scan.function(body, ty.params().len(), hints, module, vector_types).map_err(malformed)?;
-    let mut has_vectors = scratch.scan.has_vectors || has_vector(ty);
+    let hints = hints(module, index, body);
+    let mut has_vectors = scan.has_vectors || has_vector(ty);
     // Trailing unused locals are ignored: a few bytes may declare 50,000.
-    let used = scratch.scan.accessed.len();
-    let mut locals: Vec<Local> = Vec::with_capacity(used);
+    let used = scan.accessed.len();
+    locals.clear();
     let local = |ty| Local { ty, cache_reg: None, reg: None, in_slot: true, aliases: 0, constant: None };
     locals.extend(ty.params().iter().map(|param| local((*param).into())));
     for group in body.get_locals_reader().map_err(malformed)? {
@@ -154,7 +196,7 @@ pub(super) fn compile<'a>(
         code.push(0);
     }
     code.resize(code.len() + PROLOGUE as usize, 0);
-    let mut asm = Assembler::new(code);
+    let mut asm = Assembler::with_labels(code, std::mem::take(labels));
     let runs = match counting {
         Some(counting) => Some(RunState::new(counting, Joins::of(body).map_err(malformed)?)),
         None => None,
@@ -170,7 +212,7 @@ pub(super) fn compile<'a>(
         layout,
         index,
         ty,
-        scan: &scratch.scan,
+        scan,
         hints,
         asm,
         cold: ColdCode::default(),
@@ -178,11 +220,12 @@ pub(super) fn compile<'a>(
         try_regions: TryRegions::default(),
         exit,
         code_limit: u32::MAX,
-        stack: ValueStack::default(),
-        locals,
+        stack: std::mem::take(stack),
+        locals: std::mem::take(locals),
         registers: RegisterFile::new(),
-        regions: Regions::new(),
-        chooser: &mut scratch.chooser,
+        regions: std::mem::take(regions),
+        chooser,
+        spare_moves: Vec::new(),
         frame,
         vectors: Vectors::default(),
         small_bytes: None,
@@ -191,12 +234,18 @@ pub(super) fn compile<'a>(
         control: ControlStack::new(),
         instruction: Instruction::new(0, Next::Other, false),
         sites: SiteLayout::new(sites),
+        is_instrumented: observer.is_some()
+            || counting.is_some()
+            || module.settings.uses_fuel
+            || !matches!(sites, Sites::None | Sites::Functions),
         observer,
         frame_sizes: Vec::new(),
         runs,
         fuel: module.settings.uses_fuel.then(Fuel::new),
         last_transfer: u32::MAX,
     };
+    function.stack.begin();
+    function.regions.begin();
     let start = function.asm.offset();
     let wasm = (body.range().end - body.range().start) as u32;
     function.code_limit = start
@@ -219,42 +268,26 @@ pub(super) fn compile<'a>(
     function.begin_run(body.range().start as u32);
     function.charge_entry();
     function.lay_out_site(body.range().start as u32, SiteKind::Entry);
-    let mut current = Some(reader.read().map_err(malformed)?);
-    while let Some(operator) = current {
+    let mut operators = (Operator::Nop, Operator::Nop);
+    let (mut current, mut next) = (&mut operators.0, &mut operators.1);
+    decode(&mut reader, current).map_err(malformed)?;
+    loop {
         let next_position = reader.original_position() as u32;
-        let next = if reader.eof() { None } else { Some(reader.read().map_err(malformed)?) };
-        function.registers.unpin_all();
-        let seen = next.as_ref().filter(|_| !function.is_plain());
-        let seen = seen.map_or(Next::Other, Next::of);
-        function.instruction = Instruction::new(position, seen, sites.settles(next_position));
-        function.forget_settled();
-        function.show_instruction();
-        if function.control.reachable {
-            // The site of a loop is at its label, which every iteration reaches.
-            if matches!(operator, Operator::Loop { .. }) {
-                function.charge(&operator);
-                function.begin_run_before_loop();
-            } else {
-                function.begin_run(position);
-                function.charge(&operator);
-                function.lay_out_site(position, SiteKind::of(&operator));
-            }
-            function.operator(&operator)?;
-            function.end_run_after(&operator);
-        } else {
-            function.skip(&operator);
+        let is_last = reader.eof();
+        let seen = if is_last { Next::Other } else { decode(&mut reader, next).map_err(malformed)? };
+        let seen = if function.is_plain() { Next::Other } else { seen };
+        let settles_next = function.is_instrumented && sites.settles(next_position);
+        function.instruction = Instruction::new(position, seen, settles_next);
+        function.instruction(current)?;
+        if is_last {
+            break;
         }
-        if function.control.reachable {
-            function.make_plain();
-        }
-        if function.frame.bytes() > MAX_FRAME {
-            return Err(Limit { function: index, reason: "its frame is too large" });
-        }
-        function.check_code_size()?;
-        current = next;
+        std::mem::swap(&mut current, &mut next);
         position = next_position;
     }
     functions.push(function.finish(start));
+    (*locals, *stack, *regions) = (function.locals, function.stack, function.regions);
+    *labels = function.asm.into_labels();
     Ok(())
 }
 
@@ -264,6 +297,48 @@ pub(super) fn has_vector(ty: &FuncType) -> bool {
 }
 
 impl<'a> FunctionCompiler<'a> {
+    /// Compiles the current instruction.
+    fn instruction(&mut self, operator: &Operator<'_>) -> Result<(), Limit> {
+        self.registers.unpin_all();
+        if self.is_instrumented {
+            self.instrumented(operator)?;
+        } else if self.control.reachable {
+            self.operator(operator)?;
+        } else {
+            self.skip(operator);
+        }
+        if self.frame.bytes() > MAX_FRAME {
+            return Err(Limit { function: self.index, reason: "its frame is too large" });
+        }
+        self.check_code_size()
+    }
+
+    /// Compiles the current instruction, with what observes it.
+    fn instrumented(&mut self, operator: &Operator<'_>) -> Result<(), Limit> {
+        self.forget_settled();
+        self.show_instruction();
+        if self.control.reachable {
+            let position = self.instruction.position;
+            // The site of a loop is at its label, which every iteration reaches.
+            if matches!(operator, Operator::Loop { .. }) {
+                self.charge(operator);
+                self.begin_run_before_loop();
+            } else {
+                self.begin_run(position);
+                self.charge(operator);
+                self.lay_out_site(position, SiteKind::of(operator));
+            }
+            self.operator(operator)?;
+            self.end_run_after(operator);
+        } else {
+            self.skip(operator);
+        }
+        if self.control.reachable {
+            self.make_plain();
+        }
+        Ok(())
+    }
+
     /// Refuses the function if its code exceeds the limit.
     pub(super) fn check_code_size(&self) -> Result<(), Limit> {
         if self.asm.offset().saturating_add(self.cold.bytes()) > self.code_limit {
@@ -273,7 +348,7 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     /// Epilogue, cold code and prologue.
-    fn finish(mut self, start: u32) -> CompiledFunction {
+    fn finish(&mut self, start: u32) -> CompiledFunction {
         self.settle_fuel();
         let cached = self.regions.all_cached();
         let callee_saved = CALLEE_SAVED.iter().fold(0, |set, (reg, _)| set | reg.bit());
@@ -352,7 +427,7 @@ impl<'a> FunctionCompiler<'a> {
             end: self.asm.offset(),
             frame_size,
             saved,
-            try_regions: self.try_regions.into_boxed_slice(),
+            try_regions: std::mem::take(&mut self.try_regions).into_boxed_slice(),
         }
     }
 

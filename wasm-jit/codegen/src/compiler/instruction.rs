@@ -50,6 +50,7 @@ impl Instruction {
 
 impl Next {
     /// The kind of an operator.
+    #[inline(always)]
     pub(super) fn of(operator: &Operator<'_>) -> Self {
         use Operator as O;
         match operator {

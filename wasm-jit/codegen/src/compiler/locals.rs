@@ -156,10 +156,10 @@ impl FunctionCompiler<'_> {
 
     /// Loads all register-cached locals that are only in their slots.
     pub(super) fn load_cached_locals(&mut self) {
-        for (reg, local) in self.region().iter() {
-            if self.locals[local as usize].reg.is_some() {
-                continue;
-            }
+        let cached = self.regions.current().iter();
+        let not_loaded = cached.filter(|(_, local)| self.locals[*local as usize].reg.is_none());
+        for reg in bits(not_loaded.fold(0, |set, (reg, _)| set | reg.bit())) {
+            let local = self.region().cached_by(reg);
             let slot = self.frame.local_slot(local);
             self.move_value(self.locals[local as usize].ty, Place::Reg(reg), Place::Mem(slot));
             self.locals[local as usize].reg = Some(reg);
@@ -170,7 +170,8 @@ impl FunctionCompiler<'_> {
     /// value stays in a register only, because the handler finds values in the frame.
     pub(super) fn save_registers(&mut self) {
         let in_try = self.try_regions.innermost().is_some();
-        for (reg, local) in self.region().iter() {
+        for reg in bits(self.region().cached) {
+            let local = self.region().cached_by(reg);
             let kept = is_callee_saved(reg);
             if !kept || in_try {
                 self.store_local(local);
@@ -194,15 +195,14 @@ impl FunctionCompiler<'_> {
         self.small_bytes = None;
         self.labels += 1;
         self.drop_copies();
-        for (_, local) in self.region().iter() {
-            let local = &mut self.locals[local as usize];
-            *local = Local { cache_reg: None, reg: None, in_slot: true, ..*local };
+        if region != self.regions.current_index() {
+            for (_, local) in self.regions.current().iter() {
+                self.locals[local as usize].cache(None, true);
+            }
+            self.regions.enter(region);
         }
-        self.regions.enter(region);
-        for (reg, local) in self.region().iter() {
-            let local = &mut self.locals[local as usize];
-            *local =
-                Local { cache_reg: Some(reg), reg: Some(reg), in_slot: in_slot & reg.bit() != 0, ..*local };
+        for (reg, local) in self.regions.current().iter() {
+            self.locals[local as usize].cache(Some(reg), in_slot & reg.bit() != 0);
         }
     }
 

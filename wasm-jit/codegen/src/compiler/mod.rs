@@ -9,7 +9,8 @@
 //! in registers), `edges.rs` (moves on branches), `function.rs` (the parts of a function).
 //!
 //! # A function
-//! 1. `scan.rs` scans it: where its loops are, which locals they use, where they call.
+//! 1. `scan.rs` scans it: where its loops are, which locals they use, where they call. If the
+//!    function has not been validated yet, `validate.rs` does both in one pass.
 //! 2. `cached_locals.rs` assigns registers to locals, based on the scan: first for the function,
 //!    later for each loop when it is opened.
 //! 3. `function.rs` reserves space for the prologue and compiles operator after operator;
@@ -68,6 +69,7 @@ mod casts;
 mod cold;
 mod control;
 mod control_stack;
+mod decode;
 mod division;
 mod edges;
 mod enter;
@@ -112,6 +114,7 @@ mod stub_inline;
 mod stub_list;
 mod stub_record;
 mod trampoline;
+mod validate;
 mod value_stack;
 mod values;
 mod vector;
@@ -147,7 +150,7 @@ pub use stub_record::Record;
 pub use trampoline::{entry_trampoline, host_trampoline};
 pub use values::{Lane, NoValue, Value, Wanted};
 
-use wasmparser::FunctionBody;
+use wasmparser::{BinaryReaderError, FuncValidator, FunctionBody, ValidatorResources};
 
 use crate::module::ModuleInfo;
 use crate::objects::ModuleType;
@@ -161,6 +164,17 @@ pub struct Limit {
     pub function: u32,
     /// The limit that is exceeded.
     pub reason: &'static str,
+}
+
+/// Why a function that may be invalid is not compiled.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// It is not valid.
+    #[error(transparent)]
+    Invalid(#[from] BinaryReaderError),
+    /// It is valid, but cannot be compiled.
+    #[error(transparent)]
+    Limit(#[from] Limit),
 }
 
 /// Compiles functions of one module, one after the other; each thread has its own.
@@ -197,6 +211,30 @@ impl<'m> Compiler<'m> {
     /// # Errors
     /// The function exceeds a limit of the compiler. The chunk must be discarded.
     pub fn compile(&mut self, index: u32, body: &FunctionBody<'_>, chunk: &mut Chunk) -> Result<(), Limit> {
+        function::scan(self, index, body)?;
+        self.compile_scanned(index, body, chunk)
+    }
+
+    /// Like [`Compiler::compile`], for the function of a validator that has not read it yet.
+    ///
+    /// # Errors
+    /// The function is not valid, or exceeds a limit. The chunk must be discarded.
+    pub fn validate_and_compile(
+        &mut self,
+        validator: &mut FuncValidator<ValidatorResources>,
+        body: &FunctionBody<'_>,
+        chunk: &mut Chunk,
+    ) -> Result<(), Refusal> {
+        function::validate_and_scan(self, validator, body)?;
+        Ok(self.compile_scanned(validator.index(), body, chunk)?)
+    }
+
+    fn compile_scanned(
+        &mut self,
+        index: u32,
+        body: &FunctionBody<'_>,
+        chunk: &mut Chunk,
+    ) -> Result<(), Limit> {
         let sites = self.module.settings.sites.into();
         let instrumentation = Instrumentation { sites: &sites, counting: None };
         function::compile(self, index, body, chunk, instrumentation, None)
@@ -230,6 +268,7 @@ impl<'m> Compiler<'m> {
         instrumentation: Instrumentation<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(), Limit> {
+        function::scan(self, index, body)?;
         function::compile(self, index, body, chunk, instrumentation, Some(observer))
     }
 }

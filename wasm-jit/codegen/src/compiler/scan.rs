@@ -75,9 +75,14 @@ pub(super) struct Scan {
     pub(super) has_try: bool,
     /// Whether an operand may be a vector.
     pub(super) has_vectors: bool,
+    /// The blocks that are open during the scan.
+    blocks: Vec<Block>,
+    /// The loops among them, by their indices.
+    open_loops: Vec<u32>,
 }
 
 impl Scan {
+    /// Scans a valid function.
     pub(super) fn function(
         &mut self,
         body: &FunctionBody<'_>,
@@ -86,33 +91,37 @@ impl Scan {
         module: &ModuleInfo,
         vector_types: &[bool],
     ) -> Result<(), BinaryReaderError> {
+        let mut scanner = self.begin(params, hints, module, vector_types);
+        let mut reader = body.get_operators_reader()?;
+        while !reader.eof() {
+            scanner.position = reader.original_position() as u32;
+            reader.visit_operator(&mut scanner)?;
+        }
+        Ok(())
+    }
+
+    /// Begins the scan of a function, whose operators the scanner then visits.
+    pub(super) fn begin<'s>(
+        &'s mut self,
+        params: usize,
+        hints: FunctionHints<'s>,
+        module: &'s ModuleInfo,
+        vector_types: &'s [bool],
+    ) -> Scanner<'s> {
         self.accesses.clear();
         self.loops.clear();
         self.accessed.clear();
         self.accessed.resize(params, false);
         self.has_try = false;
         self.has_vectors = false;
-        let mut reader = body.get_operators_reader()?;
-        let mut visitor = Visitor {
-            scan: self,
-            module,
-            hints,
-            vector_types,
-            blocks: Vec::new(),
-            open_loops: Vec::new(),
-            depth: 0,
-            position: 0,
-            is_unlikely: false,
-        };
-        while !reader.eof() {
-            visitor.position = reader.original_position() as u32;
-            reader.visit_operator(&mut visitor)?;
-        }
-        Ok(())
+        self.blocks.clear();
+        self.open_loops.clear();
+        Scanner { scan: self, module, hints, vector_types, depth: 0, position: 0, is_unlikely: false }
     }
 }
 
 /// An open block.
+#[derive(Debug)]
 struct Block {
     is_loop: bool,
     /// Whether the code around it is unlikely.
@@ -121,28 +130,32 @@ struct Block {
     hint: Option<bool>,
 }
 
-struct Visitor<'s> {
+/// Visits the operators of a function.
+pub(super) struct Scanner<'s> {
     scan: &'s mut Scan,
     module: &'s ModuleInfo,
     hints: FunctionHints<'s>,
     /// For each type, whether it has vectors; empty if none has.
     vector_types: &'s [bool],
-    blocks: Vec<Block>,
-    open_loops: Vec<u32>,
     depth: u32,
     /// The position of the operator.
-    position: u32,
+    pub(super) position: u32,
     is_unlikely: bool,
 }
 
-impl Visitor<'_> {
+impl Scanner<'_> {
     fn access(&mut self, local: u32, write: bool) {
         self.scan.accesses.push(Access::new(local, write, self.depth, self.is_unlikely));
-        let accessed = &mut self.scan.accessed;
-        if local as usize >= accessed.len() {
-            accessed.resize(local as usize + 1, false);
+        match self.scan.accessed.get_mut(local as usize) {
+            Some(accessed) => *accessed = true,
+            None => self.first_access(local),
         }
-        accessed[local as usize] = true;
+    }
+
+    #[cold]
+    fn first_access(&mut self, local: u32) {
+        self.scan.accessed.resize(local as usize, false);
+        self.scan.accessed.push(true);
     }
 
     fn call(&mut self) {
@@ -155,18 +168,18 @@ impl Visitor<'_> {
     }
 
     fn open_loop(&mut self) {
-        if let Some(outer) = self.open_loops.last() {
+        if let Some(outer) = self.scan.open_loops.last() {
             self.scan.loops[*outer as usize].innermost = false;
         }
         let first = self.scan.accesses.len() as u32;
         self.open(true, None);
-        self.open_loops.push(self.scan.loops.len() as u32);
+        self.scan.open_loops.push(self.scan.loops.len() as u32);
         self.scan.loops.push(LoopFacts { first, end: first, depth: self.depth, innermost: true });
         self.depth += 1;
     }
 
     fn open(&mut self, is_loop: bool, hint: Option<bool>) {
-        self.blocks.push(Block { is_loop, outer_is_unlikely: self.is_unlikely, hint });
+        self.scan.blocks.push(Block { is_loop, outer_is_unlikely: self.is_unlikely, hint });
     }
 
     fn open_if(&mut self) {
@@ -176,20 +189,25 @@ impl Visitor<'_> {
     }
 
     fn otherwise(&mut self) {
-        if let Some(block) = self.blocks.last() {
+        if let Some(block) = self.scan.blocks.last() {
             self.is_unlikely = block.outer_is_unlikely || block.hint == Some(true);
         }
     }
 
     fn close(&mut self) {
-        let Some(block) = self.blocks.pop() else { return };
+        let Some(block) = self.scan.blocks.pop() else { return };
         self.is_unlikely = block.outer_is_unlikely;
         if block.is_loop
-            && let Some(closed) = self.open_loops.pop()
+            && let Some(closed) = self.scan.open_loops.pop()
         {
             self.scan.loops[closed as usize].end = self.scan.accesses.len() as u32;
             self.depth -= 1;
         }
+    }
+
+    /// Before an operator on vectors: the function has vectors.
+    pub(super) fn visits_vectors(&mut self) {
+        self.scan.has_vectors = true;
     }
 
     /// The operator is a constant at each call site: only one arm remains after inlining, and no
@@ -273,7 +291,7 @@ macro_rules! visit_all {
     };
 }
 
-impl<'a> VisitOperator<'a> for Visitor<'_> {
+impl<'a> VisitOperator<'a> for Scanner<'_> {
     type Output = ();
 
     fn simd_visitor(&mut self) -> Option<&mut dyn VisitSimdOperator<'a, Output = ()>> {
@@ -283,18 +301,17 @@ impl<'a> VisitOperator<'a> for Visitor<'_> {
     wasmparser::for_each_visit_operator!(visit_all);
 }
 
-/// For any of these operators, the function has vectors.
 macro_rules! visit_vectors {
     ($(@$proposal:ident $op:ident $({ $($arg:ident: $ty:ty),* })? => $visit:ident ($($other:tt)*))*) => {
         $(
             #[inline]
             fn $visit(&mut self $($(, _: $ty)*)?) {
-                self.scan.has_vectors = true;
+                self.visits_vectors();
             }
         )*
     };
 }
 
-impl<'a> VisitSimdOperator<'a> for Visitor<'_> {
+impl<'a> VisitSimdOperator<'a> for Scanner<'_> {
     wasmparser::for_each_visit_simd_operator!(visit_vectors);
 }

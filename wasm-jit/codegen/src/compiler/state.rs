@@ -89,6 +89,13 @@ pub(super) struct Local {
 }
 
 impl Local {
+    /// Caches the local in this register, or in none.
+    pub(super) fn cache(&mut self, reg: Option<Reg>, in_slot: bool) {
+        self.cache_reg = reg;
+        self.reg = reg;
+        self.in_slot = in_slot;
+    }
+
     /// The number of the constant that the local is known to hold here, after this many labels.
     pub(super) fn known(&self, labels: u32) -> Option<u64> {
         let held = self.constant.filter(|held| held.label.is_none_or(|label| label == labels))?;
@@ -125,10 +132,13 @@ pub(super) enum Place {
 }
 
 impl FunctionCompiler<'_> {
+    /// Inlined where the variant of `val` is known, so that the operand is written to the stack
+    /// directly: a copy would be read before the processor has finished writing it.
+    #[inline(always)]
     pub(super) fn push(&mut self, ty: Ty, val: Val) {
         let height = self.stack.height();
-        if height >= MAX_ALIAS_DEPTH && matches!(self.stack.at(height - MAX_ALIAS_DEPTH).val, Val::Local(_)) {
-            self.spill_operand(height - MAX_ALIAS_DEPTH);
+        if height >= MAX_ALIAS_DEPTH {
+            self.end_alias(height - MAX_ALIAS_DEPTH);
         }
         match val {
             Val::Reg(reg) if self.region().cached & reg.bit() == 0 => {
@@ -138,6 +148,14 @@ impl FunctionCompiler<'_> {
             _ => {}
         }
         self.stack.push(Operand { ty, val });
+    }
+
+    /// Spills an operand that is an alias of a local.
+    #[cold]
+    fn end_alias(&mut self, height: u32) {
+        if matches!(self.stack.at(height).val, Val::Local(_)) {
+            self.spill_operand(height);
+        }
     }
 
     pub(super) fn push_const(&mut self, ty: Ty, bits: u64) {

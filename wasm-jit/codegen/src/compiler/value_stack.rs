@@ -9,7 +9,8 @@ use std::ops::{Deref, Range};
 
 use super::state::{Operand, Val};
 
-/// The operands at this point of the code, by height.
+/// The operands at this point of the code, by height. Reused from function to function for its
+/// allocation.
 #[derive(Debug, Default)]
 pub(super) struct ValueStack {
     operands: Vec<Operand>,
@@ -17,6 +18,12 @@ pub(super) struct ValueStack {
 }
 
 impl ValueStack {
+    /// Begins with no operands.
+    pub(super) fn begin(&mut self) {
+        self.operands.clear();
+        self.spilled = 0;
+    }
+
     /// The number of operands.
     pub(super) fn height(&self) -> u32 {
         self.operands.len() as u32
@@ -26,6 +33,7 @@ impl ValueStack {
         self.operands[height as usize]
     }
 
+    #[inline]
     pub(super) fn push(&mut self, operand: Operand) {
         self.operands.push(operand);
     }
