@@ -8,6 +8,8 @@
 //! used, because other work only adds time. All of them must compute the same checksum: in small
 //! sizes before anything is measured, and in every measured run.
 
+use std::path::PathBuf;
+
 use clap::Parser;
 
 use crate::child;
@@ -25,6 +27,11 @@ struct Arguments {
 
     #[command(flatten)]
     choice: kernels::Choice,
+
+    /// The programs in this directory instead of the kernels of this repository: each is a C file,
+    /// or a directory of C files, that defines `kernel` of `kernel.h`
+    #[arg(long, value_name = "DIR")]
+    sources: Option<PathBuf>,
 
     /// Only these engines; without it, all that are installed
     #[arg(long, value_name = "ENGINE,...", value_delimiter = ',')]
@@ -55,17 +62,19 @@ impl Measured {
 /// # Panics
 /// If a kernel cannot be compiled, an engine fails, or two of them compute different checksums.
 pub fn run_benchmark(question: &str, suite: &Suite) {
-    let Arguments { options, choice, engines } = Arguments::parse();
+    let Arguments { options, choice, sources, engines } = Arguments::parse();
     let mut report = Report::new(question);
     let all = Engine::ALL.into_iter().filter(|engine| engines.is_empty() || engines.contains(engine));
     let settings = Engine::SETTINGS.into_iter().filter(|engine| engines.contains(engine));
     let has_settings = settings.clone().next().is_some();
     let (engines, table) = wasm::find(all.chain(settings), suite.compilation());
     report.push(table);
-    let chosen = suite.chosen(&choice);
-    assert!(!chosen.is_empty() && !engines.is_empty(), "there is nothing to measure");
     options.progress("the kernels are compiled");
-    let built = suite.build(&chosen);
+    let built = match sources {
+        Some(folder) => suite.build_foreign(&folder, &choice).into_iter().map(with_argument).collect(),
+        None => suite.build(&suite.chosen(&choice)),
+    };
+    assert!(!built.is_empty() && !engines.is_empty(), "there is nothing to measure");
     if !options.is_quick() {
         options.progress("the checksums are compared");
         built.iter().for_each(|built| compare(&engines, built));
@@ -79,6 +88,14 @@ pub fn run_benchmark(question: &str, suite: &Suite) {
         }
     }
     options.print(&report);
+}
+
+/// The program, with an argument for which native code takes at least a tenth of a second.
+fn with_argument(mut built: Built) -> Built {
+    while run(Engine::Native, &built, built.kernel.full, 1).1 < 1e8 {
+        built.kernel.full *= 2;
+    }
+    built
 }
 
 /// Runs a kernel in its small size in all engines.

@@ -1,7 +1,7 @@
 //! Compute kernels: one C file each, for native code and for WebAssembly. The kernels in `kernels/`
 //! have no vectors; those in `vector_kernels/` have explicit 128-bit vectors.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -189,13 +189,16 @@ pub struct Choice {
     only: Vec<String>,
 }
 
+impl Choice {
+    fn is_meant(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| name.contains(part))
+    }
+}
+
 impl Suite {
     /// The chosen kernels.
     pub fn chosen(&self, choice: &Choice) -> Vec<Kernel> {
-        let is_meant = |kernel: &&Kernel| {
-            choice.only.is_empty() || choice.only.iter().any(|part| kernel.name.contains(part))
-        };
-        self.kernels.iter().filter(is_meant).copied().collect()
+        self.kernels.iter().filter(|kernel| choice.is_meant(kernel.name)).copied().collect()
     }
 
     /// The same, but in a quick run only every fourth kernel, unless kernels are named.
@@ -230,26 +233,74 @@ impl Suite {
             self.kernels.iter().map(|kernel| format!("{}.c", kernel.name)).collect();
         assert_eq!(named, files(&sources), "the known kernels, and those in {}", sources.display());
         let folder = host::target_dir().join(self.programs);
-        fs::create_dir_all(&folder).expect("a folder can be made in the target folder");
-        let shared = shared_sources();
-        let main = shared.join("main.c");
-        let include = format!("-I{}", shared.display());
         let build = |kernel: &Kernel| {
             let source = sources.join(format!("{}.c", kernel.name));
-            let native = folder.join(kernel.name);
-            let wasm = folder.join(format!("{}.wasm", kernel.name));
-            let with_include = |flags: Vec<&'static str>| [&flags[..], &[&include]].concat();
-            compile(&host::compiler(), &with_include(self.native_flags()), &[&source, &main], &native);
-            compile(&wasm_compiler(), &with_include(self.wasm_flags()), &[&source, &main], &wasm);
-            Built { kernel: *kernel, native, wasm }
+            self.build_one(*kernel, &[source], &folder, &[])
         };
-        let half = kernels.len() / 2;
-        thread::scope(|scope| {
-            let first = scope.spawn(|| kernels[..half].iter().map(build).collect::<Vec<_>>());
-            let second: Vec<_> = kernels[half..].iter().map(build).collect();
-            [first.join().expect("the kernels can be compiled"), second].concat()
-        })
+        in_two_halves(kernels, build)
     }
+
+    /// Compiles the chosen programs of a directory outside of this repository: each is a C file, or
+    /// a directory of C files, that defines `kernel` of `kernel.h`. The argument of a full run is
+    /// such that native code takes a tenth of a second.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn build_foreign(&self, sources: &Path, choice: &Choice) -> Vec<Built> {
+        let folder = host::target_dir().join(self.programs).join("foreign");
+        let include = format!("-I{}", sources.display());
+        let programs: Vec<(String, Vec<PathBuf>)> =
+            programs(sources).into_iter().filter(|(name, _)| choice.is_meant(name)).collect();
+        let build = |(name, files): &(String, Vec<PathBuf>)| {
+            // A few names, which are used until the end of the process.
+            let kernel = Kernel { name: String::leak(name.clone()), full: 1, quick: 1 };
+            self.build_one(
+                kernel,
+                files,
+                &folder,
+                &[&include, "-w", "-ftls-model=local-exec", "-Wl,-z,stack-size=1048576"],
+            )
+        };
+        in_two_halves(&programs, build)
+    }
+
+    fn build_one(&self, kernel: Kernel, sources: &[PathBuf], folder: &Path, more: &[&str]) -> Built {
+        fs::create_dir_all(folder).expect("a folder can be made in the target folder");
+        let shared = shared_sources();
+        let include = format!("-I{}", shared.display());
+        let sources = [sources, &[shared.join("main.c")]].concat();
+        let native = folder.join(kernel.name);
+        let wasm = folder.join(format!("{}.wasm", kernel.name));
+        let with = |flags: Vec<&'static str>| [&flags[..], &[&include], more].concat();
+        compile(&host::compiler(), &with(self.native_flags()), &sources, &native);
+        compile(&wasm_compiler(), &with(self.wasm_flags()), &sources, &wasm);
+        Built { kernel, native, wasm }
+    }
+}
+
+/// Builds programs on two threads.
+fn in_two_halves<T: Sync>(programs: &[T], build: impl Fn(&T) -> Built + Sync) -> Vec<Built> {
+    let (first, second) = programs.split_at(programs.len() / 2);
+    let build_all = |programs: &[T]| programs.iter().map(&build).collect::<Vec<_>>();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| build_all(first));
+        let second = build_all(second);
+        [first.join().expect("the kernels can be compiled"), second].concat()
+    })
+}
+
+/// The programs of a directory: their names and C files.
+fn programs(folder: &Path) -> BTreeMap<String, Vec<PathBuf>> {
+    let is_source = |path: &PathBuf| path.extension() == Some(OsStr::new("c"));
+    let mut programs = BTreeMap::new();
+    for path in entries(folder) {
+        let files = if path.is_dir() { entries(&path) } else { vec![path.clone()] };
+        let files: Vec<PathBuf> = files.into_iter().filter(is_source).collect();
+        if let Some(name) = path.file_stem().filter(|_| !files.is_empty()) {
+            programs.insert(name.to_string_lossy().into_owned(), files);
+        }
+    }
+    programs
 }
 
 /// The checksum that a kernel has printed, and its time in nanoseconds, at least the clock's
@@ -293,15 +344,22 @@ fn shared_sources() -> PathBuf {
 
 /// The C files except for `main.c`.
 fn files(folder: &Path) -> BTreeSet<String> {
-    let entries = fs::read_dir(folder).expect("the kernels are there");
-    let names = entries.map(|entry| entry.expect("a readable folder").file_name());
+    let names = entries(folder).into_iter().filter_map(|path| path.file_name().map(OsStr::to_owned));
     let names = names.map(|name| name.to_string_lossy().into_owned());
     names.filter(|name| name.ends_with(".c") && name != "main.c").collect()
 }
 
+/// What is in a folder, in a fixed order.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("a readable folder").path()).collect();
+    paths.sort();
+    paths
+}
+
 fn compile(compiler: &str, flags: &[&str], sources: &[impl AsRef<OsStr>], output: &Path) {
     let mut command = Command::new(compiler);
-    command.args(flags).args(sources).arg("-o").arg(output);
+    command.args(flags).args(sources).args(["-lm", "-o"]).arg(output);
     let result = command.output();
     let result = result.unwrap_or_else(|error| panic!("{compiler} cannot be started: {error}"));
     let said = String::from_utf8_lossy(&result.stderr);

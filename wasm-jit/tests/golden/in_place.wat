@@ -14,6 +14,12 @@
       (local.set 0 (i32.xor (local.get 0) (i32.shl (local.get 0) (i32.const 5))))
       (br_if $again (local.tee 1 (i32.sub (local.get 1) (i32.const 1)))))
     (local.get 0))
+  ;; One instruction that also moves.
+  (func $rotate (param i64 i64) (result i64)
+    (loop $again
+      (local.set 0 (i64.rotl (i64.xor (local.get 0) (local.get 1)) (i64.const 13)))
+      (br_if $again (i64.ne (local.tee 1 (i64.sub (local.get 1) (i64.const 1))) (i64.const 0))))
+    (local.get 0))
   ;; The old value is still on the stack.
   (func $old_value (param i32) (result i32)
     (local.get 0)

@@ -7,6 +7,9 @@
 //! loop replace the least used ones. Each inner loop around a use multiplies its weight by
 //! 2^[`LOOP_WEIGHT`]; a use in code that a branch hint marks as unlikely does not count.
 //!
+//! In an innermost loop without calls, the float registers that are left hold the loop's first
+//! constants, which would otherwise be loaded in each iteration.
+//!
 //! Callee-saved registers are used in regions with calls. Caller-saved registers are used there
 //! only if the local's uses outweigh saving and restoring it around the calls. A region whose calls
 //! are all unlikely is treated as a region without calls.
@@ -30,6 +33,8 @@ const SAVE_COST_AROUND_CALLS: u32 = 40;
 /// Accesses examined in one region. More would not change the choice, and the limit keeps nested
 /// loops cheap to compile.
 const MAX_ACCESSES: usize = 20_000;
+/// The number of constants that a loop holds in registers.
+const MAX_FLOATS: usize = 4;
 /// Loops nested deeper than this use the cache registers of the loop around them.
 pub(super) const MAX_REGION_DEPTH: u32 = 12;
 
@@ -41,13 +46,22 @@ const MAX_CACHED: usize = if cfg!(feature = "few-cached-locals") { 1 } else { 16
 /// Marks a register that caches no local.
 pub(super) const NO_LOCAL: u32 = u32::MAX;
 
+/// A float constant, by its bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Float {
+    pub(super) ty: Ty,
+    pub(super) bits: u64,
+}
+
 /// The register-cached locals of a region.
 #[derive(Clone, Debug)]
 pub(super) struct Region {
     /// The local that each register caches.
     pub(super) local: [u32; 32],
-    /// Registers that cache locals.
+    /// Registers that cache locals or hold constants.
     pub(super) cached: u32,
+    /// The constants that registers hold throughout the region.
+    pub(super) floats: Vec<(Reg, Float)>,
     /// Registers that cache locals which the region never writes.
     pub(super) unwritten: u32,
     /// Registers among these whose locals have held constants since the loop began, but not since
@@ -59,17 +73,42 @@ pub(super) struct Region {
 
 impl Region {
     pub(super) fn none() -> Self {
-        Self { local: [NO_LOCAL; 32], cached: 0, unwritten: 0, constants: 0, calls: false }
+        Self {
+            local: [NO_LOCAL; 32],
+            cached: 0,
+            floats: Vec::new(),
+            unwritten: 0,
+            constants: 0,
+            calls: false,
+        }
     }
 
     /// Cache registers and their locals.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Reg, u32)> {
-        bits(self.cached).map(|reg| (reg, self.cached_by(reg)))
+        let locals = bits(self.cached).map(|reg| (reg, self.cached_by(reg)));
+        locals.filter(|(_, local)| *local != NO_LOCAL)
     }
 
-    /// The local that the register caches.
+    /// The local that the register caches; [`NO_LOCAL`] if it holds a constant.
     pub(super) fn cached_by(&self, reg: Reg) -> u32 {
         self.local[reg.0 as usize]
+    }
+
+    /// Lets registers that are left hold the first of these constants.
+    pub(super) fn hold(&mut self, constants: &[Float]) {
+        for float in constants {
+            let free = FLOAT_CACHE.iter().rev().find(|reg| self.cached & reg.bit() == 0);
+            let Some(reg) = free.filter(|_| self.floats.len() < MAX_FLOATS) else { return };
+            if self.holding(*float).is_none() {
+                self.floats.push((*reg, *float));
+                self.cached |= reg.bit();
+            }
+        }
+    }
+
+    /// The register that holds a constant.
+    pub(super) fn holding(&self, float: Float) -> Option<Reg> {
+        self.floats.iter().find(|(_, held)| *held == float).map(|(reg, _)| *reg)
     }
 
     fn assign(&mut self, reg: Reg, local: u32) {

@@ -323,6 +323,7 @@ impl<'a> FunctionCompiler<'a> {
         let entry = self.libcall_entry(libcall);
         self.asm.call_mem(entry);
         self.show_transfer();
+        self.load_floats();
         self.registers.unpin_all();
     }
 

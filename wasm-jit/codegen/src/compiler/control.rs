@@ -6,7 +6,7 @@
 
 use wasmparser::{BlockType, Operator};
 
-use super::cached_locals::bits;
+use super::cached_locals::{Float, Region, bits};
 use super::control_stack::{Control, Kind, Types};
 use super::edges::label_register;
 use super::function::FunctionCompiler;
@@ -86,9 +86,11 @@ impl<'a> FunctionCompiler<'a> {
         self.store_params();
         let facts = self.control.loops;
         self.control.loops += 1;
-        let region = self.choose_region(Some(facts));
+        let mut region = self.choose_region(Some(facts));
+        self.hold_floats(&mut region, facts);
         // Enters the loop's region.
         self.change_region(region);
+        self.load_floats();
         let inner = self.regions.current_index();
         self.control.innermost_mut().region = inner;
         self.leave_transfer_point();
@@ -106,6 +108,22 @@ impl<'a> FunctionCompiler<'a> {
         self.open_loop(is_innermost);
         self.begin_run(self.instruction.position);
         self.lay_out_site(self.instruction.position, SiteKind::Control);
+    }
+
+    /// In an innermost loop without calls, keeps float constants in registers. After an exception,
+    /// registers are lost.
+    fn hold_floats(&self, region: &mut Region, facts: usize) {
+        let facts = &self.scan.loops[facts];
+        if facts.innermost && !region.calls && !self.scan.has_try && !self.is_plain() {
+            region.hold(&self.scan.floats[facts.first_float as usize..facts.end_float as usize]);
+        }
+    }
+
+    /// Loads the constants that registers hold in the current region. Preserves the flags.
+    pub(super) fn load_floats(&mut self) {
+        for (reg, Float { ty, bits }) in self.region().floats.clone() {
+            self.move_value(ty, Place::Reg(reg), Place::Const(bits));
+        }
     }
 
     /// Aligns an innermost loop if many of its bytes would otherwise share a fetch with the code

@@ -263,7 +263,8 @@ impl FunctionCompiler<'_> {
                 return self.push(ty, Val::Scaled(index, count));
             }
             let target = self.target(RegClass::General);
-            if matches!(what, Shift::Rol | Shift::Ror) && self.owns(&left).is_none() {
+            let moves = target.is_some() && self.current_reg(&left) != target;
+            if matches!(what, Shift::Rol | Shift::Ror) && (moves || self.owns(&left).is_none()) {
                 let count = if what == Shift::Rol { (bits + 1 - count) & bits } else { count };
                 let src = self.to_rm(&left);
                 let dst = target.unwrap_or_else(|| self.alloc(RegClass::General));

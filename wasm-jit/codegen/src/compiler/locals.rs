@@ -4,7 +4,7 @@
 //! copy. A register-cached local is in its cache register at every label of the region; between
 //! labels, after a call, it may be only in its slot, until it is used or until the next label.
 
-use super::cached_locals::{Region, bits, is_callee_saved};
+use super::cached_locals::{NO_LOCAL, Region, bits, is_callee_saved};
 use super::function::FunctionCompiler;
 use super::instruction::Next;
 use super::register_file::Holder;
@@ -172,6 +172,9 @@ impl FunctionCompiler<'_> {
         let in_try = self.try_regions.innermost().is_some();
         for reg in bits(self.region().cached) {
             let local = self.region().cached_by(reg);
+            if local == NO_LOCAL {
+                continue;
+            }
             let kept = is_callee_saved(reg);
             if !kept || in_try {
                 self.store_local(local);

@@ -457,6 +457,7 @@ impl<'a> State<'a> {
                 set |= reg.bit();
             }
         }
+        self.region.floats.iter().for_each(|(reg, _)| set |= reg.bit());
         for operand in self.stack {
             match operand.val {
                 Val::Reg(reg) | Val::Scaled(reg, _) => set |= reg.bit(),

@@ -11,6 +11,8 @@
 
 use wasmparser::{BinaryReaderError, FunctionBody, Operator, ValType, VisitOperator, VisitSimdOperator};
 
+use super::abi::Ty;
+use super::cached_locals::Float;
 use crate::module::{FunctionHints, ModuleInfo};
 
 /// An access to a local, or a call: the local's index, whether it is written, the loop depth, and
@@ -59,6 +61,9 @@ pub(super) struct LoopFacts {
     pub(super) end: u32,
     /// Number of enclosing loops.
     pub(super) depth: u32,
+    /// The loop's float constants.
+    pub(super) first_float: u32,
+    pub(super) end_float: u32,
     /// Whether the loop contains no other loop.
     pub(super) innermost: bool,
 }
@@ -68,6 +73,8 @@ pub(super) struct LoopFacts {
 pub(super) struct Scan {
     pub(super) accesses: Vec<Access>,
     pub(super) loops: Vec<LoopFacts>,
+    /// The float constants in loops, except for 0, in code order.
+    pub(super) floats: Vec<Float>,
     /// Whether there is an access to each parameter, and to each other local up to the last one
     /// that is used.
     pub(super) accessed: Vec<bool>,
@@ -110,6 +117,7 @@ impl Scan {
     ) -> Scanner<'s> {
         self.accesses.clear();
         self.loops.clear();
+        self.floats.clear();
         self.accessed.clear();
         self.accessed.resize(params, false);
         self.has_try = false;
@@ -162,6 +170,12 @@ impl Scanner<'_> {
         self.scan.accesses.push(Access::new(CALL, false, self.depth, self.is_unlikely));
     }
 
+    fn float(&mut self, ty: Ty, bits: u64) {
+        if bits != 0 && self.depth > 0 {
+            self.scan.floats.push(Float { ty, bits });
+        }
+    }
+
     /// Notes whether the results of a call, or a field or element, may be vectors.
     fn note_type(&mut self, type_index: u32) {
         self.scan.has_vectors |= self.vector_types.get(type_index as usize).is_some_and(|it| *it);
@@ -174,7 +188,10 @@ impl Scanner<'_> {
         let first = self.scan.accesses.len() as u32;
         self.open(true, None);
         self.scan.open_loops.push(self.scan.loops.len() as u32);
-        self.scan.loops.push(LoopFacts { first, end: first, depth: self.depth, innermost: true });
+        let first_float = self.scan.floats.len() as u32;
+        let (depth, innermost) = (self.depth, true);
+        let facts = LoopFacts { first, end: first, depth, first_float, end_float: first_float, innermost };
+        self.scan.loops.push(facts);
         self.depth += 1;
     }
 
@@ -200,7 +217,9 @@ impl Scanner<'_> {
         if block.is_loop
             && let Some(closed) = self.scan.open_loops.pop()
         {
-            self.scan.loops[closed as usize].end = self.scan.accesses.len() as u32;
+            let closed = &mut self.scan.loops[closed as usize];
+            closed.end = self.scan.accesses.len() as u32;
+            closed.end_float = self.scan.floats.len() as u32;
             self.depth -= 1;
         }
     }
@@ -219,6 +238,8 @@ impl Scanner<'_> {
             Operator::LocalSet { local_index } | Operator::LocalTee { local_index } => {
                 self.access(*local_index, true);
             }
+            Operator::F32Const { value } => self.float(Ty::F32, value.bits().into()),
+            Operator::F64Const { value } => self.float(Ty::F64, value.bits()),
             Operator::Loop { .. } => self.open_loop(),
             Operator::Block { .. } => self.open(false, None),
             Operator::If { .. } => self.open_if(),

@@ -15,6 +15,7 @@
 //! registers are in use, `registers.rs` allocates them, `locals.rs` reads and writes locals.
 
 use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH, Ty};
+use super::cached_locals::Float;
 use super::function::FunctionCompiler;
 use super::register_file::Holder;
 use crate::asm::{Cond, Mem, Reg, RegClass, Rm, Size, Width};
@@ -241,11 +242,20 @@ impl FunctionCompiler<'_> {
             Val::Reg(reg) => reg,
             Val::Local(local) => self.local_reg(local),
             _ => {
+                if let Some(reg) = self.holding(operand) {
+                    return reg;
+                }
                 let reg = self.alloc(operand.ty.class());
                 self.to_this(operand, reg);
                 reg
             }
         }
+    }
+
+    /// The register that holds the constant that the operand is.
+    fn holding(&self, operand: &Operand) -> Option<Reg> {
+        let Val::Const(bits) = operand.val else { return None };
+        self.region().holding(Float { ty: operand.ty, bits })
     }
 
     /// The operand in a register that may be written.
@@ -279,9 +289,10 @@ impl FunctionCompiler<'_> {
                 0 | u128::MAX => Rm::Reg(self.to_reg(operand)),
                 bits => Rm::Mem(self.constant(bits, 16)),
             },
-            Val::Const(bits) if operand.ty.is_sse() && bits != 0 => {
-                Rm::Mem(self.constant(u128::from(bits), size_of(operand.ty).bytes()))
-            }
+            Val::Const(bits) if operand.ty.is_sse() && bits != 0 => match self.holding(operand) {
+                Some(reg) => Rm::Reg(reg),
+                None => Rm::Mem(self.constant(u128::from(bits), size_of(operand.ty).bytes())),
+            },
             Val::Local(local) => match self.locals[local as usize] {
                 Local { reg: None, cache_reg: None, .. } => Rm::Mem(self.frame.local_slot(local)),
                 _ => Rm::Reg(self.local_reg(local)),
