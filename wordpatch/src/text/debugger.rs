@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_breakpoint_is_a_single_changed_byte_or_next_to_another_one() {
-        let original = [0x55, 0x53, 0xb8, 1, 2, 3, 4, 0xc3];
+        let original = [0x55, 0x53, 0xb8, 1, 2, 3, 4, 0x5d];
         let check = |at: usize, changed: &[u8], expected: &[usize]| {
             let mut text = original;
             text[at..at + changed.len()].copy_from_slice(changed);
@@ -150,12 +150,12 @@ mod tests {
         check(0, &[INT3], &[0]);
         check(7, &[INT3], &[7]);
         check(0, &[INT3, INT3], &[0, 1]);
-        // A jump, and relocated operands.
-        check(2, &[0xe9, INT3, 0x12, 0x34, 0x56], &[]);
-        check(2, &[0xe9, INT3, INT3, INT3, INT3], &[]);
+        // Other instructions, and relocated operands.
+        check(2, &[0x81, INT3, 0x12, 0x34, 0x56], &[]);
+        check(2, &[0x81, INT3, INT3, INT3, INT3], &[]);
         check(2, &[INT3, 0x12], &[]);
         // Bytes that are not changed, and breakpoints at the ends of the changes.
-        check(0, &[INT3, 0x53, 0xe9, INT3, 0x12], &[0]);
+        check(0, &[INT3, 0x53, 0x81, INT3, 0x12], &[0]);
         assert_eq!(breakpoints(&[INT3], &[INT3]), []);
     }
 }
