@@ -62,7 +62,8 @@ fn straddlers_and_single_stores_mixed_while_executing() {
 /// none without a straddler.
 #[test]
 fn all_patches_of_a_batch_share_the_waits() {
-    const T_MAX: u32 = 50_000_000;
+    // Long, because the thread may have to wait for a processor meanwhile.
+    const T_MAX: u32 = 200_000_000;
     let _model = with_model(FetchWindow::Bytes8, Some(TMax(T_MAX)), WaitPolicy::TMax);
     let (a, b) = (mov_eax(A), mov_eax(B));
     let waits = |sites: &[usize]| {
@@ -71,9 +72,11 @@ fn all_patches_of_a_batch_share_the_waits() {
         all_done(&unsafe { patch_all(&patches(sites, &a, &b)) });
         (tsc::now() - start) / u64::from(T_MAX)
     };
-    assert_eq!(waits(&functions(100, STRADDLING)), 2);
-    assert_eq!(waits(&functions(1, STRADDLING)), 2);
-    assert_eq!(waits(&functions(100, INSIDE)), 0);
+    let of_many = waits(&functions(100, STRADDLING));
+    assert!((2..20).contains(&of_many), "{of_many}");
+    assert!(waits(&functions(1, STRADDLING)) >= 2);
+    let of_none = waits(&functions(100, INSIDE));
+    assert!(of_none < 2, "{of_none}");
 }
 
 #[test]

@@ -164,9 +164,9 @@ fn a_page_that_cannot_be_made_writable_does_not_block_others() {
         nix::sys::mman::MapFlags::MAP_SHARED,
     );
     // SAFETY: a new mapping at an address that the kernel chooses.
-    let sealed =
+    let mapping =
         unsafe { nix::sys::mman::mmap(None, 4096.try_into().unwrap(), protection, flags, &file, 0) }.unwrap();
-    let sealed = sealed.as_ptr() as usize;
+    let sealed = mapping.as_ptr() as usize;
     // SAFETY: the text is not executed during the call.
     unsafe {
         let refused = patch(sealed, &mov_eax(A), &mov_eax(B));
@@ -174,6 +174,9 @@ fn a_page_that_cannot_be_made_writable_does_not_block_others() {
         patch(site, &mov_eax(A), &mov_eax(B)).unwrap();
     }
     assert_eq!((call(sealed), call(site)), (A, B));
+    // Children of other tests patch nothing while it is mapped.
+    // SAFETY: the test's own mapping, which is not executed any more.
+    unsafe { nix::sys::mman::munmap(mapping, 4096) }.unwrap();
 }
 
 /// A library was unloaded, and its probes are not known to be gone yet: data at its address must
