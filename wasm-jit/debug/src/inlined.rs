@@ -66,7 +66,8 @@ impl Code {
 
     /// The calls that are inlined at a location, by their indices, the outermost first.
     pub(crate) fn calls_inlined_at(&self, location: Location) -> Vec<usize> {
-        self.inlined(location.function).at(self.module_offset(location))
+        let inlined = self.inlined(location.function);
+        if inlined.is_empty() { Vec::new() } else { inlined.at(self.module_offset(location)) }
     }
 
     /// The function of a frame of the source, if it is one of an inlined call.

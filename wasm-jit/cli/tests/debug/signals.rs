@@ -62,18 +62,23 @@ fn signals_control_monitors_in_the_debugger() {
     let mut until_stopped = || lines.find(|line| line.contains("Breakpoint 1, ")).expect("it stops");
     commands.write_all(b"break turn\nrun\n").unwrap();
     until_stopped();
+    let report = place.path("out/icount.csv");
+    let count = || {
+        send(&child, Signal::SIGUSR1);
+        while !report.exists() {
+            std::thread::yield_now();
+        }
+        let text = std::fs::read_to_string(&report).unwrap();
+        std::fs::remove_file(&report).unwrap();
+        text.lines().find_map(|line| line.strip_prefix("instructions,")).unwrap().to_owned()
+    };
     send(&child, Signal::SIGUSR2);
     until_taken(&child, Signal::SIGUSR2);
+    // Signals are obeyed one after the other: the monitor is on when the report has been written.
+    assert_eq!(count(), "0");
     commands.write_all(b"continue\n").unwrap();
     until_stopped();
-    send(&child, Signal::SIGUSR1);
-    let report = place.path("out/icount.csv");
-    while !report.exists() {
-        std::thread::yield_now();
-    }
-    let text = std::fs::read_to_string(report).unwrap();
-    let count = text.lines().find_map(|line| line.strip_prefix("instructions,")).unwrap();
-    assert_ne!(count, "0");
+    assert_ne!(count(), "0");
     commands.write_all(b"delete 1\nset $stop = 7\ncontinue\n").unwrap();
     drop(commands);
     assert!(lines.any(|line| line.contains("The program has ended")));

@@ -38,6 +38,10 @@ impl InlinedCalls {
         around
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn get(&self, index: usize) -> &InlinedCall {
         &self.0[index]
     }

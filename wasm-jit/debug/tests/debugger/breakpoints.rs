@@ -290,7 +290,7 @@ fn listing(module: &Module) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// There is memory for the stub at the first of its locations only.
+/// The first of its locations has another breakpoint, so that only the second one needs memory.
 #[test]
 fn a_breakpoint_that_cannot_be_enabled_leaves_no_probe() {
     let additions = "(local.set 0 (i32.add (local.get 0) (i32.const 1)))".repeat(600);
@@ -300,12 +300,14 @@ fn a_breakpoint_that_cannot_be_enabled_leaves_no_probe() {
     let module = debugged.debugger.code().module().clone();
     let original = listing(&module);
     let locations = ["main", "long"].map(|name| debugged.debugger.code().places(name).unwrap()[0]);
+    let other = debugged.debugger.add_breakpoint("main", None, false).unwrap();
     let number = debugged.debugger.add_breakpoint_at("both", locations.to_vec(), None, false).unwrap();
     debugged.debugger.enable(number, false).unwrap();
     let probes = use_memory_up(&module, locations[1].function);
     let error = debugged.debugger.enable(number, true).unwrap_err();
     assert!(matches!(error, Error::Probe(_)), "{error:?}");
     drop(probes);
+    debugged.debugger.delete(other).unwrap();
     // The first probe that a thread reaches would end its call.
     debugged.debugger.kill();
     debugged.start_as(&[], false);

@@ -13,9 +13,7 @@ use wasm_jit_monitors::{Output, Session};
 
 use super::LOOP;
 
-/// The lines of a trace that its monitor has not written before it is replaced are not among those
-/// of the new one, whose file is complete. A monitor that does not start leaves the trace of the
-/// one before.
+/// A monitor that does not start leaves the trace of the one before, and no file.
 #[test]
 fn a_trace_begins_anew_when_its_monitor_restarts() {
     const TEXT: &str = r#"(module (memory 1) (func (export "run") (param i32)

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
 use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, ProbeSpec};
 use wasm_jit::{Engine, Instance, Linker, Module, Store};
 use wasm_jit_monitors::{
-    Description, Error, Format, LazyProbes, Monitor, Output, Program, Report, Request, Session, Setup,
+    Description, Error, Format, LazyProbes, Monitor, OptionInfo, Output, Program, Report, Request, Session,
+    Setup, Stream,
 };
 
 use super::{LOOP, Observed, counts, keys};
@@ -207,6 +209,58 @@ fn mistakes_are_named() {
         let error = Request::list(text).unwrap_err().to_string();
         assert!(error.contains("without spaces") && error.contains("`?` matches any character"), "{error}");
     }
+}
+
+/// The streams of the monitor `log`, which it opens when it starts.
+static LOGS: Mutex<Vec<Stream>> = Mutex::new(Vec::new());
+
+struct Log;
+
+impl Monitor for Log {
+    fn activate(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn deactivate(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn report(&self, _: &Program<'_>, _: &mut Report) {}
+}
+
+/// Until the new monitor has started, its stream has another file; and what the old one writes
+/// later is not in the new one.
+#[test]
+fn a_stream_of_a_restarted_monitor_is_a_new_file() {
+    let start = |setup: &Setup<'_>| -> Result<Box<dyn Monitor>, Error> {
+        LOGS.lock().unwrap().push(setup.stream("log")?);
+        match setup.options.flag("fail") {
+            true => Err(Error::Nothing("it fails".to_owned())),
+            false => Ok(Box::new(Log)),
+        }
+    };
+    const OPTIONS: &[OptionInfo] = &[OptionInfo::flag("fail", ""), OptionInfo::flag("again", "")];
+    let (options, example) = (OPTIONS, "log");
+    let description = Description { name: "log", summary: "", details: "", options, example, start };
+    let directory = tempfile::tempdir().unwrap();
+    let module = Module::new(&Engine::default(), LOOP).unwrap();
+    let session = Session::new(&module, Output::directory(directory.path()).unwrap()).with(description);
+    let enable = |request: &str| session.enable(request.parse().unwrap());
+    let write = |stream: usize, text: &str| {
+        let stream = &mut LOGS.lock().unwrap()[stream];
+        stream.write_all(text.as_bytes()).and_then(|()| stream.flush()).unwrap();
+    };
+    let written = || fs::read_to_string(directory.path().join("log")).unwrap();
+    enable("log").unwrap();
+    write(0, "one");
+    session.disable("log").unwrap();
+    assert!(enable("log{fail}").is_err());
+    assert_eq!(written(), "one");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    enable("log{again}").unwrap();
+    write(2, "two");
+    write(0, " late");
+    assert_eq!(written(), "two");
 }
 
 #[test]
