@@ -551,17 +551,19 @@ impl Journey<'_> {
         let before = |position: Position| -> Result<Option<Position>, Halt> {
             let mut point = Point::At(position);
             let around = calls(position);
-            while over {
-                match self.before_at(point, position.depth)? {
-                    // In a call that is inlined: it is stepped over.
-                    Some(found)
-                        if found.depth == position.depth
-                            && found.location.function == position.location.function
-                            && !around.starts_with(&calls(found)) =>
-                    {
-                        point = Point::At(found);
+            if over {
+                loop {
+                    match self.before_at(point, position.depth)? {
+                        // In a call that is inlined: it is stepped over.
+                        Some(found)
+                            if found.depth == position.depth
+                                && found.location.function == position.location.function
+                                && !around.starts_with(&calls(found)) =>
+                        {
+                            point = Point::At(found);
+                        }
+                        found => return Ok(found),
                     }
-                    found => return Ok(found),
                 }
             }
             // Functions without lines are stepped over.
