@@ -465,7 +465,8 @@ mod tests {
             let places = maps.iter().zip(0..).map(|(map, number)| (names.place(number), map));
             let mut report = Report { tables: Vec::new(), notes: Vec::new(), values: Vec::new(), ..report() };
             report.by_place("by_function", None, &["sizes".to_owned()], places, &names);
-            [report.print(ScriptFormat::Text), report.print(ScriptFormat::Json)];
+            report.print(ScriptFormat::Text);
+            report.print(ScriptFormat::Json);
             report.print(ScriptFormat::Csv)
         };
         let with_shares = table([&[1, 3], &[2], &[], &[5]]);

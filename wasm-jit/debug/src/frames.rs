@@ -45,6 +45,15 @@ impl<'f> Stopped<'_, 'f> {
         self.locations
     }
 
+    /// The frames of the source, the innermost first. A frame of another module has one.
+    pub fn levels(&self) -> Vec<Level> {
+        let inner = |location: &Option<Location>| {
+            location.map_or(0, |location| self.code.calls_inlined_at(location).len())
+        };
+        let frames = self.locations.iter().map(inner).enumerate();
+        frames.flat_map(|(frame, count)| (0..=count).map(move |inner| Level { frame, inner })).collect()
+    }
+
     /// The frame of the probe that stopped the thread. Changes made through it are not refused,
     /// although a recorded run that is changed no longer replays.
     pub fn probe_frame(&mut self) -> &mut Frame<'f> {

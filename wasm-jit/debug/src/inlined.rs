@@ -7,7 +7,6 @@ use wasm_jit::probes::Location;
 use crate::code::Code;
 use crate::dwarf::entries::Key;
 use crate::dwarf::inlined::InlinedCalls;
-use crate::frames::Stopped;
 
 /// A frame of the source in a stopped thread. A number stands for the innermost one of a frame of
 /// the code.
@@ -86,16 +85,5 @@ impl Code {
             None => Some(around.len()),
             Some(function) => around.iter().rev().position(|call| inlined.get(*call).function == function),
         }
-    }
-}
-
-impl Stopped<'_, '_> {
-    /// The frames of the source, the innermost first. A frame of another module has one.
-    pub fn levels(&self) -> Vec<Level> {
-        let inner = |location: &Option<Location>| {
-            location.map_or(0, |location| self.code.calls_inlined_at(location).len())
-        };
-        let frames = self.locations.iter().map(inner).enumerate();
-        frames.flat_map(|(frame, count)| (0..=count).map(move |inner| Level { frame, inner })).collect()
     }
 }
