@@ -254,7 +254,7 @@ mod tests {
             (1, "6e-4966"),
             (0x7fff << 112, "inf"),
             (0xffff << 112, "-inf"),
-            (0x7fff_8 << 108, "NaN"),
+            (0x7_fff8 << 108, "NaN"),
         ] {
             assert_eq!(text(bits), expected, "{bits:#x}");
         }
