@@ -156,7 +156,6 @@ mod tests {
     use wasm_jit::{Engine, Instance, Module, Store};
 
     use super::super::graph::GRAPHS;
-    use super::*;
     use crate::{Output, Session};
 
     #[test]

@@ -351,7 +351,7 @@ fn libraries_are_linked_and_print() {
     let [library, monitor] = [library, monitor].map(|text| Module::new(&engine, text).unwrap());
     let monitor = MonitorModule::new(monitor, vec![("printer".to_owned(), library)]).unwrap();
     assert_eq!(monitor.rules().collect::<Vec<_>>(), ["wasm:exit"]);
-    let output = OutputPipe::new();
+    let output = OutputPipe::new(64 << 20);
     let mut store = Store::new(&engine, WasiCtxBuilder::new().stdout(output.clone()).build());
     let mut linker = Linker::new(&engine);
     add_to_linker(&mut linker, |wasi: &mut WasiCtx| wasi).unwrap();
