@@ -3,7 +3,7 @@
 //!
 //! An unknown figure, or a missing upper end of an interval, is an empty field.
 
-use super::{Estimate, FunctionReport, Latency, Report, View};
+use super::{Estimate, FunctionReport, Latency, Report, View, estimate};
 
 type Field = fn(&FunctionReport) -> String;
 
@@ -16,8 +16,8 @@ const NAMES: [(&str, Field); 5] = [
     ("samples", |function| function.samples.to_string()),
 ];
 const REST: [(&str, Field); 7] = [
-    ("min_ns", |function| latency(function, |latency| tenths(latency.min))),
-    ("max_ns", |function| latency(function, |latency| tenths(latency.max))),
+    ("min_ns", |function| latency(function, |latency| tenths(latency.min, f64::floor))),
+    ("max_ns", |function| latency(function, |latency| tenths(latency.max, f64::ceil))),
     ("below_resolution", |function| latency(function, |latency| latency.below_resolution.to_string())),
     ("recursive", |function| function.recursive.to_string()),
     ("open_calls", |function| function.open_calls.to_string()),
@@ -66,8 +66,8 @@ fn known(function: &FunctionReport, pick: fn(&Latency) -> Estimate) -> Option<Es
     function.latency_ns.as_ref().and_then(|latency| latency.known(pick(latency)))
 }
 
-fn tenths(value: f64) -> String {
-    ((value * 10.0).round() / 10.0).to_string()
+fn tenths(value: f64, direction: fn(f64) -> f64) -> String {
+    estimate::rounded(value, 10.0, direction).to_string()
 }
 
 fn optional(value: Option<impl ToString>) -> String {

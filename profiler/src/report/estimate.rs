@@ -55,11 +55,7 @@ impl Estimate {
     /// stays one; exact values stay exact.
     pub(super) fn rounded(self, scale: f64) -> Estimate {
         let round = |value: f64, direction: fn(f64) -> f64| {
-            let scaled = value * scale;
-            let nearest = scaled.round();
-            // A value that was rounded before is not changed by the error of the multiplication.
-            let is_round = (scaled - nearest).abs() <= (scaled * 1e-15).max(1e-6);
-            (if is_round || self.is_exact() { nearest } else { direction(scaled) }) / scale
+            rounded(value, scale, if self.is_exact() { f64::round } else { direction })
         };
         Estimate {
             value: round(self.value, if self.high.is_none() { f64::floor } else { f64::round }),
@@ -124,6 +120,16 @@ fn sane(value: f64) -> f64 {
     if value.is_finite() { value.max(0.0) } else { 0.0 }
 }
 
+/// A number in multiples of `1 / scale`: rounded down, up or to the nearest by `direction`, unless
+/// it was rounded before.
+pub(super) fn rounded(number: f64, scale: f64, direction: fn(f64) -> f64) -> f64 {
+    let scaled = number * scale;
+    let nearest = scaled.round();
+    // The error of the multiplication.
+    let is_round = (scaled - nearest).abs() <= (scaled * 1e-15).max(1e-6);
+    (if is_round { nearest } else { direction(scaled) }) / scale
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,6 +165,16 @@ mod tests {
         let guess = Estimate::within(60_000.0, 50.0, f64::INFINITY);
         check(guess, guess, Estimate::at_least(100.0));
         check(guess, three, Estimate::within(60.0, 57.0, f64::INFINITY));
+    }
+
+    /// The shortest call takes at most as long as the lower limit of a percentile.
+    #[test]
+    fn numbers_are_rounded_in_one_direction() {
+        let tenths = |number, direction| rounded(number, 10.0, direction);
+        let shortest = 9_206_335.46;
+        assert_eq!(tenths(shortest, f64::floor), Estimate::at_least(shortest).rounded(10.0).value);
+        assert_eq!([f64::floor, f64::ceil].map(|down_or_up| tenths(34.56, down_or_up)), [34.5, 34.6]);
+        assert_eq!(tenths(900.1, f64::floor), 900.1, "it was rounded before");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use serde_json::Value;
 use serde_json::error::Category;
 use serde_json::ser::Formatter;
 
-use super::{Arc, Caller, Cost, Estimate, FunctionRef, FunctionReport, Latency, Report};
+use super::{Arc, Caller, Cost, Estimate, FunctionRef, FunctionReport, Latency, Report, estimate};
 use crate::error::Error;
 
 /// The report as JSON, with one line for each function and arc; ends with a newline.
@@ -369,17 +369,17 @@ impl Serialize for Latency {
                 rounded(&self.0, serializer, 10.0, |number| number)
             }
         }
-        let number = |value: f64| (value * 10.0).round() / 10.0;
+        let number = |value: f64, direction| estimate::rounded(value, 10.0, direction);
         let known = |figure: Estimate| self.known(figure).map(Tenths);
         let mut fields = serializer.serialize_struct("Latency", 8)?;
-        fields.serialize_field("min", &number(self.min))?;
+        fields.serialize_field("min", &number(self.min, f64::floor))?;
         fields.serialize_field("mean", &known(self.mean))?;
         fields.serialize_field("p50", &known(self.p50))?;
         fields.serialize_field("p90", &known(self.p90))?;
         fields.serialize_field("p99", &known(self.p99))?;
-        fields.serialize_field("max", &number(self.max))?;
+        fields.serialize_field("max", &number(self.max, f64::ceil))?;
         fields.serialize_field("below_resolution", &self.below_resolution)?;
-        fields.serialize_field("resolution", &number(self.resolution))?;
+        fields.serialize_field("resolution", &number(self.resolution, f64::round))?;
         fields.end()
     }
 }
