@@ -51,6 +51,11 @@ impl Estimate {
         }
     }
 
+    /// Whether nothing is known but a lower bound.
+    fn is_least(&self) -> bool {
+        self.high.is_none() && self.value <= self.low
+    }
+
     /// The figure in multiples of `1 / scale`. The interval is never narrowed, and a lower bound
     /// stays one; exact values stay exact.
     pub(super) fn rounded(self, scale: f64) -> Estimate {
@@ -58,7 +63,7 @@ impl Estimate {
             rounded(value, scale, if self.is_exact() { f64::round } else { direction })
         };
         Estimate {
-            value: round(self.value, if self.high.is_none() { f64::floor } else { f64::round }),
+            value: round(self.value, if self.is_least() { f64::floor } else { f64::round }),
             low: round(self.low, f64::floor),
             high: self.high.map(|high| round(high, f64::ceil)),
         }
@@ -185,6 +190,8 @@ mod tests {
         check(Estimate::exact(2.6), 1.0, Estimate::exact(3.0));
         // The function may not have been called more often.
         check(Estimate::at_least(2.6), 1.0, Estimate::at_least(2.0));
+        let open = |value, low| Estimate { value, low, high: None };
+        check(open(2.6, 1.6), 1.0, open(3.0, 1.0));
     }
 
     /// A systematic error of a tenth, in each of the children of a server.

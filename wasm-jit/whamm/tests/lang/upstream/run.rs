@@ -20,7 +20,7 @@ struct Contexts {
 }
 
 fn store(engine: &Engine) -> (Store<Contexts>, OutputPipe) {
-    let printed = OutputPipe::new(1 << 20);
+    let printed = OutputPipe::new(1 << 30);
     let program = WasiCtxBuilder::new().build();
     // Its libraries print only if they are told to.
     let monitor = WasiCtxBuilder::new()
