@@ -187,7 +187,7 @@ fn settled_bytes_are_those_of_one_instruction() {
             let both = [&site.front, &site.back].map(|byte| byte.load(Ordering::Relaxed));
             Bytes::new(&both[..length]).unwrap()
         };
-        settled(&(SITE..SITE + 1), read, |_, bytes| {
+        settled(&(SITE..SITE + 2), read, |_, bytes| {
             assert!(matches!(*bytes, [1, 1] | [2, 2] | [3, 2]), "a mixture: {bytes:?}");
         });
         patcher.join().unwrap();
