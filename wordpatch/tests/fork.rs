@@ -10,50 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::alone::{alone, is_in_child};
+use common::children::{check, fail, fork};
 use common::{A, B, RET, STRADDLING, call, functions, mov_eax, patches, with_window};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
-use nix::sys::wait::{WaitStatus, waitpid};
 use wordpatch::code_memory::{CodeArena, CodeBuffer};
 use wordpatch::text::{copied_bytes, forks, is_shared_with_parent, leave_to_children, no_forks, unshare};
 use wordpatch::{
     Bytes, Error, FetchWindow, State, TextRef, finish_patch, patch, patch_all, start_patch, tsc,
 };
-
-/// Ends a forked child with a line on stderr, without using the test harness.
-fn fail(line: &str) -> ! {
-    // SAFETY: both are async-signal-safe.
-    unsafe {
-        libc::write(2, line.as_ptr().cast(), line.len());
-        libc::write(2, c"\n".as_ptr().cast(), 1);
-        libc::_exit(1)
-    }
-}
-
-fn check(holds: bool, line: &str) {
-    if !holds {
-        fail(line);
-    }
-}
-
-/// Forks; the child runs `child`, the parent runs `parent` and then checks that the child has
-/// succeeded.
-#[track_caller]
-fn fork(child: impl FnOnce(), parent: impl FnOnce()) {
-    // SAFETY: the child uses nothing that another thread may hold, and ends by `_exit`.
-    match unsafe { nix::unistd::fork() }.unwrap() {
-        nix::unistd::ForkResult::Child => {
-            child();
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(0) }
-        }
-        nix::unistd::ForkResult::Parent { child: process } => {
-            // With the child's ends of pipes: the parent must not wait for a child that has failed.
-            drop(child);
-            parent();
-            assert_eq!(waitpid(process, None).unwrap(), WaitStatus::Exited(process, 0));
-        }
-    }
-}
 
 fn first_byte(site: usize) -> u8 {
     // SAFETY: text of the test, which stays mapped.

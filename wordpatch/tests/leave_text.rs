@@ -6,44 +6,10 @@ use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use common::children::{check, fork};
 use common::{A, B, STRADDLING, call, functions, mov_eax, with_window};
-use nix::sys::wait::{WaitStatus, waitpid};
 use wordpatch::text::{Form, TogglePair, leave_text_to_children, unshare};
 use wordpatch::{Bytes, Error, FetchWindow, State, TextRef, start_patch};
-
-/// Ends a forked child with a line on stderr, without using the test harness.
-fn fail(line: &str) -> ! {
-    // SAFETY: both are async-signal-safe.
-    unsafe {
-        libc::write(2, line.as_ptr().cast(), line.len());
-        libc::write(2, c"\n".as_ptr().cast(), 1);
-        libc::_exit(1)
-    }
-}
-
-fn check(holds: bool, line: &str) {
-    if !holds {
-        fail(line);
-    }
-}
-
-/// Forks; the child runs `child`, the parent runs `parent` and then checks that the child has
-/// succeeded.
-#[track_caller]
-fn fork(child: impl FnOnce(), parent: impl FnOnce()) {
-    // SAFETY: the child uses nothing that another thread may hold, and ends by `_exit`.
-    match unsafe { nix::unistd::fork() }.unwrap() {
-        nix::unistd::ForkResult::Child => {
-            child();
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(0) }
-        }
-        nix::unistd::ForkResult::Parent { child } => {
-            parent();
-            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
-        }
-    }
-}
 
 /// Ends the other thread, even if an assertion fails.
 struct Stop<'a>(&'a AtomicBool);

@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod alone;
+pub mod children;
 pub mod generated;
 pub mod refused;
 pub mod sigtrap;
