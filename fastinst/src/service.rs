@@ -7,15 +7,28 @@
 //! starts its own thread. What may block for any time, such as a write to a pipe, is done after a
 //! tick ([`Work::after_tick`]): a fork does not wait for it.
 //!
+//! The thread opens files at any time. It has its own table of file descriptors if it is told so
+//! ([`Descriptors::Own`]), so that the program gets the numbers that it would get without it. One
+//! more thread remains in the table of the process then, and does nothing but wait for the service
+//! thread: if all threads of the program end, the last thread of all executes the exit handlers of
+//! the process, which write what is left in its streams.
+//!
 //! A tool may have one more thread, its [companion](spawn_companion), for work that needs other
 //! times or descriptors than the tick.
 
+mod descriptors;
+
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fastinst_sigsafe::futex::{wait, wake};
+
+pub use descriptors::FileId;
+use descriptors::{OwnTable, is_zombie};
 
 use crate::discovery::Discovery;
 use crate::error::Error;
@@ -45,13 +58,38 @@ pub(crate) fn is_running() -> bool {
     PROCESS.load(Ordering::Relaxed) == std::process::id()
 }
 
-/// The kernel ids of the service thread and of its companion; 0 for none.
-static OWN_THREADS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+/// The kernel ids of the service thread, of its companion, and of the thread that waits for it; 0
+/// for none.
+static OWN_THREADS: [AtomicU32; 3] = [const { AtomicU32::new(0) }; 3];
 
-/// The kernel ids of the service thread and of its [companion](spawn_companion); 0 for a thread
-/// that does not exist.
-pub fn own_threads() -> [u32; 2] {
+/// The kernel ids of the service thread, of its [companion](spawn_companion), and of the thread
+/// that waits for the end of the service thread in the [table of the process](Descriptors::Own); 0
+/// for a thread that does not exist.
+pub fn own_threads() -> [u32; 3] {
     OWN_THREADS.each_ref().map(|id| id.load(Ordering::Relaxed))
+}
+
+/// The table of descriptors of the service thread, if it has its own. Never freed: after a fork,
+/// the numbers in the parent's belong to other files.
+static TABLE: AtomicPtr<OwnTable> = AtomicPtr::new(ptr::null_mut());
+
+/// The table of descriptors of the calling thread, if it does not use that of the process.
+fn own_table() -> Option<&'static OwnTable> {
+    // SAFETY: null, or a table that is never freed.
+    let table = || unsafe { TABLE.load(Ordering::Relaxed).as_ref() };
+    (own_threads()[0] == thread_id()).then(table).flatten()
+}
+
+/// Whether the calling thread has its own table of descriptors. Async-signal-safe.
+pub fn has_own_descriptors() -> bool {
+    own_table().is_some()
+}
+
+/// The file to which the standard error of the process refers; `None` if it is closed. If the
+/// calling thread [has its own descriptors](has_own_descriptors), its standard error is a copy of
+/// that, or cannot be written. Async-signal-safe.
+pub fn stderr_of_process() -> Option<FileId> {
+    own_table().map_or_else(FileId::of_stderr, OwnTable::stderr_of_process)
 }
 
 /// The processor time that the service thread has spent on discovery, in nanoseconds.
@@ -114,6 +152,17 @@ pub trait Work: Send {
     fn after_tick(&mut self) {}
 }
 
+/// The table of file descriptors that the service thread uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Descriptors {
+    /// That of the process: discovery callbacks use the program's files.
+    OfProcess,
+    /// The thread's own, in which there is nothing but standard error, and that only until the
+    /// program closes its own: discovery callbacks must not use files of the program. It is that of
+    /// the process if the kernel cannot make one (before Linux 5.9).
+    Own,
+}
+
 /// Maximum time for which [`start`] waits for the thread. It is only reached if the C library does
 /// not let a new thread run before the caller's constructor has returned.
 const UNTIL_IT_RUNS: Duration = Duration::from_secs(1);
@@ -124,19 +173,46 @@ const UNTIL_IT_RUNS: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// [`Error::Thread`].
-pub fn start(tick: Option<Tick>) -> Result<(), Error> {
+pub fn start(tick: Option<Tick>, descriptors: Descriptors) -> Result<(), Error> {
     // Read here and not by the thread, so that notifications before it runs are not lost.
     let seen = NOTIFICATIONS.load(Ordering::Acquire);
     provider::service_starts();
     OWN_THREADS.iter().for_each(|id| id.store(0, Ordering::Relaxed));
-    spawn("fastinst", move |begun| {
+    let last = match descriptors {
+        Descriptors::OfProcess => None,
+        Descriptors::Own => Some(spawn_last()?),
+    };
+    let service = spawn("fastinst", move |begun| {
+        let table = match descriptors {
+            Descriptors::OfProcess => None,
+            Descriptors::Own => OwnTable::new().ok().map(|table| &*Box::leak(Box::new(table))),
+        };
+        TABLE
+            .store(table.map_or(ptr::null_mut(), |table| ptr::from_ref(table).cast_mut()), Ordering::Relaxed);
+        OWN_THREADS[0].store(thread_id(), Ordering::Relaxed);
         // Comes before anything that needs a lock of the loader, which the waiting thread may hold.
         begun.now();
-        OWN_THREADS[0].store(thread_id(), Ordering::Relaxed);
-        run(tick, seen);
+        run(tick, seen, table);
     })?;
+    if let Some(last) = last {
+        // It does not end before it has received a message.
+        let _ = last.send(service);
+    }
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     Ok(())
+}
+
+/// Starts the thread that ends after the service thread, which it receives, and that shares the
+/// table of descriptors with the caller. It ends if it receives nothing.
+fn spawn_last() -> Result<mpsc::Sender<JoinHandle<()>>, Error> {
+    let (sender, service) = mpsc::channel::<JoinHandle<()>>();
+    spawn("fastinst-last", move |begun| {
+        OWN_THREADS[2].store(thread_id(), Ordering::Relaxed);
+        begun.now();
+        // One that has panicked has ended as well.
+        let _ = service.recv().map(JoinHandle::join);
+    })?;
+    Ok(sender)
 }
 
 /// Signals, when dropped, that a new thread has made all system calls that the program might
@@ -166,7 +242,7 @@ impl Drop for Begun {
 pub fn spawn_companion(
     name: &str,
     work: impl FnOnce(Begun) + Send + 'static,
-) -> Result<std::thread::JoinHandle<()>, Error> {
+) -> Result<JoinHandle<()>, Error> {
     spawn(name, move |begun| {
         OWN_THREADS[1].store(thread_id(), Ordering::Relaxed);
         work(begun);
@@ -174,10 +250,7 @@ pub fn spawn_companion(
     })
 }
 
-fn spawn(
-    name: &str,
-    work: impl FnOnce(Begun) + Send + 'static,
-) -> Result<std::thread::JoinHandle<()>, Error> {
+fn spawn(name: &str, work: impl FnOnce(Begun) + Send + 'static) -> Result<JoinHandle<()>, Error> {
     let runs = Arc::new(AtomicU32::new(0));
     let begun = Begun(Arc::clone(&runs));
     let spawned = wordpatch::with_signals_blocked(|| {
@@ -212,7 +285,7 @@ pub fn clock_of(thread: u32) -> libc::clockid_t {
     !(thread as i32) << 3 | 4 | 2
 }
 
-fn run(mut tick: Option<Tick>, mut seen: u32) {
+fn run(mut tick: Option<Tick>, mut seen: u32, table: Option<&OwnTable>) {
     let mut next = Instant::now() + tick.as_ref().map_or(IDLE, |tick| tick.first);
     let mut next_look = Instant::now() + IDLE;
     let mut ran = Duration::ZERO;
@@ -233,6 +306,7 @@ fn run(mut tick: Option<Tick>, mut seen: u32) {
         }
         let last = now >= next_look && {
             next_look = now + IDLE;
+            table.into_iter().for_each(OwnTable::follow);
             let own = program_time();
             let has_run = own.saturating_sub(ran) > STANDS_STILL;
             ran = own;
@@ -294,10 +368,7 @@ fn counter_of_threads() -> Option<&'static AtomicU32> {
 fn only_these_remain_in_proc(number: usize) -> bool {
     // The main thread remains as a zombie.
     let threads = std::fs::metadata("/proc/self/task").map_or(u64::MAX, |task| number_of_threads(&task));
-    threads <= 1 + number as u64
-        && std::fs::read_to_string("/proc/self/stat").is_ok_and(|stat| {
-            stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('Z'))
-        })
+    threads <= 1 + number as u64 && std::fs::read("/proc/self/stat").is_ok_and(|stat| is_zombie(&stat))
 }
 
 /// The locks that a process holds while it forks.
@@ -353,7 +424,8 @@ mod tests {
     }
 
     fn start_with_both(tick: impl FnMut(Wake) + Send + 'static, after_tick: impl FnMut() + Send + 'static) {
-        start(Some(Tick { first: NEVER, work: Box::new(Calls(tick, after_tick)) })).unwrap();
+        let tick = Tick { first: NEVER, work: Box::new(Calls(tick, after_tick)) };
+        start(Some(tick), Descriptors::OfProcess).unwrap();
     }
 
     #[test]

@@ -48,6 +48,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use fastinst::service::has_own_descriptors;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, FcntlArg, Flock, FlockArg, OFlag, RenameFlags, fcntl, renameat2};
 
@@ -271,9 +272,14 @@ pub struct Stream {
     text: String,
 }
 
-/// The descriptor of the stream that is being written, for [`forget_in_child`]; -1 if there is
-/// none.
-static OPEN: AtomicI32 = AtomicI32::new(-1);
+/// The descriptor of the stream that is being written, for [`forget_in_child`].
+static OPEN: AtomicI32 = AtomicI32::new(NONE);
+
+/// The value of [`OPEN`] if there is no such stream.
+const NONE: i32 = -1;
+
+/// The value of [`OPEN`] if a forked child has no copy of the descriptor.
+const NOT_INHERITED: i32 = i32::MAX;
 
 impl Stream {
     /// Fails if a FIFO has no reader.
@@ -281,7 +287,8 @@ impl Stream {
         let mut options = OpenOptions::new();
         options.write(true).custom_flags(libc::O_NONBLOCK);
         let file = options.open(path)?;
-        OPEN.store(file.as_raw_fd(), Ordering::Relaxed);
+        let inherited = if has_own_descriptors() { NOT_INHERITED } else { file.as_raw_fd() };
+        OPEN.store(inherited, Ordering::Relaxed);
         Ok(Self { path: path.to_owned(), file, text })
     }
 
@@ -307,21 +314,21 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         // Before it is closed: then the number belongs to the next file.
-        OPEN.store(-1, Ordering::Relaxed);
+        OPEN.store(NONE, Ordering::Relaxed);
     }
 }
 
 /// Whether a report is being written to a stream, whose reader may block it.
 pub(crate) fn is_writing() -> bool {
-    OPEN.load(Ordering::Relaxed) >= 0
+    OPEN.load(Ordering::Relaxed) != NONE
 }
 
-/// Forgets what the parent is writing, and closes the copy of its stream. To be called in a forked
-/// child.
+/// Forgets what the parent is writing, and closes the copy of its stream, if there is one. To be
+/// called in a forked child.
 pub fn forget_in_child() {
     stderr().forget_writing();
-    let open = OPEN.swap(-1, Ordering::Relaxed);
-    if open >= 0 {
+    let open = OPEN.swap(NONE, Ordering::Relaxed);
+    if open != NONE && open != NOT_INHERITED {
         // SAFETY: the descriptor belongs to a `Stream` of a thread that does not exist in this
         // process.
         unsafe { libc::close(open) };

@@ -4,32 +4,27 @@ use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fastinst::service::{FileId, stderr_of_process};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// The standard error stream as it was at the start. If a daemon closes it and opens a data file in
 /// its place, the report must not be written to that file.
 pub(crate) struct Stderr {
-    /// Device and inode.
-    file: Option<(u64, u64)>,
+    file: Option<FileId>,
     is_writing: AtomicBool,
 }
 
 /// The stream as it was at the first call.
 pub(crate) fn stderr() -> &'static Stderr {
     static STDERR: OnceLock<Stderr> = OnceLock::new();
-    STDERR.get_or_init(|| Stderr { file: Stderr::file(), is_writing: AtomicBool::new(false) })
+    STDERR.get_or_init(|| Stderr { file: stderr_of_process(), is_writing: AtomicBool::new(false) })
 }
 
 impl Stderr {
-    fn file() -> Option<(u64, u64)> {
-        let stat = nix::sys::stat::fstat(std::io::stderr()).ok()?;
-        Some((stat.st_dev, stat.st_ino))
-    }
-
     /// Whether the program has neither closed nor replaced the stream.
     pub(crate) fn is_there(&self) -> bool {
-        self.file.is_some() && Self::file() == self.file
+        self.file.is_some() && stderr_of_process() == self.file
     }
 
     /// Writes the entire text; returns false if the stream was closed or replaced. Blocks while the

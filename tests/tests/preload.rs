@@ -465,28 +465,6 @@ fn calls_from_an_ifunc_resolver_and_before_constructors() {
 }
 
 #[test]
-fn daemon_is_reported_and_its_descriptors_are_its_own() {
-    for &(compiler, flags) in USUAL {
-        let binary = compile("fixtures/daemon.c", flags, compiler);
-        let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        let path =
-            |name: &str| folder.path().join(name).into_os_string().into_string().expect("a UTF-8 path");
-        let written = |name: &str| fs::read_to_string(path(name)).expect("the daemon's data");
-
-        let without = run(&mut bare(&binary, &[&path("without")]));
-        let to_file = profiled(&binary, &[&path("to_file")], "");
-        to_file.run.assert_same(&without, "daemon.c");
-        assert_eq!(written("to_file"), written("without"), "the daemon's data");
-        assert!(to_file.with_samples_of("daemon_work").next().is_some(), "{:?}", summary(&to_file));
-
-        // The table goes to stderr by default, which is now the daemon's data file.
-        let to_stderr = run(&mut preloaded(&binary, &[&path("to_stderr")], ""));
-        to_stderr.assert_same(&without, "daemon.c with the report on stderr");
-        assert_eq!(written("to_stderr"), written("without"), "the daemon's data");
-    }
-}
-
-#[test]
 fn default_output_is_a_table_on_stderr() {
     let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
     let without = run(&mut bare(&binary, &[]));
@@ -742,20 +720,6 @@ fn only_the_program_started_by_a_shell_is_reported() {
         assert_eq!((run.status.success(), run.stderr.as_str()), (true, ""), "{line}");
         assert_eq!(reports_in(folder.path()).len(), 1, "{line}");
     }
-}
-
-#[test]
-fn without_file_descriptors_the_report_goes_to_standard_error() {
-    let binary = compile("fixtures/few_descriptors.c", &["-O2"], Gcc);
-    let folder = tempfile::tempdir().unwrap();
-    let options = format!("output={}", folder.path().join("report.txt").display());
-    let run = run(&mut preloaded(&binary, &[], &options));
-    assert!(run.status.success(), "{}", run.stderr);
-    assert!(
-        run.stderr.contains("closed_work") && run.stderr.contains("Too many open files"),
-        "{}",
-        run.stderr
-    );
 }
 
 #[test]

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastinst::provider::{self, EarlyCalls, Extent};
-use fastinst::{ProbeId, ProbeKind, ProbeMetadata, service};
+use fastinst::service::{self, Descriptors};
+use fastinst::{ProbeId, ProbeKind, ProbeMetadata};
 use profiler::arguments::{Fetch, Objects, Site, Unavailable};
 use profiler::attach::Answer;
 use profiler::output::Identity;
@@ -179,7 +180,7 @@ pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
     let failed = |error: fastinst::Error| error.to_string();
     provider::begin(Extent::All).map_err(failed)?;
     fastinst::register_callback(discovered).map_err(failed)?;
-    service::start(None).map_err(failed)?;
+    service::start(None, Descriptors::Own).map_err(failed)?;
     worker::start().inspect_err(|_| ring::end())?;
     if is_switched {
         switch::install();

@@ -17,7 +17,7 @@ use std::cell::UnsafeCell;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use fastinst::service::{self, ForkGuard, before_fork};
+use fastinst::service::{self, Descriptors, ForkGuard, before_fork};
 
 use crate::observer::{self, Observer};
 use crate::{control, ring, worker};
@@ -109,7 +109,7 @@ extern "C" fn in_child() {
     }
     control::restart_in_child();
     // Without these threads, the child works but is not observed.
-    if service::start(None).is_err() || worker::start().is_err() {
+    if service::start(None, Descriptors::Own).is_err() || worker::start().is_err() {
         ring::end();
     }
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fastinst::provider::{self, Extent};
-use fastinst::service::{self, Tick, Wake, Work};
+use fastinst::service::{self, Descriptors, Tick, Wake, Work};
 
 pub use finish::{Leaving, finish};
 pub use reconfigure::{reconfigure, settings};
@@ -149,7 +149,8 @@ pub(crate) fn governor(settings: &Settings, ticks_per_ns: f64) -> Governor {
 }
 
 fn start_service_thread() -> Result<(), fastinst::Error> {
-    service::start(Some(Tick { first: FIRST_TICK, work: Box::new(Ticks::default()) }))
+    let tick = Tick { first: FIRST_TICK, work: Box::new(Ticks::default()) };
+    service::start(Some(tick), Descriptors::Own)
 }
 
 impl Session {

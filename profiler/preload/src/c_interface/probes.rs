@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fastinst::provider::{self, Extent};
+use fastinst::service::Descriptors;
 use fastinst::{ModulePlace, ProbeFn, ProbeId, ProbeMetadata};
 
 use super::{Code, code, copy_text, elements, report};
@@ -105,7 +106,7 @@ pub(super) fn hold() -> Hold {
 fn start_service() -> Result<(), fastinst::Error> {
     let mut is_started = hold();
     if !*is_started && !profiler::session::is_running() {
-        fastinst::service::start(None)?;
+        fastinst::service::start(None, Descriptors::OfProcess)?;
         *is_started = true;
     }
     Ok(())
