@@ -69,6 +69,11 @@ pub fn own_threads() -> [u32; 3] {
     OWN_THREADS.each_ref().map(|id| id.load(Ordering::Relaxed))
 }
 
+/// How many of the [own threads](own_threads) exist.
+pub fn own_thread_count() -> usize {
+    own_threads().iter().filter(|id| **id != 0).count()
+}
+
 /// The table of descriptors of the service thread, if it has its own. Never freed: after a fork,
 /// the numbers in the parent's belong to other files.
 static TABLE: AtomicPtr<OwnTable> = AtomicPtr::new(ptr::null_mut());
@@ -187,8 +192,8 @@ pub fn start(tick: Option<Tick>, descriptors: Descriptors) -> Result<(), Error> 
             Descriptors::OfProcess => None,
             Descriptors::Own => OwnTable::new().ok().map(|table| &*Box::leak(Box::new(table))),
         };
-        TABLE
-            .store(table.map_or(ptr::null_mut(), |table| ptr::from_ref(table).cast_mut()), Ordering::Relaxed);
+        let pointer = table.map_or(ptr::null(), ptr::from_ref);
+        TABLE.store(pointer.cast_mut(), Ordering::Relaxed);
         OWN_THREADS[0].store(thread_id(), Ordering::Relaxed);
         // Comes before anything that needs a lock of the loader, which the waiting thread may hold.
         begun.now();
@@ -310,8 +315,7 @@ fn run(mut tick: Option<Tick>, mut seen: u32, table: Option<&OwnTable>) {
             let own = program_time();
             let has_run = own.saturating_sub(ran) > STANDS_STILL;
             ran = own;
-            let own_threads = own_threads().iter().filter(|id| **id != 0).count();
-            !has_run && only_these_remain(own_threads)
+            !has_run && only_these_remain(own_thread_count())
         };
         let wake = if last { Wake::Last } else { Wake::Work };
         let pause = tick.as_mut().map_or(IDLE, |tick| tick.work.tick(wake));

@@ -132,9 +132,9 @@ fn run(mut seen: u32) {
 }
 
 /// Whether `main` has ended by `pthread_exit` and only threads of this library remain: the worker,
-/// the service thread, and those for clients. They must not keep the process alive.
+/// those of the service, and those for clients. They must not keep the process alive.
 fn is_last_of_program() -> bool {
-    service::only_these_remain(2 + control::threads())
+    service::only_these_remain(1 + service::own_thread_count() + control::threads())
 }
 
 fn report() {

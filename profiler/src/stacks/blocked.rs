@@ -326,7 +326,7 @@ impl Threads {
         let number = self.folder.metadata().map_or(0, |folder| service::number_of_threads(&folder));
         let own = service::own_threads();
         // If there are several, a new one may have taken the place of one that has ended.
-        let is_one = number <= 1 + own.iter().filter(|id| **id != 0).count() as u64;
+        let is_one = number <= 1 + service::own_thread_count() as u64;
         if is_one && number == self.known {
             return;
         }
