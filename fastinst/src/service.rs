@@ -170,7 +170,7 @@ pub enum Descriptors {
 
 /// Maximum time for which [`start`] waits for the thread. It is only reached if the C library does
 /// not let a new thread run before the caller's constructor has returned.
-const UNTIL_IT_RUNS: Duration = Duration::from_secs(1);
+const UNTIL_IT_RUNS: Duration = Duration::from_secs(5);
 
 /// Starts the service thread, and waits until it runs: the C library registers a new thread with
 /// the kernel by system calls that the program may forbid at any time from now on (seccomp with

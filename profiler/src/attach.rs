@@ -228,6 +228,8 @@ mod tests {
     #[test]
     fn the_socket_accepts_connections_as_soon_as_it_appears() {
         let path = PathBuf::from(name(std::process::id()));
+        // Of a process with the same number that was killed.
+        remove();
         for _ in 0..2000 {
             let waits = AtomicBool::new(false);
             std::thread::scope(|scope| {

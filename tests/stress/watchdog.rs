@@ -16,6 +16,7 @@ const TICK: Duration = Duration::from_millis(2);
 pub(crate) fn watch(run: &Run, ended: &Receiver<()>, has_debugger: bool, give_up: impl Fn()) {
     let mut seen: HashMap<String, (u64, Instant)> = HashMap::new();
     let mut has_reported_mapping = has_debugger;
+    let mut last_look = Instant::now();
     while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
         run.advance();
         if let Some(line) = writable_and_executable().filter(|_| !has_reported_mapping) {
@@ -23,6 +24,11 @@ pub(crate) fn watch(run: &Run, ended: &Receiver<()>, has_debugger: bool, give_up
             has_reported_mapping = true;
         }
         let now = Instant::now();
+        // Nobody makes progress while the whole machine stands still.
+        if now - last_look > run.patience / 4 + TICK {
+            seen.values_mut().for_each(|(_, since)| *since = now);
+        }
+        last_look = now;
         let mut is_hung = false;
         for life in run.lives().iter().filter(|life| !life.has_ended.load(Ordering::Relaxed)) {
             let beats = life.beats.load(Ordering::Relaxed);

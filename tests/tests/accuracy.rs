@@ -196,6 +196,7 @@ fn a_call_in_which_the_program_ends_is_not_charged_for_preemption() {
 #[test]
 fn calls_in_handlers_that_interrupt_probes_are_not_counted_as_exact() {
     let binary = compile("fixtures/handler.c", &["-O2"], Gcc);
+    let _quiet = QUIET.lock().unwrap_or_else(PoisonError::into_inner);
     let profiled = profiled(&binary, &["1000"], "budget=none");
     let [(_, figures)] = &truth(&profiled)[..] else { panic!("one function counts its calls") };
     let calls = profiled.report().function("in_handler").expect("it was called")["calls"].clone();
@@ -211,6 +212,7 @@ fn calls_in_handlers_that_interrupt_probes_are_not_counted_as_exact() {
 fn with_exact_counts_every_call_is_counted() {
     for compiler in [Gcc, Clang] {
         let binary = compile("fixtures/exact_counts.cpp", &["-O2", "-pthread"], compiler);
+        let _quiet = QUIET.lock().unwrap_or_else(PoisonError::into_inner);
         let profiled = profiled(&binary, &[], "counts=exact:merge=1");
         let truth = truth(&profiled);
         assert_eq!(truth.len(), 7);

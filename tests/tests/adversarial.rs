@@ -77,14 +77,14 @@ impl Estimate {
     }
 
     /// Whether the value is off by more than 2 although the stated error is below 50 %, and by more
-    /// than chance explains: three standard errors, where the stated error is two. Smaller errors
+    /// than chance explains: 4.5 standard errors, where the stated error is two. Smaller errors
     /// count as intervals that miss.
     fn is_confidently_wrong(self, (least, most): (f64, f64)) -> bool {
         let Some(high) = self.high else { return false };
         let error = (high - self.low) / 2.0;
         let is_off = self.value > 2.0 * most || self.value < least / 2.0;
         let distance = (self.value - most).max(least - self.value);
-        error < 0.5 * self.value && is_off && distance > 1.5 * error
+        error < 0.5 * self.value && is_off && distance > 2.25 * error
     }
 }
 

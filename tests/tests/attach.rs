@@ -297,6 +297,12 @@ fn the_report_comes_when_the_process_ends_or_calls_exec() {
     }
 }
 
+/// Kills a process, and removes the socket on which it was listening.
+fn end(process: u32) {
+    kill(Pid::from_raw(process.cast_signed()), Signal::SIGKILL).unwrap();
+    fs::remove_file(format!("/tmp/.fastinst-{process}")).unwrap();
+}
+
 #[test]
 fn forked_children_listen_and_do_not_belong_to_the_clients_of_their_parent() {
     let mut program = Program::usual();
@@ -313,11 +319,11 @@ fn forked_children_listen_and_do_not_belong_to_the_clients_of_their_parent() {
     assert_eq!(code, Some(0));
     assert!(count(&report, "calls", "child_work") > 0 && count(&report, "calls", "leaf") == 0, "{report}");
     // The child has no copy of the connection that would keep it open.
-    program.child.kill().unwrap();
+    end(program.pid());
     let (code, report, errors) = attached.finish();
     assert_eq!((code, report), (Some(1), Value::Null));
     assert!(errors.contains("there is no report"), "{errors}");
-    kill(Pid::from_raw(child.cast_signed()), Signal::SIGKILL).unwrap();
+    end(child);
 }
 
 #[test]
@@ -364,7 +370,7 @@ fn mistakes_are_named() {
     let program = Program::usual();
     refused(program.attach("native:func:entry { calls++; }"), 2, "is not a valid script");
     refused(program.attach("wasm:func:entry { }"), 2, "is not a valid script");
-    refused(Attached::to(4_000_000, CALLS, program.folder.path(), &[]), 1, "there is no process 4000000");
+    refused(Attached::to(4_194_305, CALLS, program.folder.path(), &[]), 1, "there is no process 4194305");
     let own = std::process::id();
     refused(
         Attached::to(own, CALLS, program.folder.path(), &[]),
@@ -639,7 +645,7 @@ fn a_forked_child_is_switched_by_itself() {
     switched.switch(parent, "is switched off");
     let report = switched.report("report.json");
     assert_eq!((count(&report, "calls", "leaf"), count(&report, "calls", "child_work")), (9, 0), "{report}");
-    kill(Pid::from_raw(child.cast_signed()), Signal::SIGKILL).unwrap();
+    end(child);
     switched.end();
 }
 

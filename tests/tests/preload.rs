@@ -795,8 +795,8 @@ fn a_library_loaded_repeatedly_leaks_nothing() {
         check_build("dlopen_cycles.c", &[plugin], (Gcc, &["-O2"]), Expect::Report, &["plugin_a_leaf"]);
     // Four functions, each with entry and exit, and the same ids whenever the library is at the
     // same address: 60 loads use only a few addresses, because the profiler maps the files of
-    // sampled objects in between.
-    assert!(profiled.report().json["probes"].as_u64() <= Some(32), "{}", profiled.report().json["probes"]);
+    // sampled objects in between, as the program maps others.
+    assert!(profiled.report().json["probes"].as_u64() <= Some(8 * 9), "{}", profiled.report().json["probes"]);
 }
 
 /// Waits until the child has stopped itself.

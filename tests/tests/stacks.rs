@@ -6,6 +6,8 @@
 //! off by [`SLACK`]; and since 1 interval in 20 does not contain the truth, a measurement is
 //! repeated.
 
+use std::sync::{Mutex, PoisonError};
+
 use tests::Compiler::{self, Clang, Gcc};
 use tests::{Competitors, compile, profiled};
 
@@ -13,7 +15,10 @@ use tests::{Competitors, compile, profiled};
 /// of all threads.
 const SLACK: f64 = 0.04;
 
-const ATTEMPTS: usize = 4;
+const ATTEMPTS: usize = 5;
+
+/// Serializes measurements.
+static QUIET: Mutex<()> = Mutex::new(());
 
 /// The estimate of a time: value, and interval.
 fn estimate(figure: &serde_json::Value) -> Option<(f64, f64, f64)> {
@@ -64,6 +69,7 @@ fn measure(binary: &std::path::Path) -> Result<(), String> {
 
 fn check(compiler: Compiler, optimization: &str, competitors: usize) {
     let binary = compile("fixtures/stacks.c", &[optimization, "-pthread"], compiler);
+    let _quiet = QUIET.lock().unwrap_or_else(PoisonError::into_inner);
     let _competitors = Competitors::start(competitors);
     let mut faults = Vec::new();
     for _ in 0..ATTEMPTS {
@@ -136,6 +142,7 @@ fn measure_waits(binary: &std::path::Path) -> Result<(), String> {
 
 fn check_waits(competitors: usize) {
     let binary = compile("fixtures/waits.c", &["-O2", "-pthread"], Gcc);
+    let _quiet = QUIET.lock().unwrap_or_else(PoisonError::into_inner);
     let _competitors = Competitors::start(competitors);
     let faults: Vec<String> = (0..ATTEMPTS).map_while(|_| measure_waits(&binary).err()).collect();
     assert!(faults.len() < ATTEMPTS, "missed in every attempt: {faults:#?}");

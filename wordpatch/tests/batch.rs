@@ -75,8 +75,9 @@ fn all_patches_of_a_batch_share_the_waits() {
     let of_many = waits(&functions(100, STRADDLING));
     assert!((2..20).contains(&of_many), "{of_many}");
     assert!(waits(&functions(1, STRADDLING)) >= 2);
-    let of_none = waits(&functions(100, INSIDE));
-    assert!(of_none < 2, "{of_none}");
+    // The thread may have to wait for a processor.
+    let of_none = (0..3).map(|_| waits(&functions(100, INSIDE))).min();
+    assert!(of_none < Some(2), "{of_none:?}");
 }
 
 #[test]

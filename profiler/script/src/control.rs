@@ -27,7 +27,7 @@ use crate::observer;
 use crate::socket::Socket;
 
 /// The maximum time for a client to send its request, or to read a part of its answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The maximum number of simultaneous connections.
 const MAX_CLIENTS: u32 = 64;

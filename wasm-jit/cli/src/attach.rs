@@ -8,7 +8,7 @@ use std::path::{self, Path, PathBuf};
 use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use nix::unistd::getuid;
@@ -154,8 +154,11 @@ impl Request {
     }
 }
 
-/// Maximum time for which a process is expected to start.
-const START: Duration = Duration::from_secs(3);
+/// How often a process that does not listen is asked again, which may have just been started.
+const ATTEMPTS: u32 = 300;
+
+/// The time between two attempts.
+const BETWEEN: Duration = Duration::from_millis(10);
 
 pub(super) fn run(arguments: &Attach) -> Result<ExitCode, Failure> {
     let process = arguments.process;
@@ -169,14 +172,14 @@ pub(super) fn run(arguments: &Attach) -> Result<ExitCode, Failure> {
         false => Failure::new(error).about(format_args!("process {process}")),
     };
     let path = directory().join(process.to_string());
-    // It may have been started just now.
-    let deadline = Instant::now() + START;
+    let mut attempts = 0;
     let mut text = String::new();
     for line in arguments.request.lines() {
         let answer = loop {
             match control::request(&path, &line) {
-                Err(error) if is_silent(&error) && in_proc.exists() && Instant::now() < deadline => {
-                    thread::sleep(Duration::from_millis(10));
+                Err(error) if is_silent(&error) && in_proc.exists() && attempts < ATTEMPTS => {
+                    attempts += 1;
+                    thread::sleep(BETWEEN);
                 }
                 answer => break answer.map_err(failed)?,
             }

@@ -12,7 +12,7 @@ fn a_link_in_place_of_the_map_is_not_followed() {
     fs::write(&other, "contents").unwrap();
     fs::write(place.path().join("app.wat"), r#"(module (func (export "_start")))"#).unwrap();
     // The shell's process becomes that of the command.
-    let line = r#"ln -s "$PWD/other" /tmp/perf-$$.map && echo $$ && exec "$0" run --perf-map app.wat"#;
+    let line = r#"ln -sfn "$PWD/other" /tmp/perf-$$.map && echo $$ && exec "$0" run --perf-map app.wat"#;
     let mut shell = Command::new("sh");
     shell.args(["-c", line, env!("CARGO_BIN_EXE_wasm-jit")]).current_dir(place.path());
     let output = shell.output().unwrap();

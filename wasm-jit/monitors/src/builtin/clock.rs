@@ -27,15 +27,8 @@ impl Clock {
     pub(super) fn get() -> Self {
         static CLOCK: OnceLock<Clock> = OnceLock::new();
         *CLOCK.get_or_init(|| {
-            let has_counter = has_constant_rate();
-            // The middle of two readings, from the least disturbed attempt.
-            let read = || {
-                let before = tsc::now();
-                let instant = Instant::now();
-                (tsc::now().wrapping_sub(before), before, instant)
-            };
-            let (width, ticks, started) = (0..8).map(|_| read()).min_by_key(|read| read.0).expect("eight");
-            Self { started, ticks: ticks + width / 2, has_counter }
+            let (ticks, started) = both_clocks();
+            Self { started, ticks, has_counter: has_constant_rate() }
         })
     }
 
@@ -64,9 +57,21 @@ impl Clock {
         while self.started.elapsed() < MIN_DURATION {
             std::hint::spin_loop();
         }
-        let ticks = tsc::now().wrapping_sub(self.ticks);
-        self.started.elapsed().as_nanos() as f64 / ticks as f64
+        let (ticks, now) = both_clocks();
+        (now - self.started).as_nanos() as f64 / ticks.wrapping_sub(self.ticks) as f64
     }
+}
+
+/// The processor's counter and the system's clock at the same time: the counter is that in the
+/// middle of two readings, from the least disturbed of several attempts.
+fn both_clocks() -> (u64, Instant) {
+    let read = || {
+        let before = tsc::now();
+        let instant = Instant::now();
+        (tsc::now().wrapping_sub(before), before, instant)
+    };
+    let (width, ticks, instant) = (0..8).map(|_| read()).min_by_key(|read| read.0).expect("eight");
+    (ticks + width / 2, instant)
 }
 
 /// Whether the processor says that its counter has the same rate in all states (AMD APM volume 3,
@@ -83,13 +88,18 @@ mod tests {
     #[test]
     fn ticks_are_converted_to_the_time_of_the_system() {
         let clock = Clock::get();
-        let (started, ticks) = (Instant::now(), clock.now());
-        while started.elapsed() < Duration::from_millis(20) {
+        let rate = clock.nanoseconds_per_tick();
+        // Preemption between the readings makes the second one of each pair later.
+        let (outer, outer_ticks) = (Instant::now(), clock.now());
+        let (inner_ticks, inner) = (clock.now(), Instant::now());
+        while inner.elapsed() < Duration::from_millis(20) {
             std::hint::spin_loop();
         }
-        let elapsed = (clock.now() - ticks) as f64 * clock.nanoseconds_per_tick();
-        // Preemption between the readings makes the second one later.
-        let outside = started.elapsed().as_nanos() as f64;
-        assert!(elapsed > 0.99 * 20e6 && elapsed < 1.01 * outside, "{elapsed} {outside}");
+        let within = inner.elapsed().as_nanos() as f64;
+        let now = clock.now();
+        let outside = outer.elapsed().as_nanos() as f64;
+        let longer = (now - inner_ticks) as f64 * rate;
+        let shorter = (now - outer_ticks) as f64 * rate;
+        assert!(longer > 0.99 * within && shorter < 1.01 * outside, "{shorter} {longer} {within} {outside}");
     }
 }
