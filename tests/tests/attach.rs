@@ -297,10 +297,10 @@ fn the_report_comes_when_the_process_ends_or_calls_exec() {
     }
 }
 
-/// Kills a process, and removes the socket on which it was listening.
+/// Kills a process, and removes the socket on which it may have been listening.
 fn end(process: u32) {
     kill(Pid::from_raw(process.cast_signed()), Signal::SIGKILL).unwrap();
-    fs::remove_file(format!("/tmp/.fastinst-{process}")).unwrap();
+    let _ = fs::remove_file(format!("/tmp/.fastinst-{process}"));
 }
 
 #[test]

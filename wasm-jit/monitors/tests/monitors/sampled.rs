@@ -137,6 +137,9 @@ fn times_without_samples_are_bounds() {
     // A sample may find the program if the machine is busy.
     if report.get("samples") == Some(0) {
         assert_eq!(integers(&report, "functions", "self ns"), [0]);
-        assert_eq!(integers(&report, "functions", "self ns high"), [3_000_000]);
+        // One may find the thread outside of the program, too. The value is rounded.
+        let per_sample = report.get("effective nanoseconds per sample").unwrap();
+        let [high] = integers(&report, "functions", "self ns high")[..] else { panic!("one function") };
+        assert!(high.abs_diff(3 * per_sample) <= 3, "{high} {per_sample}");
     }
 }
