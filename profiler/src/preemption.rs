@@ -174,7 +174,7 @@ fn note_typical(off: i64, involuntary: u64) {
 
 /// The numbers of voluntary and involuntary context switches of a thread of this process
 /// (proc_pid_status(5)).
-fn switches_of(thread: u32) -> Option<(u64, u64)> {
+pub(crate) fn switches_of(thread: u32) -> Option<(u64, u64)> {
     let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
     let number = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     Some((number("voluntary_ctxt_switches:")?, number("nonvoluntary_ctxt_switches:")?))

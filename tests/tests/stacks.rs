@@ -6,10 +6,16 @@
 //! off by [`SLACK`]; and since 1 interval in 20 does not contain the truth, a measurement is
 //! repeated.
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tests::Compiler::{self, Clang, Gcc};
-use tests::{Competitors, compile, profiled};
+use tests::{Competitors, Report, TIME_LIMIT, compile, preloaded, profiled};
 
 /// The share of loops, of calls to functions outside the list, and of clock readings, in the time
 /// of all threads.
@@ -156,6 +162,102 @@ fn waits_of_functions_that_are_called_often() {
 #[test]
 fn waits_while_others_have_the_processors() {
     check_waits(2);
+}
+
+/// The relative difference of the clocks of the program and the profiler.
+const CLOCKS: f64 = 3e-4;
+
+/// The self time of `idle` in a report must be possible: ten threads have waited there for `least`
+/// to `most` nanoseconds. The snapshots are random, but all that they leave uncertain is in the
+/// interval. Only the time without a processor in calls that have waited as well is a guess; it is
+/// stated as `off_cpu`.
+#[track_caller]
+fn assert_idle(report: &Report, least: f64, most: f64, what: &str) {
+    if report.json["stacks"] == 0 {
+        println!("not tested: {}", report.json["notes"]);
+        return;
+    }
+    let idle = report.function("idle").expect("it was called");
+    let guess = idle["off_cpu"]["ns"].as_f64().unwrap_or(0.0);
+    for key in ["self_ns", "total_ns"] {
+        let (low, high) = (idle[key]["low"].as_f64().expect("a number"), idle[key]["high"].as_f64());
+        println!("{what}: {key} {low:.0} to {high:.0?}, true {least:.0} to {most:.0}");
+        let is_possible = |high: f64| high + guess >= least * (1.0 - CLOCKS);
+        assert!(
+            low <= most * (1.0 + CLOCKS) && high.is_none_or(is_possible),
+            "{what}: {}, not {least} to {most}",
+            idle[key]
+        );
+    }
+}
+
+/// The figures behind a word in the lines that a fixture has printed.
+fn figures(output: &str, word: &str) -> Vec<f64> {
+    let lines = output.lines().filter_map(|line| line.strip_prefix(word));
+    lines.flat_map(str::split_whitespace).map(|figure| figure.parse().expect("a number")).collect()
+}
+
+/// How long the threads can have waited at most until a report was made.
+fn most_until(report: &Report, begun: &[f64]) -> f64 {
+    let [start, duration] =
+        ["started_us", "duration_ns"].map(|key| report.json[key].as_f64().expect("a number"));
+    // The report has microseconds.
+    begun.iter().map(|begun| start * 1e3 + duration + 1e3 - begun).sum()
+}
+
+const KINDS: [&str; 4] = ["cond", "read", "poll", "sleep"];
+
+/// Threads wait all the time. A report while the program runs and the one at its end have all of
+/// it.
+#[test]
+fn threads_that_wait_until_the_report_are_charged_until_then() {
+    let binary = compile("fixtures/idle.c", &["-O2"], Gcc);
+    let _quiet = QUIET.lock().unwrap_or_else(PoisonError::into_inner);
+    let _competitors = Competitors::start(1);
+    for kind in KINDS {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let path = folder.path().join("report.json");
+        let options = format!("output={}:snapshot=USR1:budget=1%", path.display());
+        let mut command = preloaded(&binary, &[kind, "exit"], &options);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it can be started");
+        let (mut output, mut lines) =
+            (String::new(), child.stdout.take().map(BufReader::new).expect("a pipe"));
+        while !output.contains("idle") {
+            assert!(lines.read_line(&mut output).expect("it prints") > 0, "{output}");
+        }
+        let (begun, least) = (figures(&output, "begun "), figures(&output, "idle ")[0]);
+        let process = Pid::from_raw(child.id().cast_signed());
+        kill(process, Signal::SIGUSR1).expect("it runs");
+        let start = Instant::now();
+        while !path.exists() {
+            assert!(start.elapsed() < TIME_LIMIT, "no report of the running program");
+            thread::sleep(Duration::from_millis(10));
+        }
+        let report = Report::read(&path);
+        assert_idle(&report, least, most_until(&report, &begun), kind);
+        drop(child.stdin.take());
+        let passed = start.elapsed().as_nanos() as f64 * begun.len() as f64;
+        let status = child.wait().expect("it can be awaited");
+        assert!(status.success(), "{status}");
+        let report = Report::read(&path);
+        assert!(!report.json["notes"].to_string().contains("was running"), "the last one");
+        assert_idle(&report, least + passed, most_until(&report, &begun), kind);
+    }
+}
+
+#[test]
+fn threads_that_wait_until_they_end_are_charged_until_then() {
+    let binary = compile("fixtures/idle.c", &["-O2"], Gcc);
+    let _quiet = QUIET.lock().unwrap_or_else(PoisonError::into_inner);
+    for (kind, competitors) in KINDS.into_iter().zip([0, 2, 0, 2]) {
+        let _competitors = Competitors::start(competitors);
+        let profiled = profiled(&binary, &[kind, "join"], "budget=1%");
+        assert!(profiled.run.status.success(), "{}\n{}", profiled.run.status, profiled.run.stderr);
+        let output = String::from_utf8_lossy(&profiled.run.stdout).into_owned();
+        let figures = figures(&output, "idle ");
+        assert_idle(profiled.report(), figures[0], figures[1], kind);
+    }
 }
 
 #[test]

@@ -65,11 +65,12 @@ impl Session {
         self.schedule.drain();
         self.take_early_calls();
         self.add_functions_without_probes();
+        // Before the times are read of which those of functions are parts.
+        self.stacks.finish();
         let ticks_per_ns = self.ticks_per_ns();
         let duration_ns = self.clock.elapsed().as_nanos() as u64;
         let thread_time = (thread::lived() as f64 / ticks_per_ns).max(duration_ns as f64);
         let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
-        self.stacks.finish();
         let times = self.stacks.times(self.waiting(thread_time));
         let bodies = self.bodies();
         let function_at = |address| bodies.function_at(address);

@@ -30,6 +30,7 @@ mod thinning;
 mod unwinding;
 pub(crate) mod waiting;
 mod waits;
+mod watched;
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeInclusive};
@@ -38,13 +39,14 @@ use std::time::{Duration, Instant};
 use fastinst::ProbeId;
 use rand::RngExt;
 
-use blocked::{Companion, Moved, Snapshot, Spot};
+use blocked::{Companion, Snapshot};
 use contexts::{Contexts, FrameState, Site, Sites};
 use events::{Events, RawSample, Record};
 use tally::{Functions, Tally};
 use thinning::Thinning;
 use unwinding::{End, Unwinder};
 use waits::Waits;
+use watched::Wait;
 
 #[cfg(test)]
 pub(crate) use tally::tests::of_chains;
@@ -91,16 +93,9 @@ struct Sample {
 enum Of {
     /// A thread that ran, and the number of samples that this one represents.
     Running(Frames, f64),
-    /// A snapshot of the waiting threads; for each, where it waits, its stack, and how long it has
-    /// waited.
-    Waiting {
-        span: f64,
-        stacks: Vec<(Spot, Frames, f64)>,
-        moved: Vec<Moved>,
-        unknown: f64,
-        unseen: f64,
-        ended: Vec<u32>,
-    },
+    /// A snapshot of the waiting threads, and the stacks of those that have moved since the last
+    /// one; none in the profiler's code.
+    Waiting(Snapshot, Vec<(Wait, Option<Frames>)>),
 }
 
 #[derive(Debug)]
@@ -273,14 +268,11 @@ impl Stacks {
             Record::Unreadable => tally.add_unreadable(),
             Record::Lost(number) => tally.lost += number,
         });
-        for snapshot in self.companion.iter().flat_map(Companion::take) {
-            let Snapshot { span, stacks, moved, unknown, unseen, ended } = snapshot;
-            // A thread that waits in the profiler's code does so because of the profiler.
-            let stacks = stacks
-                .iter()
-                .inspect(|_| unwound += 1)
-                .filter_map(|blocked| Some((blocked.spot, unwind(&blocked.sample())?, blocked.waited)));
-            let of = Of::Waiting { span, stacks: stacks.collect(), moved, unknown, unseen, ended };
+        for mut snapshot in self.companion.iter().flat_map(Companion::take) {
+            let stacks = std::mem::take(&mut snapshot.stacks);
+            let stacks = stacks.iter().inspect(|_| unwound += 1);
+            let stacks = stacks.map(|blocked| (blocked.wait, unwind(&blocked.sample())));
+            let of = Of::Waiting(snapshot, stacks.collect());
             delayed.push_back(Sample { at, of });
         }
         while let Some(sample) = self.delayed.pop_front_if(|sample| at.duration_since(sample.at) > DELAY) {
@@ -297,16 +289,16 @@ impl Stacks {
                 let functions = self.functions(frames);
                 self.tally.add(&functions, *weight);
             }
-            Of::Waiting { span, stacks, moved, unknown, unseen, ended } => {
+            Of::Waiting(snapshot, stacks) => {
                 // Must be done before another thread gets the same id.
-                ended.iter().for_each(|thread| self.waits.ended(*thread));
-                self.waits.begin(*span);
-                for (spot, frames, waited) in stacks {
-                    let functions = self.functions(frames);
-                    self.waits.add(*spot, &functions, *waited);
-                }
-                moved.iter().for_each(|moved| self.waits.add_moved(moved));
-                self.waits.add_unknown(*unknown, *unseen);
+                snapshot.ended.iter().for_each(|ended| self.waits.ended(ended));
+                let stacks = stacks.iter().map(|(wait, frames)| {
+                    // A thread that waits in the profiler's code does so because of the profiler.
+                    let functions = frames.as_ref().map(|frames| self.functions(frames));
+                    (*wait, functions.unwrap_or_default())
+                });
+                let stacks: Vec<_> = stacks.collect();
+                self.waits.add(snapshot, &stacks);
             }
         }
     }
@@ -338,13 +330,16 @@ impl Stacks {
         Some(self.pause.saturating_sub(self.drained.elapsed()))
     }
 
-    /// Counts all samples that have been taken.
+    /// Counts all samples that have been taken, and the time that threads have waited until now.
+    /// For a report.
     pub(crate) fn finish(&mut self) {
+        let unlooked = self.companion.as_ref().map_or(0.0, Companion::request);
+        self.waits.begin_report(unlooked);
         self.drain();
         while let Some(sample) = self.delayed.pop_front() {
             self.count(&sample.of);
         }
-        self.waits.attribute_moved();
+        self.waits.end_report();
     }
 
     /// Takes no more snapshots of threads that wait, and waits until their thread has ended.

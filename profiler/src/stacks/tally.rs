@@ -283,7 +283,8 @@ pub(super) mod tests {
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};
 
-    use super::super::blocked::Spot;
+    use super::super::blocked::Snapshot;
+    use super::super::watched::{Spot, Wait};
     use super::*;
 
     fn chain(functions: &[u32]) -> Functions {
@@ -347,10 +348,11 @@ pub(super) mod tests {
         let tally = added(&[(chain(&[1]), 500)]);
         let mut waits = Waits::default();
         for _ in 0..50 {
-            waits.begin(1e7);
-            waits.add(Spot { thread: 7, ip: 0, sp: 0 }, &chain(&[2]), 1e7);
+            let spot = Spot { thread: 7, ip: 0, sp: 0 };
+            let wait = Wait { spot, waited: 1e7, hides: false, own: None };
+            let snapshot = Snapshot { span: Some(1e7), unseen: 1e8, ..Snapshot::default() };
+            waits.add(&snapshot, &[(wait, chain(&[2]))]);
         }
-        waits.add_unknown(0.0, 1e8);
         let times = Times::new(&tally, Some(&waits), 1e6, 5e8, 1e9).unwrap();
         let (one, two) = (times.of(1).total, times.of(2).total);
         assert_eq!((one.value, two.value), (5e8, 5e8));

@@ -6,7 +6,8 @@
 //! and without /proc, only the preemption that probes have seen is known ([`crate::preemption`]);
 //! the rest counts as waiting.
 
-use std::fs;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 /// Maximum number of threads whose statistics are read; each takes a few microseconds.
 const MAX_THREADS: usize = 1000;
@@ -29,16 +30,37 @@ pub(crate) fn time(lived: f64, running: f64, preempted: Preempted, live: impl It
 
 /// The time for which a thread was ready and had no processor, in nanoseconds.
 pub(crate) fn queued(thread: u32) -> Option<f64> {
-    let statistics = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
-    let (_, queued) = ran_and_queued(&statistics)?;
-    Some(queued)
+    let statistics = File::open(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    Some(Scheduled::of(&statistics)?.queued)
 }
 
-/// How long a thread has run, and how long it was ready without a processor, in nanoseconds, from
-/// its `schedstat`.
-pub(super) fn ran_and_queued(statistics: &str) -> Option<(f64, f64)> {
-    let mut figures = statistics.split_ascii_whitespace().map(|figure| figure.parse().ok());
-    Some((figures.next()??, figures.next()??))
+/// A thread's `schedstat`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Scheduled {
+    /// How long the thread has run, and how long it was ready without a processor, in nanoseconds.
+    ran: f64,
+    queued: f64,
+    /// How often it was given a processor.
+    pub(super) turns: u64,
+}
+
+impl Scheduled {
+    pub(super) fn of(statistics: &File) -> Option<Self> {
+        let mut line = [0; 128];
+        let length = statistics.read_at(&mut line, 0).ok()?;
+        Self::parse(std::str::from_utf8(&line[..length]).ok()?)
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut figures = line.split_ascii_whitespace();
+        let mut time = || figures.next()?.parse().ok();
+        Some(Self { ran: time()?, queued: time()?, turns: figures.next()?.parse().ok()? })
+    }
+
+    /// How long the thread was awake: it ran, or was ready to run.
+    pub(super) fn awake(self) -> f64 {
+        self.ran + self.queued
+    }
 }
 
 #[cfg(test)]
@@ -56,5 +78,12 @@ mod tests {
         let waited = time(known + 1e9, 0.0, Preempted::default(), [own].into_iter());
         assert!((0.0..=1e9).contains(&waited), "{waited}: it may have waited for a processor meanwhile");
         assert_eq!(queued(0), None, "there is no such thread");
+    }
+
+    #[test]
+    fn figures_are_those_of_the_manual() {
+        let figures = Scheduled::parse("1200 34 5\n").expect("three figures");
+        assert_eq!((figures.awake(), figures.queued, figures.turns), (1234.0, 34.0, 5));
+        assert_eq!(Scheduled::parse("1200 34"), None);
     }
 }
