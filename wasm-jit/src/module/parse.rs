@@ -9,8 +9,8 @@ use std::ops::Range;
 use wasm_jit_codegen::objects::{Composite, ModuleType};
 use wasm_jit_codegen::{BranchHints, ModuleInfo};
 use wasmparser::{
-    self as wp, Chunk, CompositeInnerType, ElementItems, ElementKind, ExternalKind, KnownCustom, Parser,
-    Payload, TableInit, TypeRef, ValidPayload, Validator,
+    self as wp, BinaryReader, Chunk, CompositeInnerType, Data, ElementItems, ElementKind, ExternalKind,
+    KnownCustom, Parser, Payload, TableInit, TypeRef, ValidPayload, Validator,
 };
 
 use super::const_expr::ConstExpr;
@@ -111,7 +111,7 @@ pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec
         if let ValidPayload::Func(validate, body) = validator.payload(&payload)? {
             bodies.push((validate, body));
         }
-        section(engine, &mut parsed, payload)?;
+        section(engine, &mut parsed, bytes, payload)?;
     }
     Ok((parsed, bodies))
 }
@@ -136,13 +136,13 @@ pub(super) fn declarations(engine: &Engine, bytes: &[u8]) -> Result<Parsed, Erro
                 (_, left) = skipped.ok_or_else(|| Error::Invalid { message: message(), offset: 0 })?;
             }
             Payload::End(_) => return Ok(parsed),
-            payload => section(engine, &mut parsed, payload)?,
+            payload => section(engine, &mut parsed, bytes, payload)?,
         }
     }
 }
 
-/// Records a section that the validator has accepted.
-fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result<(), Error> {
+/// Records a section of the module that the validator has accepted.
+fn section(engine: &Engine, parsed: &mut Parsed, bytes: &[u8], payload: Payload<'_>) -> Result<(), Error> {
     let info = &mut parsed.info;
     match payload {
         Payload::TypeSection(section) => {
@@ -213,16 +213,13 @@ fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result
             }
         }
         Payload::DataSection(section) => {
-            for data in section {
-                let data = data?;
-                let end = data.range.end as usize;
-                let mode = match data.kind {
-                    wp::DataKind::Passive => SegmentMode::Passive,
-                    wp::DataKind::Active { memory_index, offset_expr } => {
-                        SegmentMode::Active { target: memory_index, offset: ConstExpr::decode(&offset_expr)? }
-                    }
-                };
-                parsed.data.push(DataSegment { mode, range: end - data.data.len()..end });
+            let range = section.range();
+            let section = &bytes[range.start as usize..range.end as usize];
+            let mut reader = BinaryReader::new_features(section, range.start, FEATURES);
+            let count = reader.read_var_u32()?;
+            parsed.data.reserve_exact(count as usize);
+            for _ in 0..count {
+                parsed.data.push(data_segment(&mut reader)?);
             }
         }
         Payload::CustomSection(section) => {
@@ -233,6 +230,43 @@ fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result
         _ => {}
     }
     Ok(())
+}
+
+/// Reads a data segment.
+fn data_segment(reader: &mut BinaryReader<'_>) -> Result<DataSegment, Error> {
+    let mut ahead = reader.clone();
+    if let Some(segment) = segment_at_constant(&mut ahead) {
+        *reader = ahead;
+        return Ok(segment);
+    }
+    let Data { kind, data, range } = reader.read()?;
+    let mode = match kind {
+        wp::DataKind::Passive => SegmentMode::Passive,
+        wp::DataKind::Active { memory_index, offset_expr } => {
+            SegmentMode::Active { target: memory_index, offset: ConstExpr::decode(&offset_expr)? }
+        }
+    };
+    let end = range.end as usize;
+    Ok(DataSegment { mode, range: end - data.len()..end })
+}
+
+/// Reads a data segment of the most frequent form, of which programs have tens of thousands: for
+/// memory 0, at an offset that is an `i32.const`.
+fn segment_at_constant(reader: &mut BinaryReader<'_>) -> Option<DataSegment> {
+    const MEMORY_0: u8 = 0;
+    const I32_CONST: u8 = 0x41;
+    const END: u8 = 0x0b;
+    let reads = |reader: &mut BinaryReader<'_>, expected| reader.read_u8().is_ok_and(|byte| byte == expected);
+    if !(reads(reader, MEMORY_0) && reads(reader, I32_CONST)) {
+        return None;
+    }
+    let offset = reader.read_var_i32().ok()?;
+    if !reads(reader, END) {
+        return None;
+    }
+    let range = reader.read_reader().ok()?.range();
+    let mode = SegmentMode::Active { target: 0, offset: ConstExpr::Value(u128::from(offset as u32)) };
+    Some(DataSegment { mode, range: range.start as usize..range.end as usize })
 }
 
 impl Parsed {
