@@ -153,7 +153,7 @@ impl<'a> FunctionCompiler<'a> {
             Err(true) => {}
             Err(false) => self.asm.jmp(otherwise),
         }
-        let in_slot = self.cached_in_slots();
+        let (_, in_slot) = self.cached_state();
         self.control.innermost_mut().kind = Kind::If { otherwise, in_slot };
     }
 
