@@ -4,16 +4,16 @@
 //! them in parallel.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use wasm_jit_codegen::objects::{Composite, ModuleType};
 use wasm_jit_codegen::{BranchHints, ModuleInfo};
 use wasmparser::{
-    self as wp, BinaryReader, Chunk, CompositeInnerType, Data, ElementItems, ElementKind, ExternalKind,
-    KnownCustom, Parser, Payload, TableInit, TypeRef, ValidPayload, Validator,
+    self as wp, Chunk, CompositeInnerType, ElementItems, ElementKind, ExternalKind, KnownCustom, Parser,
+    Payload, TableInit, TypeRef, ValidPayload, Validator,
 };
 
 use super::const_expr::ConstExpr;
+use super::data::{self, DataSegment};
 use crate::code::{FEATURES, ToCompile};
 use crate::engine::{
     Engine, GroupComposite, GroupField, GroupStorage, GroupSupertype, GroupType, GroupValType, TypeId,
@@ -62,13 +62,6 @@ pub(crate) enum Elements {
     Expressions(Box<[ConstExpr]>),
 }
 
-#[derive(Debug)]
-pub(crate) struct DataSegment {
-    pub mode: SegmentMode,
-    /// The segment's range in the module's bytes.
-    pub range: Range<usize>,
-}
-
 /// A module without its code.
 #[derive(Debug, Default)]
 pub(crate) struct Parsed {
@@ -108,6 +101,12 @@ pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec
     let mut bodies = Vec::new();
     for payload in parser.parse_all(bytes) {
         let payload = payload?;
+        if let Payload::DataSection(section) = &payload
+            && let Some(segments) = data::segments_at_constants(bytes, section, &parsed.info)
+        {
+            parsed.data = segments;
+            continue;
+        }
         if let ValidPayload::Func(validate, body) = validator.payload(&payload)? {
             bodies.push((validate, body));
         }
@@ -213,14 +212,7 @@ fn section(engine: &Engine, parsed: &mut Parsed, bytes: &[u8], payload: Payload<
             }
         }
         Payload::DataSection(section) => {
-            let range = section.range();
-            let section = &bytes[range.start as usize..range.end as usize];
-            let mut reader = BinaryReader::new_features(section, range.start, FEATURES);
-            let count = reader.read_var_u32()?;
-            parsed.data.reserve_exact(count as usize);
-            for _ in 0..count {
-                parsed.data.push(data_segment(&mut reader)?);
-            }
+            parsed.data = data::segments(bytes, &section)?;
         }
         Payload::CustomSection(section) => {
             if let KnownCustom::BranchHints(hints) = section.as_known() {
@@ -230,43 +222,6 @@ fn section(engine: &Engine, parsed: &mut Parsed, bytes: &[u8], payload: Payload<
         _ => {}
     }
     Ok(())
-}
-
-/// Reads a data segment.
-fn data_segment(reader: &mut BinaryReader<'_>) -> Result<DataSegment, Error> {
-    let mut ahead = reader.clone();
-    if let Some(segment) = segment_at_constant(&mut ahead) {
-        *reader = ahead;
-        return Ok(segment);
-    }
-    let Data { kind, data, range } = reader.read()?;
-    let mode = match kind {
-        wp::DataKind::Passive => SegmentMode::Passive,
-        wp::DataKind::Active { memory_index, offset_expr } => {
-            SegmentMode::Active { target: memory_index, offset: ConstExpr::decode(&offset_expr)? }
-        }
-    };
-    let end = range.end as usize;
-    Ok(DataSegment { mode, range: end - data.len()..end })
-}
-
-/// Reads a data segment of the most frequent form, of which programs have tens of thousands: for
-/// memory 0, at an offset that is an `i32.const`.
-fn segment_at_constant(reader: &mut BinaryReader<'_>) -> Option<DataSegment> {
-    const MEMORY_0: u8 = 0;
-    const I32_CONST: u8 = 0x41;
-    const END: u8 = 0x0b;
-    let reads = |reader: &mut BinaryReader<'_>, expected| reader.read_u8().is_ok_and(|byte| byte == expected);
-    if !(reads(reader, MEMORY_0) && reads(reader, I32_CONST)) {
-        return None;
-    }
-    let offset = reader.read_var_i32().ok()?;
-    if !reads(reader, END) {
-        return None;
-    }
-    let range = reader.read_reader().ok()?.range();
-    let mode = SegmentMode::Active { target: 0, offset: ConstExpr::Value(u128::from(offset as u32)) };
-    Some(DataSegment { mode, range: range.start as usize..range.end as usize })
 }
 
 impl Parsed {
