@@ -142,7 +142,8 @@ impl<'a> FunctionCompiler<'a> {
 
     pub(super) fn if_start(&mut self, ty: BlockType) {
         // Spilling and loading preserve the flags.
-        let top = self.stack.pop();
+        let top = *self.stack.top();
+        self.stack.drop_top();
         self.open(Kind::Block, ty);
         self.store_params();
         self.stack.push(top);

@@ -45,8 +45,6 @@ pub(super) const ALIGNMENT: u32 = 32;
 /// Frames up to this size fit below the stack limit: they compare `rsp` itself, and leaf functions
 /// need no check at all.
 const SMALL_FRAME: u32 = 2048;
-/// The largest frame.
-const MAX_FRAME: u32 = 1 << 28;
 /// Maximum code size, as a multiple of the size of the Wasm code. A branch with hundreds of values
 /// takes two bytes of Wasm, and far more code; real programs have less than ten bytes of code for
 /// each byte of Wasm.
@@ -333,7 +331,7 @@ impl<'a> FunctionCompiler<'a> {
         } else {
             self.skip(operator);
         }
-        if self.frame.bytes() > MAX_FRAME {
+        if self.frame.is_too_large() {
             return Err(Limit { function: self.index, reason: "its frame is too large" });
         }
         self.check_code_size()
