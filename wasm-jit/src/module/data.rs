@@ -1,8 +1,8 @@
 //! Data segments.
 //!
-//! Programs in Go have tens of thousands of them, nearly all of one form: for memory 0, at an offset
-//! that is an `i32.const`. A section that has only these is read here, once, in a fifth of the time
-//! that the validator takes.
+//! Programs in Go have tens of thousands of them, nearly all of one form: for memory 0, at an
+//! offset that is an `i32.const`. A section that has only these is read here, once, in a fifth of
+//! the time that the validator takes.
 
 use std::ops::Range;
 

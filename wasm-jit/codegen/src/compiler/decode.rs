@@ -2,8 +2,8 @@
 //!
 //! The scan decodes the operators and records them, since reading a recorded operator takes much
 //! less time than decoding it again. Recorded, an operator has the size of its largest immediates,
-//! many times that of its encoding; those of a long function are therefore not recorded, but decoded
-//! a second time.
+//! many times that of its encoding; those of a long function are therefore not recorded, but
+//! decoded a second time.
 //!
 //! An operator that is written field by field and then copied as a whole is read before the
 //! processor has finished writing it, which takes longer than decoding it. Each operator is
