@@ -2,8 +2,8 @@
 //!
 //! 1. The text format is converted to a binary module (the crate wat).
 //! 2. `parse.rs` decodes and validates everything but function bodies. The result is a
-//!    [`ModuleInfo`], which has all declarations that the compiler needs, and the segments, exports
-//!    and constant expressions (`const_expr.rs`) that instantiation uses.
+//!    [`ModuleInfo`], which has all declarations that the compiler needs, and the segments
+//!    (`data.rs`), exports and constant expressions (`const_expr.rs`) that instantiation uses.
 //! 3. Either [`compile_all`] validates and compiles the bodies, or [`compile_lazily`] validates
 //!    them, and each function is compiled when it is first called.
 //!
@@ -13,6 +13,7 @@
 //! demand.
 
 mod const_expr;
+mod data;
 mod functions;
 mod inspect;
 pub(crate) mod parse;

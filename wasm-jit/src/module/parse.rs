@@ -4,7 +4,6 @@
 //! them in parallel.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use wasm_jit_codegen::objects::{Composite, ModuleType};
 use wasm_jit_codegen::{BranchHints, ModuleInfo};
@@ -14,6 +13,7 @@ use wasmparser::{
 };
 
 use super::const_expr::ConstExpr;
+use super::data::{self, DataSegment};
 use crate::code::{FEATURES, ToCompile};
 use crate::engine::{
     Engine, GroupComposite, GroupField, GroupStorage, GroupSupertype, GroupType, GroupValType, TypeId,
@@ -62,13 +62,6 @@ pub(crate) enum Elements {
     Expressions(Box<[ConstExpr]>),
 }
 
-#[derive(Debug)]
-pub(crate) struct DataSegment {
-    pub mode: SegmentMode,
-    /// The segment's range in the module's bytes.
-    pub range: Range<usize>,
-}
-
 /// A module without its code.
 #[derive(Debug, Default)]
 pub(crate) struct Parsed {
@@ -108,10 +101,16 @@ pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec
     let mut bodies = Vec::new();
     for payload in parser.parse_all(bytes) {
         let payload = payload?;
+        if let Payload::DataSection(section) = &payload
+            && let Some(segments) = data::segments_at_constants(bytes, section, &parsed.info)
+        {
+            parsed.data = segments;
+            continue;
+        }
         if let ValidPayload::Func(validate, body) = validator.payload(&payload)? {
             bodies.push((validate, body));
         }
-        section(engine, &mut parsed, payload)?;
+        section(engine, &mut parsed, bytes, payload)?;
     }
     Ok((parsed, bodies))
 }
@@ -136,13 +135,13 @@ pub(super) fn declarations(engine: &Engine, bytes: &[u8]) -> Result<Parsed, Erro
                 (_, left) = skipped.ok_or_else(|| Error::Invalid { message: message(), offset: 0 })?;
             }
             Payload::End(_) => return Ok(parsed),
-            payload => section(engine, &mut parsed, payload)?,
+            payload => section(engine, &mut parsed, bytes, payload)?,
         }
     }
 }
 
-/// Records a section that the validator has accepted.
-fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result<(), Error> {
+/// Records a section of the module that the validator has accepted.
+fn section(engine: &Engine, parsed: &mut Parsed, bytes: &[u8], payload: Payload<'_>) -> Result<(), Error> {
     let info = &mut parsed.info;
     match payload {
         Payload::TypeSection(section) => {
@@ -213,17 +212,7 @@ fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result
             }
         }
         Payload::DataSection(section) => {
-            for data in section {
-                let data = data?;
-                let end = data.range.end as usize;
-                let mode = match data.kind {
-                    wp::DataKind::Passive => SegmentMode::Passive,
-                    wp::DataKind::Active { memory_index, offset_expr } => {
-                        SegmentMode::Active { target: memory_index, offset: ConstExpr::decode(&offset_expr)? }
-                    }
-                };
-                parsed.data.push(DataSegment { mode, range: end - data.data.len()..end });
-            }
+            parsed.data = data::segments(bytes, &section)?;
         }
         Payload::CustomSection(section) => {
             if let KnownCustom::BranchHints(hints) = section.as_known() {

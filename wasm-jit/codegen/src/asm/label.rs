@@ -53,23 +53,23 @@ impl Assembler<'_> {
         self.last_bound == self.offset()
     }
 
-    /// Appends a 32-bit displacement to `label`.
-    fn displacement(&mut self, label: Label) {
-        self.bytes(&[0; 4]);
-        self.link_last(label);
-    }
-
-    /// Turns the last four bytes into the displacement to `label`.
-    pub(super) fn link_last(&mut self, label: Label) {
-        let at = self.offset() - 4;
-        self.last = None;
+    /// The displacement at this offset to `label`, until that is bound the link of its chain.
+    fn displacement(&mut self, at: u32, label: Label) -> [u8; 4] {
         let state = &mut self.labels[label.0 as usize];
         let field = if state.position == NONE {
             std::mem::replace(&mut state.last_jump, at)
         } else {
             state.position.wrapping_sub(at + 4)
         };
-        self.overwrite(at, &field.to_le_bytes());
+        field.to_le_bytes()
+    }
+
+    /// Turns the last four bytes into the displacement to `label`.
+    pub(super) fn link_last(&mut self, label: Label) {
+        let at = self.offset() - 4;
+        self.last = None;
+        let displacement = self.displacement(at, label);
+        self.overwrite(at, &displacement);
     }
 
     /// The displacement of a two-byte jump, if the label is in range.
@@ -89,8 +89,8 @@ impl Assembler<'_> {
 
     /// JMP with a 32-bit displacement.
     pub(crate) fn long_jmp(&mut self, label: Label) {
-        self.bytes(&[0xe9]);
-        self.displacement(label);
+        let [a, b, c, d] = self.displacement(self.offset() + 1, label);
+        self.bytes(&[0xe9, a, b, c, d]);
     }
 
     pub(crate) fn jcc(&mut self, cond: Cond, label: Label) {
@@ -102,8 +102,8 @@ impl Assembler<'_> {
 
     /// A conditional jump with a 32-bit displacement.
     pub(crate) fn long_jcc(&mut self, cond: Cond, label: Label) {
-        self.bytes(&[0x0f, 0x80 | cond as u8]);
-        self.displacement(label);
+        let [a, b, c, d] = self.displacement(self.offset() + 2, label);
+        self.bytes(&[0x0f, 0x80 | cond as u8, a, b, c, d]);
     }
 
     /// LEA of a label's address.
@@ -111,8 +111,8 @@ impl Assembler<'_> {
         self.use_register(dst);
         // RIP-relative: mod 00, r/m 101.
         let rex = 0x48 | (dst.number() >> 3) << 2;
-        self.bytes(&[rex, 0x8d, (dst.number() & 7) << 3 | 5]);
-        self.displacement(label);
+        let [a, b, c, d] = self.displacement(self.offset() + 3, label);
+        self.bytes(&[rex, 0x8d, (dst.number() & 7) << 3 | 5, a, b, c, d]);
     }
 
     /// A table of 32-bit displacements from the start of the table, which is bound as `table`. All

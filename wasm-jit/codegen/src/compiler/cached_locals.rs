@@ -185,10 +185,16 @@ impl Regions {
 /// Chooses register-cached locals; reused from function to function for its allocations.
 #[derive(Debug, Default)]
 pub(super) struct Chooser {
-    /// The weight of each local; all zero between two choices.
-    weight: Vec<u32>,
-    written: Vec<bool>,
+    /// The uses of each local; none between two choices.
+    uses: Vec<Uses>,
     touched: Vec<u32>,
+}
+
+/// How a region uses a local.
+#[derive(Clone, Copy, Debug, Default)]
+struct Uses {
+    weight: u32,
+    is_written: bool,
 }
 
 impl Chooser {
@@ -203,15 +209,14 @@ impl Chooser {
         arrives: impl Fn(u32) -> Option<Reg>,
         locals: usize,
     ) -> Region {
-        if self.weight.len() < locals {
-            self.weight.resize(locals, 0);
-            self.written.resize(locals, false);
+        if self.uses.len() < locals {
+            self.uses.resize(locals, Uses::default());
         }
         let mut calls = 0_u32;
         let mut calls_here = 0_u32;
         let mut has_unlikely_calls = false;
         let all_examined = accesses.len() <= MAX_ACCESSES;
-        for access in accesses.iter().take(MAX_ACCESSES) {
+        for access in &accesses[..accesses.len().min(MAX_ACCESSES)] {
             let weight = 1 << (LOOP_WEIGHT * access.depth().saturating_sub(depth).min(MAX_WEIGHTED_DEPTH));
             let weight = if access.is_unlikely() { 0 } else { weight };
             if access.is_call() {
@@ -220,12 +225,12 @@ impl Chooser {
                 calls_here += u32::from(weight > 0 && access.depth() == depth);
                 continue;
             }
-            let local = access.local() as usize;
-            if self.weight[local] == 0 {
-                self.touched.push(local as u32);
+            let uses = &mut self.uses[access.local() as usize];
+            if uses.weight == 0 {
+                self.touched.push(access.local());
             }
-            self.weight[local] = self.weight[local].saturating_add(weight);
-            self.written[local] |= access.writes();
+            uses.weight = uses.weight.saturating_add(weight);
+            uses.is_written |= access.writes();
         }
         let has_calls = calls > 0 || accesses.iter().skip(MAX_ACCESSES).any(|access| access.is_call());
         let mut region =
@@ -233,20 +238,20 @@ impl Chooser {
         let cost = CALL_COST.saturating_mul(calls);
         if has_calls {
             for (reg, local) in outer.iter() {
-                if !is_callee_saved(reg) && self.weight[local as usize] <= cost {
+                if !is_callee_saved(reg) && self.weight(local) <= cost {
                     region.unassign(reg);
                 }
             }
         }
         let mut wanted: Vec<u32> = std::mem::take(&mut self.touched);
-        wanted.sort_unstable_by_key(|local| (std::cmp::Reverse(self.weight[*local as usize]), *local));
+        wanted.sort_unstable_by_key(|local| (std::cmp::Reverse(self.weight(*local)), *local));
         // A local occurs several times if none of its uses counts.
         wanted.dedup();
         for &local in &wanted {
             if region.iter().any(|(_, cached)| cached == local) {
                 continue;
             }
-            let weight = self.weight[local as usize];
+            let weight = self.weight(local);
             // Until the first loop or call, keeping a parameter where it arrives costs nothing.
             let arrival = arrives(local).filter(|_| calls_here == 0);
             let cost = if arrival.is_some() { 0 } else { cost };
@@ -258,15 +263,18 @@ impl Chooser {
             }
         }
         if all_examined {
-            let unwritten = region.iter().filter(|(_, local)| !self.written[*local as usize]);
+            let unwritten = region.iter().filter(|(_, local)| !self.uses[*local as usize].is_written);
             region.unwritten = unwritten.fold(0, |set, (reg, _)| set | reg.bit());
         }
         for local in wanted.drain(..) {
-            self.weight[local as usize] = 0;
-            self.written[local as usize] = false;
+            self.uses[local as usize] = Uses::default();
         }
         self.touched = wanted;
         region
+    }
+
+    fn weight(&self, local: u32) -> u32 {
+        self.uses[local as usize].weight
     }
 
     /// The register for a local that has none; it may be one that caches another local.
@@ -308,7 +316,7 @@ impl Chooser {
         }
         // Replaces the local with the fewest uses here.
         let candidates = kept.iter().filter(|_| saved).chain(clobbered.iter().filter(|_| may_be_clobbered));
-        let uses = |reg: &&Reg| self.weight[region.local[reg.0 as usize] as usize];
+        let uses = |reg: &&Reg| self.weight(region.local[reg.0 as usize]);
         candidates.filter(|reg| !free(reg)).min_by_key(uses).filter(|reg| uses(reg) < weight).copied()
     }
 }

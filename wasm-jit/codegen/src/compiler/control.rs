@@ -142,7 +142,8 @@ impl<'a> FunctionCompiler<'a> {
 
     pub(super) fn if_start(&mut self, ty: BlockType) {
         // Spilling and loading preserve the flags.
-        let top = self.stack.pop();
+        let top = *self.stack.top();
+        self.stack.drop_top();
         self.open(Kind::Block, ty);
         self.store_params();
         self.stack.push(top);
@@ -153,7 +154,7 @@ impl<'a> FunctionCompiler<'a> {
             Err(true) => {}
             Err(false) => self.asm.jmp(otherwise),
         }
-        let in_slot = self.cached_in_slots();
+        let (_, in_slot) = self.cached_state();
         self.control.innermost_mut().kind = Kind::If { otherwise, in_slot };
     }
 

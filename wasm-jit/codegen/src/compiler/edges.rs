@@ -9,7 +9,7 @@
 //! a loop expects all of them in slots.
 
 use super::abi::{CONTEXT, ResultPlace, SCRATCH, Ty, result_places};
-use super::cached_locals::{Region, is_callee_saved};
+use super::cached_locals::{Region, bits, is_callee_saved};
 use super::control_stack::{Control, Kind};
 use super::function::FunctionCompiler;
 use super::state::{Local, Operand, Place, Val, scratch};
@@ -30,7 +30,11 @@ impl FunctionCompiler<'_> {
     pub(super) fn edge(&mut self, depth: u32) -> Vec<Move> {
         let Control { kind, height, region, .. } = *self.control.at(depth);
         let types = self.control.at(depth).label_types();
-        let in_slot = self.region_in_slots(region);
+        let stays = region == self.regions.current_index();
+        let (not_loaded, in_slot) = match stays {
+            true => self.cached_state(),
+            false => (0, self.region_in_slots(region)),
+        };
         let block = self.control.at_mut(depth);
         block.in_slot &= in_slot;
         block.branched = true;
@@ -58,7 +62,10 @@ impl FunctionCompiler<'_> {
         }
         // Stores of locals do not read the registers that the moves of values write: `rax` and
         // `xmm0` are never cache registers.
-        self.edge_locals(region, &mut moves);
+        match stays {
+            true => self.load_locals(not_loaded, &mut moves),
+            false => self.edge_locals(region, &mut moves),
+        }
         moves
     }
 
@@ -95,13 +102,8 @@ impl FunctionCompiler<'_> {
     /// Appends the moves of locals to where a region's labels expect them.
     pub(super) fn edge_locals(&mut self, target: usize, moves: &mut Vec<Move>) {
         if target == self.regions.current_index() {
-            for (reg, local) in self.region().iter() {
-                if self.locals[local as usize].reg.is_none() {
-                    let src = Place::Mem(self.frame.local_slot(local));
-                    moves.push(Move { ty: self.locals[local as usize].ty, dst: Place::Reg(reg), src });
-                }
-            }
-            return;
+            let (not_loaded, _) = self.cached_state();
+            return self.load_locals(not_loaded, moves);
         }
         let current = self.regions.current();
         let region = self.regions.at(target);
@@ -140,6 +142,15 @@ impl FunctionCompiler<'_> {
                 let src = Place::Mem(self.frame.local_slot(local));
                 moves.push(Move { ty: state.ty, dst: Place::Reg(reg), src });
             }
+        }
+    }
+
+    /// Appends loads of the locals that these registers cache in the current region.
+    fn load_locals(&mut self, registers: u32, moves: &mut Vec<Move>) {
+        for reg in bits(registers) {
+            let local = self.region().cached_by(reg);
+            let src = Place::Mem(self.frame.local_slot(local));
+            moves.push(Move { ty: self.locals[local as usize].ty, dst: Place::Reg(reg), src });
         }
     }
 

@@ -6,6 +6,8 @@ use crate::asm::{Mem, Reg};
 
 /// Operand slots that every frame has.
 const MIN_SLOTS: u32 = 4;
+/// The largest frame, without the arguments of calls.
+const MAX_BYTES: u32 = 1 << 28;
 
 #[derive(Debug)]
 pub(super) struct Frame {
@@ -14,6 +16,8 @@ pub(super) struct Frame {
     slot: u32,
     /// Operand slots that are used.
     operands: u32,
+    /// Operand slots for which there is room in the largest frame.
+    max_operands: u32,
     /// Bytes for the arguments of calls.
     arguments: u32,
     makes_calls: bool,
@@ -24,7 +28,8 @@ impl Frame {
     /// only on its number.
     pub(super) fn new(locals: u32, has_vectors: bool) -> Self {
         let slot = if has_vectors { 16 } else { 8 };
-        Self { locals, slot, operands: MIN_SLOTS, arguments: 0, makes_calls: false }
+        let max_operands = (MAX_BYTES - (-SLOTS) as u32) / slot - locals;
+        Self { locals, slot, operands: MIN_SLOTS, max_operands, arguments: 0, makes_calls: false }
     }
 
     pub(super) fn local_slot(&self, local: u32) -> Mem {
@@ -62,8 +67,13 @@ impl Frame {
         self.slot
     }
 
+    /// Whether the frame is larger than the largest one.
+    pub(super) fn is_too_large(&self) -> bool {
+        self.operands > self.max_operands
+    }
+
     /// Bytes from `rbp` down to the end of the operands' slots.
-    pub(super) fn bytes(&self) -> u32 {
+    fn bytes(&self) -> u32 {
         self.slot * (self.locals + self.operands) + (-SLOTS) as u32
     }
 

@@ -16,7 +16,7 @@ use super::abi::{CALLEE_SAVED, CONTEXT, SCRATCH, stack_bytes};
 use super::cached_locals::{Chooser, Regions};
 use super::cold::ColdCode;
 use super::control_stack::ControlStack;
-use super::decode::decode;
+use super::decode::{Operators, decode};
 use super::edges::Move;
 use super::exceptions::TryRegions;
 use super::frame::Frame;
@@ -45,8 +45,6 @@ pub(super) const ALIGNMENT: u32 = 32;
 /// Frames up to this size fit below the stack limit: they compare `rsp` itself, and leaf functions
 /// need no check at all.
 const SMALL_FRAME: u32 = 2048;
-/// The largest frame.
-const MAX_FRAME: u32 = 1 << 28;
 /// Maximum code size, as a multiple of the size of the Wasm code. A branch with hundreds of values
 /// takes two bytes of Wasm, and far more code; real programs have less than ten bytes of code for
 /// each byte of Wasm.
@@ -135,25 +133,40 @@ impl std::fmt::Debug for FunctionCompiler<'_> {
     }
 }
 
-/// Scans a valid function.
-pub(super) fn scan(compiler: &mut Compiler<'_>, index: u32, body: &FunctionBody<'_>) -> Result<(), Limit> {
-    let Compiler { module, vector_types, scratch, .. } = compiler;
+/// Scans a valid function, and records its operators.
+pub(super) fn scan<'b>(
+    compiler: &mut Compiler<'_>,
+    index: u32,
+    body: &FunctionBody<'b>,
+) -> Result<Operators<'b>, Limit> {
+    let Compiler { module, vector_types, scratch, record, .. } = compiler;
     let params = module.function_type(index).params().len();
     let hints = hints(module, index, body);
-    scratch.scan.function(body, params, hints, module, vector_types).map_err(|_| malformed(index))
+    let mut record = Operators::begin(record, length(body));
+    let scanned = scratch.scan.function(body, &mut record, params, hints, module, vector_types);
+    scanned.map_err(|_| malformed(index))?;
+    Ok(record)
 }
 
-/// Validates and scans a function.
-pub(super) fn validate_and_scan(
+/// Validates and scans a function, and records its operators.
+pub(super) fn validate_and_scan<'b>(
     compiler: &mut Compiler<'_>,
     validator: &mut FuncValidator<ValidatorResources>,
-    body: &FunctionBody<'_>,
-) -> Result<(), BinaryReaderError> {
-    let Compiler { module, vector_types, scratch, .. } = compiler;
+    body: &FunctionBody<'b>,
+) -> Result<Operators<'b>, BinaryReaderError> {
+    let Compiler { module, vector_types, scratch, record, .. } = compiler;
     let index = validator.index();
     let params = module.function_type(index).params().len();
-    let mut scanner = scratch.scan.begin(params, hints(module, index, body), module, vector_types);
-    validate::validate_and_scan(validator, body, &mut scanner)
+    let hints = hints(module, index, body);
+    let mut record = Operators::begin(record, length(body));
+    let mut scanner = scratch.scan.begin(&mut record, params, hints, module, vector_types);
+    validate::validate_and_scan(validator, body, &mut scanner)?;
+    Ok(record)
+}
+
+/// The length of a body, in bytes.
+pub(super) fn length(body: &FunctionBody<'_>) -> u64 {
+    body.range().end - body.range().start
 }
 
 fn hints<'m>(module: &'m ModuleInfo, index: u32, body: &FunctionBody<'_>) -> FunctionHints<'m> {
@@ -165,11 +178,12 @@ fn malformed(function: u32) -> Limit {
     Limit { function, reason: "its body cannot be read" }
 }
 
-/// Appends a valid function, which has just been scanned, to a chunk.
+/// Appends a valid function, which has just been scanned, to a chunk. The record is the scan's.
 pub(super) fn compile<'a>(
     compiler: &'a mut Compiler<'_>,
     index: u32,
     body: &'a FunctionBody<'_>,
+    record: &Operators<'_>,
     chunk: &'a mut Chunk,
     Instrumentation { sites, counting }: Instrumentation<'a>,
     observer: Option<&'a mut (dyn Observer + 'a)>,
@@ -232,7 +246,7 @@ pub(super) fn compile<'a>(
         labels: 0,
         zero_flag: None,
         control: ControlStack::new(),
-        instruction: Instruction::new(0, Next::Other, false),
+        instruction: Instruction::new(0, Next::Other),
         sites: SiteLayout::new(sites),
         is_instrumented: observer.is_some()
             || counting.is_some()
@@ -247,7 +261,7 @@ pub(super) fn compile<'a>(
     function.stack.begin();
     function.regions.begin();
     let start = function.asm.offset();
-    let wasm = (body.range().end - body.range().start) as u32;
+    let wasm = length(body) as u32;
     function.code_limit = start
         .saturating_add(wasm.saturating_mul(MAX_GROWTH).saturating_add(MIN_CODE))
         .saturating_add(wasm.saturating_mul(sites.max_bytes_each()))
@@ -268,22 +282,24 @@ pub(super) fn compile<'a>(
     function.begin_run(body.range().start as u32);
     function.charge_entry();
     function.lay_out_site(body.range().start as u32, SiteKind::Entry);
-    let mut operators = (Operator::Nop, Operator::Nop);
-    let (mut current, mut next) = (&mut operators.0, &mut operators.1);
-    decode(&mut reader, current).map_err(malformed)?;
-    loop {
-        let next_position = reader.original_position() as u32;
-        let is_last = reader.eof();
-        let seen = if is_last { Next::Other } else { decode(&mut reader, next).map_err(malformed)? };
-        let seen = if function.is_plain() { Next::Other } else { seen };
-        let settles_next = function.is_instrumented && sites.settles(next_position);
-        function.instruction = Instruction::new(position, seen, settles_next);
-        function.instruction(current)?;
-        if is_last {
-            break;
+    let end = (body.range().end as u32, Next::Other);
+    if let Some(operators) = record.operators() {
+        for (index, current) in operators.iter().enumerate() {
+            let next = operators.get(index + 1).map_or(end, |next| (next.position, next.kind));
+            function.step(current.position, &current.operator, next)?;
         }
-        std::mem::swap(&mut current, &mut next);
-        position = next_position;
+    } else {
+        let mut operators = (Operator::Nop, Operator::Nop);
+        let (mut current, mut next) = (&mut operators.0, &mut operators.1);
+        decode(&mut reader, current).map_err(malformed)?;
+        while !reader.eof() {
+            let next_position = reader.original_position() as u32;
+            let kind = decode(&mut reader, next).map_err(malformed)?;
+            function.step(position, current, (next_position, kind))?;
+            std::mem::swap(&mut current, &mut next);
+            position = next_position;
+        }
+        function.step(position, current, end)?;
     }
     functions.push(function.finish(start));
     (*locals, *stack, *regions) = (function.locals, function.stack, function.regions);
@@ -297,24 +313,36 @@ pub(super) fn has_vector(ty: &FuncType) -> bool {
 }
 
 impl<'a> FunctionCompiler<'a> {
-    /// Compiles the current instruction.
-    fn instruction(&mut self, operator: &Operator<'_>) -> Result<(), Limit> {
+    /// Compiles the operator at this position, whose next one is at the other position, and of this
+    /// kind.
+    #[inline(always)]
+    fn step(
+        &mut self,
+        position: u32,
+        operator: &Operator<'_>,
+        (next_position, kind): (u32, Next),
+    ) -> Result<(), Limit> {
+        self.instruction = Instruction::new(position, kind);
         self.registers.unpin_all();
         if self.is_instrumented {
-            self.instrumented(operator)?;
+            self.instrumented(operator, next_position)?;
         } else if self.control.reachable {
             self.operator(operator)?;
         } else {
             self.skip(operator);
         }
-        if self.frame.bytes() > MAX_FRAME {
+        if self.frame.is_too_large() {
             return Err(Limit { function: self.index, reason: "its frame is too large" });
         }
         self.check_code_size()
     }
 
-    /// Compiles the current instruction, with what observes it.
-    fn instrumented(&mut self, operator: &Operator<'_>) -> Result<(), Limit> {
+    /// Compiles the current instruction, with what observes it. The next one is at this position.
+    fn instrumented(&mut self, operator: &Operator<'_>, next_position: u32) -> Result<(), Limit> {
+        if self.is_plain() {
+            self.instruction.next = Next::Other;
+        }
+        self.instruction.next_is_settled = self.sites.wanted.settles(next_position);
         self.forget_settled();
         self.show_instruction();
         if self.control.reachable {

@@ -43,8 +43,8 @@ pub(super) struct Instruction {
 
 impl Instruction {
     /// An instruction for which nothing has been done.
-    pub(super) fn new(position: u32, next: Next, next_is_settled: bool) -> Self {
-        Self { position, next, next_is_settled, load_is_done: false, old_value_is_stored: false }
+    pub(super) fn new(position: u32, next: Next) -> Self {
+        Self { position, next, next_is_settled: false, load_is_done: false, old_value_is_stored: false }
     }
 }
 

@@ -156,9 +156,8 @@ impl FunctionCompiler<'_> {
 
     /// Loads all register-cached locals that are only in their slots.
     pub(super) fn load_cached_locals(&mut self) {
-        let cached = self.regions.current().iter();
-        let not_loaded = cached.filter(|(_, local)| self.locals[*local as usize].reg.is_none());
-        for reg in bits(not_loaded.fold(0, |set, (reg, _)| set | reg.bit())) {
+        let (not_loaded, _) = self.cached_state();
+        for reg in bits(not_loaded) {
             let local = self.region().cached_by(reg);
             let slot = self.frame.local_slot(local);
             self.move_value(self.locals[local as usize].ty, Place::Reg(reg), Place::Mem(slot));
@@ -213,14 +212,15 @@ impl FunctionCompiler<'_> {
         self.regions.current()
     }
 
-    /// The cache registers whose locals are up to date in their slots, too.
-    pub(super) fn cached_in_slots(&self) -> u32 {
-        let mut set = 0;
+    /// The cache registers whose locals are only in their slots, and those whose locals are up to
+    /// date in their slots.
+    pub(super) fn cached_state(&self) -> (u32, u32) {
+        let (mut not_loaded, mut in_slot) = (0, 0);
         for (reg, local) in self.region().iter() {
-            if self.locals[local as usize].in_slot {
-                set |= reg.bit();
-            }
+            let local = &self.locals[local as usize];
+            not_loaded |= if local.reg.is_none() { reg.bit() } else { 0 };
+            in_slot |= if local.in_slot { reg.bit() } else { 0 };
         }
-        set
+        (not_loaded, in_slot)
     }
 }

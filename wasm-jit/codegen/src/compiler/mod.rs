@@ -10,7 +10,8 @@
 //!
 //! # A function
 //! 1. `scan.rs` scans it: where its loops are, which locals they use, where they call. If the
-//!    function has not been validated yet, `validate.rs` does both in one pass.
+//!    function has not been validated yet, `validate.rs` does both in one pass. `decode.rs` records
+//!    the operators for the compilation.
 //! 2. `cached_locals.rs` assigns registers to locals, based on the scan: first for the function,
 //!    later for each loop when it is opened.
 //! 3. `function.rs` reserves space for the prologue and compiles operator after operator;
@@ -152,6 +153,8 @@ pub use values::{Lane, NoValue, Value, Wanted};
 
 use wasmparser::{BinaryReaderError, FuncValidator, FunctionBody, ValidatorResources};
 
+use decode::Operators;
+
 use crate::module::ModuleInfo;
 use crate::objects::ModuleType;
 use crate::vmctx::VmLayout;
@@ -185,6 +188,8 @@ pub struct Compiler<'m> {
     /// For each type, whether a parameter, result, field or element is a vector. Empty if none is.
     vector_types: Vec<bool>,
     scratch: function::Scratch,
+    /// An empty record of operators, for its allocation.
+    record: Operators<'static>,
 }
 
 /// What a version of a function contains for probes.
@@ -203,7 +208,13 @@ impl<'m> Compiler<'m> {
         if !vector_types.contains(&true) {
             vector_types.clear();
         }
-        Self { module, layout: VmLayout::new(module), vector_types, scratch: function::Scratch::default() }
+        Self {
+            module,
+            layout: VmLayout::new(module),
+            vector_types,
+            scratch: function::Scratch::default(),
+            record: Operators::default(),
+        }
     }
 
     /// Appends a function, which must be valid, to a chunk, with the sites of the settings.
@@ -211,8 +222,8 @@ impl<'m> Compiler<'m> {
     /// # Errors
     /// The function exceeds a limit of the compiler. The chunk must be discarded.
     pub fn compile(&mut self, index: u32, body: &FunctionBody<'_>, chunk: &mut Chunk) -> Result<(), Limit> {
-        function::scan(self, index, body)?;
-        self.compile_scanned(index, body, chunk)
+        let record = function::scan(self, index, body)?;
+        self.compile_scanned(index, body, record, chunk)
     }
 
     /// Like [`Compiler::compile`], for the function of a validator that has not read it yet.
@@ -225,19 +236,22 @@ impl<'m> Compiler<'m> {
         body: &FunctionBody<'_>,
         chunk: &mut Chunk,
     ) -> Result<(), Refusal> {
-        function::validate_and_scan(self, validator, body)?;
-        Ok(self.compile_scanned(validator.index(), body, chunk)?)
+        let record = function::validate_and_scan(self, validator, body)?;
+        Ok(self.compile_scanned(validator.index(), body, record, chunk)?)
     }
 
     fn compile_scanned(
         &mut self,
         index: u32,
         body: &FunctionBody<'_>,
+        record: Operators<'_>,
         chunk: &mut Chunk,
     ) -> Result<(), Limit> {
         let sites = self.module.settings.sites.into();
         let instrumentation = Instrumentation { sites: &sites, counting: None };
-        function::compile(self, index, body, chunk, instrumentation, None)
+        function::compile(self, index, body, &record, chunk, instrumentation, None)?;
+        record.end(&mut self.record);
+        Ok(())
     }
 
     /// Like [`Compiler::compile`], with an observer, which does not change the code.
@@ -268,7 +282,9 @@ impl<'m> Compiler<'m> {
         instrumentation: Instrumentation<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(), Limit> {
-        function::scan(self, index, body)?;
-        function::compile(self, index, body, chunk, instrumentation, Some(observer))
+        let record = function::scan(self, index, body)?;
+        function::compile(self, index, body, &record, chunk, instrumentation, Some(observer))?;
+        record.end(&mut self.record);
+        Ok(())
     }
 }

@@ -9,10 +9,13 @@
 //! Code is *unlikely* if a branch hint says so: the part of an `if` that is not expected, and the
 //! code after a `br_if` that is most likely taken, up to the end of its block.
 
+use std::mem::ManuallyDrop;
+
 use wasmparser::{BinaryReaderError, FunctionBody, Operator, ValType, VisitOperator, VisitSimdOperator};
 
 use super::abi::Ty;
 use super::cached_locals::Float;
+use super::decode::Operators;
 use crate::module::{FunctionHints, ModuleInfo};
 
 /// An access to a local, or a call: the local's index, whether it is written, the loop depth, and
@@ -90,15 +93,16 @@ pub(super) struct Scan {
 
 impl Scan {
     /// Scans a valid function.
-    pub(super) fn function(
+    pub(super) fn function<'a>(
         &mut self,
-        body: &FunctionBody<'_>,
+        body: &FunctionBody<'a>,
+        record: &mut Operators<'a>,
         params: usize,
         hints: FunctionHints<'_>,
         module: &ModuleInfo,
         vector_types: &[bool],
     ) -> Result<(), BinaryReaderError> {
-        let mut scanner = self.begin(params, hints, module, vector_types);
+        let mut scanner = self.begin(record, params, hints, module, vector_types);
         let mut reader = body.get_operators_reader()?;
         while !reader.eof() {
             scanner.position = reader.original_position() as u32;
@@ -108,13 +112,14 @@ impl Scan {
     }
 
     /// Begins the scan of a function, whose operators the scanner then visits.
-    pub(super) fn begin<'s>(
+    pub(super) fn begin<'s, 'a>(
         &'s mut self,
+        record: &'s mut Operators<'a>,
         params: usize,
         hints: FunctionHints<'s>,
         module: &'s ModuleInfo,
         vector_types: &'s [bool],
-    ) -> Scanner<'s> {
+    ) -> Scanner<'s, 'a> {
         self.accesses.clear();
         self.loops.clear();
         self.floats.clear();
@@ -124,7 +129,7 @@ impl Scan {
         self.has_vectors = false;
         self.blocks.clear();
         self.open_loops.clear();
-        Scanner { scan: self, module, hints, vector_types, depth: 0, position: 0, is_unlikely: false }
+        Scanner { scan: self, record, module, hints, vector_types, depth: 0, position: 0, is_unlikely: false }
     }
 }
 
@@ -139,8 +144,9 @@ struct Block {
 }
 
 /// Visits the operators of a function.
-pub(super) struct Scanner<'s> {
+pub(super) struct Scanner<'s, 'a> {
     scan: &'s mut Scan,
+    record: &'s mut Operators<'a>,
     module: &'s ModuleInfo,
     hints: FunctionHints<'s>,
     /// For each type, whether it has vectors; empty if none has.
@@ -151,7 +157,7 @@ pub(super) struct Scanner<'s> {
     is_unlikely: bool,
 }
 
-impl Scanner<'_> {
+impl Scanner<'_, '_> {
     fn access(&mut self, local: u32, write: bool) {
         self.scan.accesses.push(Access::new(local, write, self.depth, self.is_unlikely));
         match self.scan.accessed.get_mut(local as usize) {
@@ -222,11 +228,6 @@ impl Scanner<'_> {
             closed.end_float = self.scan.floats.len() as u32;
             self.depth -= 1;
         }
-    }
-
-    /// Before an operator on vectors: the function has vectors.
-    pub(super) fn visits_vectors(&mut self) {
-        self.scan.has_vectors = true;
     }
 
     /// The operator is a constant at each call site: only one arm remains after inlining, and no
@@ -306,13 +307,16 @@ macro_rules! visit_all {
         $(
             #[inline]
             fn $visit(&mut self $($(, $arg: $ty)*)?) {
-                self.operator(&Operator::$op $({ $($arg),* })?);
+                // Without a destructor, which is a call even where it has nothing to do.
+                let operator = ManuallyDrop::new(Operator::$op $({ $($arg),* })?);
+                self.operator(&operator);
+                self.record.push(ManuallyDrop::into_inner(operator), self.position);
             }
         )*
     };
 }
 
-impl<'a> VisitOperator<'a> for Scanner<'_> {
+impl<'a> VisitOperator<'a> for Scanner<'_, 'a> {
     type Output = ();
 
     fn simd_visitor(&mut self) -> Option<&mut dyn VisitSimdOperator<'a, Output = ()>> {
@@ -326,13 +330,14 @@ macro_rules! visit_vectors {
     ($(@$proposal:ident $op:ident $({ $($arg:ident: $ty:ty),* })? => $visit:ident ($($other:tt)*))*) => {
         $(
             #[inline]
-            fn $visit(&mut self $($(, _: $ty)*)?) {
-                self.visits_vectors();
+            fn $visit(&mut self $($(, $arg: $ty)*)?) {
+                self.scan.has_vectors = true;
+                self.record.push(Operator::$op $({ $($arg),* })?, self.position);
             }
         )*
     };
 }
 
-impl<'a> VisitSimdOperator<'a> for Scanner<'_> {
+impl<'a> VisitSimdOperator<'a> for Scanner<'_, 'a> {
     wasmparser::for_each_visit_simd_operator!(visit_vectors);
 }

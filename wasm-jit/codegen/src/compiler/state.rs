@@ -164,34 +164,49 @@ impl FunctionCompiler<'_> {
     }
 
     /// Pops the top operand; its register stays pinned until the next instruction.
+    ///
+    /// The operand may have just been pushed: it is read field by field, as it was written (see
+    /// [`Self::push`]).
     pub(super) fn pop(&mut self) -> Operand {
-        let mut operand = self.stack.pop();
-        let height = self.stack.height();
-        match operand.val {
-            Val::Reg(reg) | Val::Scaled(reg, _) => {
-                if self.registers.holder(reg) == Holder::Operand(height) {
-                    self.registers.hold(reg, Holder::Free);
-                }
-                self.registers.pin(reg);
+        let Operand { ty, val } = self.stack.top();
+        let (ty, height) = (*ty, self.stack.height() - 1);
+        let val = match *val {
+            Val::Const(bits) => Val::Const(bits),
+            Val::Reg(reg) => {
+                self.release(reg, height);
+                Val::Reg(reg)
             }
             Val::Local(local) => {
                 self.locals[local as usize].aliases -= 1;
                 if let Some(reg) = self.locals[local as usize].reg {
                     self.registers.pin(reg);
                 }
+                Val::Local(local)
             }
-            Val::Slot => operand.val = Val::Frame(self.frame.operand_slot(height).disp()),
+            Val::Slot => Val::Frame(self.frame.operand_slot(height).disp()),
+            Val::Frame(disp) => Val::Frame(disp),
             Val::Load(mem) => {
                 for reg in mem.registers() {
-                    if self.registers.holder(reg) == Holder::Operand(height) {
-                        self.registers.hold(reg, Holder::Free);
-                    }
-                    self.registers.pin(reg);
+                    self.release(reg, height);
                 }
+                Val::Load(mem)
             }
-            Val::Const(_) | Val::Frame(_) | Val::Flag(_) => {}
+            Val::Scaled(reg, scale) => {
+                self.release(reg, height);
+                Val::Scaled(reg, scale)
+            }
+            Val::Flag(flag) => Val::Flag(flag),
+        };
+        self.stack.drop_top();
+        Operand { ty, val }
+    }
+
+    /// Releases the register of the operand that is being popped from this height, and pins it.
+    fn release(&mut self, reg: Reg, height: u32) {
+        if self.registers.holder(reg) == Holder::Operand(height) {
+            self.registers.hold(reg, Holder::Free);
         }
-        operand
+        self.registers.pin(reg);
     }
 
     /// The operand's own register, which may be written, if it has one.

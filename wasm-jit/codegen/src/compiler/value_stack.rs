@@ -38,10 +38,13 @@ impl ValueStack {
         self.operands.push(operand);
     }
 
-    pub(super) fn pop(&mut self) -> Operand {
-        let operand = self.operands.pop().expect("validated");
+    pub(super) fn top(&self) -> &Operand {
+        self.operands.last().expect("validated")
+    }
+
+    pub(super) fn drop_top(&mut self) {
+        self.operands.truncate(self.operands.len() - 1);
         self.spilled = self.spilled.min(self.height());
-        operand
     }
 
     /// Changes where an operand is.
