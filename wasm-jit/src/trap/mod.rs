@@ -27,7 +27,7 @@
 //!    demand (`backtrace`).
 //!
 //! Files: `state` (the state in a store), `unwind` (frames, and exception handlers), `routines`,
-//! `signals`, `own_signal`, `capture`, `interrupt`, `backtrace`, `lines`, `metered`,
+//! `signals`, `own_signal`, `capture`, `innermost`, `interrupt`, `backtrace`, `lines`, `metered`,
 //! `walk` (frames, for probes), `accessors`, `code_in_use`, `trapped` (reports traps while the
 //! frames are intact).
 
@@ -35,6 +35,7 @@ mod accessors;
 mod backtrace;
 mod capture;
 mod code_in_use;
+mod innermost;
 mod interrupt;
 mod lines;
 mod metered;
