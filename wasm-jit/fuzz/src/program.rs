@@ -181,8 +181,6 @@ fn text(random: &mut Random, features: Features, form: Form) -> String {
     if features.function_references {
         references::declare(&mut out, &signatures, Indices::declared(indices.tables));
     }
-    // Wasmtime's arrays cost fuel for each element.
-    let features = Features { gc: features.gc && !features.fuel, ..features };
     let objects = if features.gc { Objects::declare(&mut out, random) } else { Objects::default() };
     for (index, signature) in signatures.iter().enumerate() {
         Function::write(
