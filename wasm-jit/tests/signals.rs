@@ -101,7 +101,7 @@ fn the_interrupt_signal_of_others_is_theirs() {
     let thread = unsafe { libc::gettid() };
     std::thread::scope(|scope| {
         let sender = scope.spawn(move || {
-            for number in 0..1000 {
+            for number in 0..300 {
                 send_to(thread, libc::SIGURG);
                 let since = Instant::now();
                 while SEEN.swap(0, Ordering::SeqCst) == 0 {
