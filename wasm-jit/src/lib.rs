@@ -64,7 +64,9 @@
 //! The first call to WebAssembly code installs handlers for SIGSEGV, SIGBUS, SIGILL and SIGFPE,
 //! because the hardware detects most traps. The first [`Store::interrupt_handle`] installs one for
 //! SIGURG, or for another signal ([`Config::interrupt_signal`]). A signal that does not concern
-//! compiled code is passed to the previously installed handler. While one of these handlers runs,
+//! compiled code, or that another part of the process has sent, is passed to the previously
+//! installed handler. (The kernel delivers one of two equal signals that wait for the same thread:
+//! if the engine's comes first, the other one has no effect.) While one of these handlers runs,
 //! other signals are blocked.
 //!
 //! # Addresses

@@ -1,11 +1,13 @@
-//! Signals that arrive while another one is handled, on a thread's signal stack.
+//! Signals that arrive while another one is handled, on a thread's signal stack; and the signal
+//! that interrupts programs, sent by other parts of the process.
 //!
 //! The only test of its process: it installs handlers.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use wasm_jit::{Config, Engine, Instance, Module, Store};
+use wasm_jit::{Config, Engine, Func, Instance, Module, Store, Trap};
 
 /// Bits of the signals that were handled.
 static SEEN: AtomicU32 = AtomicU32::new(0);
@@ -38,11 +40,15 @@ fn install(signal: i32, handler: extern "C" fn(i32)) {
     }
 }
 
-/// Sends this thread a signal that cannot be taken for one of the engine's.
+/// Sends this thread a signal, as other parts of the process may do.
 fn send(signal: i32) {
-    let value = libc::sigval { sival_ptr: std::ptr::null_mut() };
-    // SAFETY: to the thread itself; there is a handler for the signal.
-    assert_eq!(unsafe { libc::pthread_sigqueue(libc::pthread_self(), signal, value) }, 0);
+    // SAFETY: takes nothing and touches no memory.
+    send_to(unsafe { libc::gettid() }, signal);
+}
+
+fn send_to(thread: i32, signal: i32) {
+    // SAFETY: there is a handler for the signal.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) }, 0);
 }
 
 /// Sends several signals at the same time.
@@ -79,6 +85,41 @@ fn trap_in_engine(signal: i32) {
     assert!(trap.call(&mut store, ()).unwrap_err().trap().is_some());
 }
 
+/// Each signal of another part of the process reaches the handler that it has installed, wherever
+/// it arrives, and the program continues. Those of the engine do not.
+fn the_interrupt_signal_of_others_is_theirs() {
+    let engine = Engine::default();
+    let mut store = Store::new(&engine, ());
+    let handle = store.interrupt_handle();
+    let text = r#"(module (import "" "f" (func $f)) (func (export "run") (loop (call $f) (br 0))))"#;
+    let module = Module::new(&engine, text).unwrap();
+    let f = Func::wrap(&mut store, || {}).unwrap();
+    let instance = Instance::new(&mut store, &module, &[f.into()]).unwrap();
+    let run = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap();
+    SEEN.store(0, Ordering::SeqCst);
+    // SAFETY: takes nothing and touches no memory.
+    let thread = unsafe { libc::gettid() };
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(move || {
+            for number in 0..300 {
+                send_to(thread, libc::SIGURG);
+                let since = Instant::now();
+                while SEEN.swap(0, Ordering::SeqCst) == 0 {
+                    if since.elapsed() > Duration::from_secs(60) {
+                        handle.interrupt();
+                        panic!("signal {number} was lost");
+                    }
+                    std::thread::yield_now();
+                }
+            }
+            handle.interrupt();
+        });
+        assert_eq!(run.call(&mut store, ()).unwrap_err().trap(), Some(Trap::Interrupt));
+        sender.join().unwrap();
+    });
+    assert_eq!(SEEN.load(Ordering::SeqCst), 0, "the engine's own signal");
+}
+
 #[test]
 fn handlers_of_the_engine_do_not_nest() {
     use_signal_stack();
@@ -107,4 +148,6 @@ fn handlers_of_the_engine_do_not_nest() {
     assert_eq!(SEEN.swap(0, Ordering::SeqCst), all | 1 << libc::SIGFPE);
     let used = USED.swap(0, Ordering::SeqCst);
     assert!(2 * used < 5 * one, "{used} bytes of the signal stack, {one} for one signal");
+
+    the_interrupt_signal_of_others_is_theirs();
 }

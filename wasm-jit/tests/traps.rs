@@ -167,6 +167,8 @@ fn a_stack_overflow_keeps_the_inner_frames_only() {
     for pair in names.windows(2) {
         assert!(matches!(pair, ["even", "odd"] | ["odd", "even"]), "{pair:?}");
     }
+    let instance = backtrace.frames()[1].instance();
+    assert!(backtrace.frames().iter().all(|frame| frame.instance() == instance));
     assert!(backtrace.to_string().ends_with(&format!("and {} more", backtrace.omitted())));
 }
 

@@ -96,7 +96,8 @@ WASM_API_EXTERN void wasm_jit_interrupt_handle_delete(wasm_jit_interrupt_handle_
  * the next call returns the trap. The store remains usable. A host function continues, and the
  * program stops when it returns; a system call in which it waits fails with EINTR. Does not wait.
  * Any number of threads may call this at the same time, while none deletes the handle; signal
- * handlers must not. The library uses the signal SIGURG for this.
+ * handlers must not. The library uses the signal SIGURG for this; that of other senders is passed
+ * to the handler that was installed before the first interrupt handle was made.
  */
 WASM_API_EXTERN void wasm_jit_interrupt(const wasm_jit_interrupt_handle_t *handle);
 

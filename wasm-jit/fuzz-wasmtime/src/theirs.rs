@@ -3,8 +3,8 @@
 use wasm_jit_fuzz::{Case, Contents, Engine, FUEL, Host, Instantiated, Outcome, Trap, Type, Value};
 use wasmtime::{
     AnyRef, Config, Engine as WasmtimeEngine, Error, Extern, ExternRef, ExternType, Func, GcHeapOutOfMemory,
-    Global, HeapType, I31, Instance, Memory, Module, OptLevel, Ref, SharedMemory, Store, StoreLimits,
-    StoreLimitsBuilder, Table, Tag, ThrownException, Val, ValType,
+    Global, HeapType, I31, Instance, Memory, Module, OperatorCost, OptLevel, Ref, SharedMemory, Store,
+    StoreLimits, StoreLimitsBuilder, Table, Tag, ThrownException, Val, ValType, VariableOperatorCost,
 };
 
 /// Bytes of a garbage-collected heap, and of a memory, which are all smaller.
@@ -21,12 +21,35 @@ impl Wasmtime {
         config.cranelift_opt_level(OptLevel::None);
         config.wasm_memory64(true).wasm_custom_page_sizes(true).wasm_wide_arithmetic(true);
         config.wasm_function_references(true).wasm_gc(true);
-        config.consume_fuel(consumes_fuel);
+        config.consume_fuel(consumes_fuel).operator_cost(costs());
         // Memories with Wasmtime's defaults: without reservations of 4 GiB, version 48 takes
         // aligned addresses in an empty memory for misaligned ones, cannot grow shared memories,
         // and checks bounds before alignment.
         Self(WasmtimeEngine::new(&config).expect("the configuration is possible"))
     }
+}
+
+/// The costs of instructions in fuel: as in wasm-jit, they do not depend on the amount of work.
+fn costs() -> OperatorCost {
+    let variable = VariableOperatorCost {
+        memory_copy_per_byte: 0,
+        memory_fill_per_byte: 0,
+        memory_init_per_byte: 0,
+        memory_grow_per_page: 0,
+        table_copy_per_element: 0,
+        table_fill_per_element: 0,
+        table_init_per_element: 0,
+        table_grow_per_element: 0,
+        array_copy_per_element: 0,
+        array_fill_per_element: 0,
+        array_new_data_per_element: 0,
+        array_init_data_per_element: 0,
+        array_new_elem_per_element: 0,
+        array_init_elem_per_element: 0,
+        array_new_default_per_element: 0,
+        array_new_per_element: 0,
+    };
+    OperatorCost { variable, ..OperatorCost::new() }
 }
 
 impl Engine for Wasmtime {

@@ -8,6 +8,8 @@ fn random_modules_do_the_same_in_wasmtime() {
     run(600, &["--seed", "1000000", "--fuel"]);
     run(600, &["--seed", "2000000", "--collect-always", "--no-avx512"]);
     run(120, &["--seed", "3000000", "--probes"]);
+    run(120, &["--seed", "4000000", "--probes", "--stored"]);
+    run(600, &["--seed", "6000000", "--lazy", "--bounds-checks"]);
 }
 
 /// Runs the command for this many seeds; in the long form, for a thousand times as many.

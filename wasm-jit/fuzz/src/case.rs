@@ -171,8 +171,7 @@ fn config(random: &mut Random, features: Features) -> Config {
         ..Config::default()
     };
     config.exceptions_enabled = features.exceptions && !random.one_in(3);
-    // Wasmtime's arrays cost fuel for each element.
-    config.gc_enabled = features.gc && !features.fuel && !random.one_in(4);
+    config.gc_enabled = features.gc && !random.one_in(4);
     config.threads_enabled = features.threads && random.one_in(2);
     config.bulk_memory_enabled = !random.one_in(5);
     config.reference_types_enabled = config.bulk_memory_enabled && !random.one_in(4);

@@ -80,6 +80,12 @@ struct Options {
     /// as wasm-jit's.
     #[arg(long)]
     fuel: bool,
+    /// Stores wasm-jit's modules in files, and executes their code there.
+    #[arg(long)]
+    stored: bool,
+    /// Compiles each function of wasm-jit's modules when it is first called.
+    #[arg(long, conflicts_with = "stored")]
+    lazy: bool,
     /// Runs wasm-jit's code with random probes, which are switched while it runs, and compares
     /// their counts, too. `--case` then tries 100 times, since threads are scheduled differently
     /// each time.
@@ -123,6 +129,7 @@ impl Options {
         if self.no_avx512 {
             config.avx512(false);
         }
+        config.lazy_compilation(self.lazy);
         config
     }
 
@@ -135,7 +142,13 @@ impl Options {
         let mut config = self.config();
         config.collects_always(self.collects_always(seed));
         probed::configure(&mut config, seed);
-        Ours::with_config(config)
+        self.ours(&config)
+    }
+
+    /// An engine with these settings.
+    fn ours(&self, config: &Config) -> Ours {
+        let ours = Ours::with_config(config.clone());
+        if self.stored { ours.storing() } else { ours }
     }
 }
 
@@ -147,8 +160,8 @@ struct Engines {
 
 impl Engines {
     fn new(options: &Options) -> Self {
-        let collecting = Ours::with_config(options.config().collects_always(true).clone());
-        Self { plain: Ours::with_config(options.config()), collecting }
+        let collecting = options.ours(options.config().collects_always(true));
+        Self { plain: options.ours(&options.config()), collecting }
     }
 
     /// The engine for a seed.
@@ -404,6 +417,8 @@ fn start(options: &Options, job: u64, jobs: u64) -> io::Result<Child> {
         .args(options.no_avx512.then_some("--no-avx512"))
         .args(options.fuel.then_some("--fuel"))
         .args(options.collect_always.then_some("--collect-always"))
+        .args(options.stored.then_some("--stored"))
+        .args(options.lazy.then_some("--lazy"))
         .args(options.probes.then_some("--probes"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -21,7 +21,11 @@ const MAX_HEAP: u64 = 64 << 20;
 
 /// The engine under test.
 #[derive(Debug)]
-pub struct Ours(JitEngine);
+pub struct Ours {
+    engine: JitEngine,
+    /// Whether modules are stored in files, and loaded from there.
+    stores: bool,
+}
 
 impl Ours {
     /// An engine that compiles on one thread.
@@ -40,13 +44,20 @@ impl Ours {
     #[must_use]
     pub fn with_config(mut config: Config) -> Self {
         config.compile_threads(NonZero::<usize>::MIN);
-        Self(JitEngine::new(&config).expect("the engine is supported here"))
+        let engine = JitEngine::new(&config).expect("the engine is supported here");
+        Self { engine, stores: false }
+    }
+
+    /// The engine, in which modules are stored in files, and their code is executed there.
+    #[must_use]
+    pub fn storing(self) -> Self {
+        Self { stores: true, ..self }
     }
 
     /// Loads bytes that may not be a module; returns whether they are one.
     #[must_use]
     pub fn loads(&self, bytes: &[u8]) -> bool {
-        Module::from_binary(&self.0, bytes).is_ok()
+        Module::from_binary(&self.engine, bytes).is_ok()
     }
 }
 
@@ -89,12 +100,15 @@ impl Engine for Ours {
 
     fn load(&self, case: &Case) -> Result<Loaded, String> {
         let wasm = case.legacy.as_ref().unwrap_or(&case.wasm);
-        let module = Module::from_binary(&self.0, wasm).map_err(|error| error.to_string())?;
-        Ok(Loaded { module, probes: None })
+        let module = Module::from_binary(&self.engine, wasm).and_then(|module| match self.stores {
+            true => stored(&module),
+            false => Ok(module),
+        });
+        Ok(Loaded { module: module.map_err(|error| error.to_string())?, probes: None })
     }
 
     fn store(&self) -> Store<()> {
-        let mut store = Store::new(&self.0, ());
+        let mut store = Store::new(&self.engine, ());
         store.set_limits(StoreLimits::new().heap_size(MAX_HEAP));
         match store.set_fuel(FUEL) {
             Ok(()) | Err(Error::NoFuel) => store,
@@ -161,6 +175,15 @@ impl Engine for Ours {
             Extern::Func(_) | Extern::Tag(_) => Contents::Nothing,
         })
     }
+}
+
+/// The module, as it is loaded from a file.
+fn stored(module: &Module) -> Result<Module, Error> {
+    let bytes = module.serialize()?;
+    let file = tempfile::NamedTempFile::new().expect("a file in the directory for temporary files");
+    std::fs::write(file.path(), bytes).expect("there is room for it");
+    // SAFETY: just written; only this process knows the file, which is removed.
+    unsafe { Module::deserialize_file(module.engine(), file.path()) }
 }
 
 /// Defines an import.
@@ -270,4 +293,25 @@ fn outcome(error: Error) -> Outcome {
         },
         other => return Outcome::Error(other.to_string()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Features;
+
+    #[test]
+    fn the_code_of_stored_modules_is_executed_in_their_files() {
+        let case = (0..).find_map(|seed| Case::new(seed, Features::default())).expect("most are modules");
+        let folder = std::env::temp_dir().canonicalize().expect("it exists");
+        let folder = folder.to_str().expect("its name is text");
+        let mapped = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").expect("it is readable");
+            maps.lines().filter(|line| line.contains(" r-xs ") && line.contains(folder)).count()
+        };
+        let _copied = Ours::new().load(&case).expect("it is valid");
+        assert_eq!(mapped(), 0);
+        let _mapped = Ours::new().storing().load(&case).expect("it is valid");
+        assert_eq!(mapped(), 1);
+    }
 }

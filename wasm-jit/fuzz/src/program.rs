@@ -181,8 +181,6 @@ fn text(random: &mut Random, features: Features, form: Form) -> String {
     if features.function_references {
         references::declare(&mut out, &signatures, Indices::declared(indices.tables));
     }
-    // Wasmtime's arrays cost fuel for each element.
-    let features = Features { gc: features.gc && !features.fuel, ..features };
     let objects = if features.gc { Objects::declare(&mut out, random) } else { Objects::default() };
     for (index, signature) in signatures.iter().enumerate() {
         Function::write(
@@ -228,6 +226,8 @@ struct Function<'r> {
     loops: Vec<usize>,
     /// Number of enclosing loops.
     open_loops: usize,
+    /// Whether statements and expressions may call: in some loops none does.
+    calls: bool,
     /// Number of labels so far.
     label: usize,
     /// Remaining number of statements and expressions.
@@ -272,6 +272,7 @@ impl Function<'_> {
             value_labels: Vec::new(),
             loops: Vec::new(),
             open_loops: 0,
+            calls: true,
             label: 0,
             budget,
             types,
@@ -339,10 +340,12 @@ impl Function<'_> {
         self.budget -= 1;
         let choices = if depth > 4 || self.budget < 0 { 7 } else { 20 };
         let line = match self.random.below(choices) {
-            _ if self.features.function_references && choices > 7 && self.random.one_in(6) => {
+            _ if self.calls && self.features.function_references && choices > 7 && self.random.one_in(6) => {
                 self.reference_statement(depth)
             }
-            _ if self.features.gc && choices > 7 && self.random.one_in(4) => self.object_statement(depth),
+            _ if self.calls && self.features.gc && choices > 7 && self.random.one_in(4) => {
+                self.object_statement(depth)
+            }
             0..=2 => self.assignment(),
             3 if self.has_vectors() && self.random.one_in(2) => self.vector_store(),
             3 => {
@@ -397,7 +400,10 @@ impl Function<'_> {
                 let iterations = 1 + self.random.below(ITERATIONS);
                 self.loops.push(counter);
                 self.open_loops += 1;
+                let calls = self.calls;
+                self.calls &= !self.random.one_in(3);
                 let body = self.statements(depth + 1);
+                self.calls = calls;
                 self.open_loops -= 1;
                 self.loops.pop();
                 format!(
@@ -437,8 +443,8 @@ impl Function<'_> {
                 let to = self.local(ty).map_or("drop".to_owned(), |local| format!("local.set {local}"));
                 format!("({to} (block $v{label} (result {}) {body} {value}))", ty.name())
             }
-            13 if self.features.exceptions => self.handled(depth),
-            13 => {
+            13 if self.calls && self.features.exceptions => self.handled(depth),
+            13 if self.calls => {
                 let (to, length) = (self.random.below(60000), self.random.below(300));
                 let value = self.expression(I32, 2);
                 let ty = self.indices.memory.name();
@@ -485,7 +491,7 @@ impl Function<'_> {
     /// A call to a later function, directly or through the table.
     fn call(&mut self) -> Option<(String, Vec<Ty>)> {
         let later = self.signatures.len() - self.index - 1;
-        if later == 0 {
+        if later == 0 || !self.calls {
             return None;
         }
         let callee = self.index + 1 + self.random.below(later as u64) as usize;
@@ -670,7 +676,7 @@ impl Function<'_> {
                 let (then, otherwise) = (self.expression(ty, depth + 1), self.expression(ty, depth + 1));
                 format!("(if (result {0}) {condition} (then {then}) (else {otherwise}))", ty.name())
             }
-            14 => {
+            14 if self.calls => {
                 let (host, _) = HOST[Self::global(ty)];
                 // The host must not see a NaN that was computed.
                 let (number, value) = (

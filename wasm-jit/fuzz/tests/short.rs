@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use wasm_jit::wasmparser::{FunctionBody, Operator, Parser, Payload};
 use wasm_jit::{Engine, Module};
 use wasm_jit_fuzz::{Case, Features};
 
@@ -11,12 +12,16 @@ fn some_seconds_of_random_modules() {
     run(2, &["--seed", "1000000", "--bounds-checks", "--no-avx512"]);
     run(2, &["--seed", "2000000", "--bounds-checks", "--harden-speculation"]);
     run(2, &["--seed", "3000000", "--harden-speculation"]);
+    run(2, &["--seed", "4000000", "--stored"]);
+    run(2, &["--seed", "6000000", "--lazy"]);
 }
 
 #[test]
 fn some_seconds_of_random_modules_with_probes() {
     run(4, &["--probes"]);
     run(2, &["--probes", "--seed", "1000000", "--bounds-checks"]);
+    run(2, &["--probes", "--seed", "4000000", "--stored"]);
+    run(2, &["--probes", "--seed", "6000000", "--lazy"]);
 }
 
 #[test]
@@ -45,12 +50,13 @@ fn programs_with_all_features_are_valid() {
         "(table $t0 (;0;) i64 2 ",
         "(@metadata.code.branch_hint \"\\01\")",
     ];
-    let mut counts = [0; CONSTRUCTS.len()];
+    let (mut counts, mut with_floats) = ([0; CONSTRUCTS.len()], 0);
     for seed in 0..400 {
         let Some(case) = Case::new(seed, features).filter(|case| case.same_nans) else { continue };
         for wasm in [Some(&case.wasm), case.legacy.as_ref()].into_iter().flatten() {
             Module::validate(&engine, wasm).unwrap_or_else(|error| panic!("{seed}: {error}"));
         }
+        with_floats += usize::from(has_floats_in_loops(&case.wasm));
         let text = case.text();
         for (count, construct) in counts.iter_mut().zip(CONSTRUCTS) {
             *count += usize::from(text.contains(construct));
@@ -59,6 +65,41 @@ fn programs_with_all_features_are_valid() {
     for (count, construct) in counts.into_iter().zip(CONSTRUCTS) {
         assert!(count > 10, "only {count} programs have {construct}");
     }
+    assert!(with_floats > 45, "only {with_floats} programs have float constants in loops without calls");
+}
+
+/// Whether a function without handlers has a loop without calls and other loops in which there is a
+/// float constant: the compiler keeps such constants in registers.
+fn has_floats_in_loops(wasm: &[u8]) -> bool {
+    let payloads = Parser::new(0).parse_all(wasm).map(|payload| payload.expect("the module is valid"));
+    payloads.into_iter().any(|payload| match payload {
+        Payload::CodeSectionEntry(body) => function_has_floats_in_loops(&body),
+        _ => false,
+    })
+}
+
+fn function_has_floats_in_loops(body: &FunctionBody<'_>) -> bool {
+    // For each block that is open, whether it is such a loop so far, and has a constant.
+    let (mut open, mut found) = (Vec::new(), false);
+    for operator in body.get_operators_reader().expect("the module is valid") {
+        match operator.expect("as above") {
+            Operator::TryTable { .. } => return false,
+            Operator::Loop { .. } => {
+                open.iter_mut().for_each(|(is_loop, _)| *is_loop = false);
+                open.push((true, false));
+            }
+            Operator::Block { .. } | Operator::If { .. } => open.push((false, false)),
+            Operator::End => found |= open.pop().is_some_and(|(is_loop, has)| is_loop && has),
+            Operator::F32Const { .. } | Operator::F64Const { .. } => {
+                open.iter_mut().for_each(|(_, has)| *has = true);
+            }
+            Operator::Call { .. } | Operator::CallIndirect { .. } | Operator::CallRef { .. } => {
+                open.iter_mut().for_each(|(is_loop, _)| *is_loop = false);
+            }
+            _ => {}
+        }
+    }
+    found
 }
 
 /// Runs the command for this many seconds; in the long form, for this many minutes.

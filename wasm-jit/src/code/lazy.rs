@@ -153,6 +153,11 @@ impl LazyFunctions {
         }
     }
 
+    /// The size of the entries, with which the image begins, in bytes.
+    pub(super) fn entries_size(&self) -> usize {
+        self.len() * LAZY_ENTRY_SIZE
+    }
+
     fn linked(&self, number: usize) -> Option<&Function> {
         // Acquire: the code is complete, and no watcher waits for the function's first call.
         let is_linked = self.slots[number].is_linked.load(Ordering::Acquire);

@@ -3,22 +3,19 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind, Register};
 
 use super::signals::trap_code;
 use super::unwind::{Frame, Frames, activation_left};
-use super::{ExecutionState, Raised, Trap, WasmBacktrace, trapped};
+use super::{ExecutionState, Raised, Trap, WasmBacktrace, innermost, trapped};
 use crate::code::probed::counters::InstanceId;
 use crate::code::probed::counting::context_of;
 use crate::code::probed::unwound::Cause;
 use crate::code::registry::{image_at, share_image_at};
-use crate::vmctx::{FUNC_REF_CONTEXT, FUNC_REF_SIZE, INSTANCE_NUMBER, VmContext, VmStoreContext};
+use crate::vmctx::{FUNC_REF_CONTEXT, FUNC_REF_SIZE, INSTANCE_NUMBER, VmStoreContext};
 
 /// The longest instruction, in bytes.
 const MAX_LENGTH: usize = 15;
-
-/// The number of the register that holds the context, `r14`.
-const CONTEXT: usize = 14;
 
 /// Maximum number of frames that are kept; further outer frames are only counted.
 const MAX_FRAMES: usize = 256;
@@ -74,17 +71,17 @@ pub(super) unsafe fn trace(
     frame: Frame,
 ) -> WasmBacktrace {
     let mut backtrace = WasmBacktrace::default();
-    // SAFETY: the caller's obligation.
-    let at_signal = unsafe { (*store).vm.raised_registers[CONTEXT] as usize };
+    // SAFETY: the caller's obligation: the state is that at the signal.
+    let at_signal = |pc: usize| (pc, unsafe { innermost::context(&(*store).vm) });
     // SAFETY: as above.
     let frames = unsafe { Frames::new(store, frame) };
     let places = frames.map(|frame| match frame.is_call {
         // A return address may be the end of its function.
-        true => (frame.pc - 1, None, frame.fp),
-        // SAFETY: the caller's obligation: the register and the frame are those at the signal.
-        false => (frame.pc, unsafe { own_context(at_signal) }, frame.fp),
+        // SAFETY: a frame that waits for a call has its context there, if it is a function's.
+        true => (frame.pc - 1, unsafe { context_of(frame.fp) }.addr()),
+        false => at_signal(frame.pc),
     });
-    for (pc, context, fp) in without_frame.map(|pc| (pc, Some(at_signal), 0)).into_iter().chain(places) {
+    for (pc, context) in without_frame.map(at_signal).into_iter().chain(places) {
         // SAFETY: the thread is in the code at this address.
         let Some(image) = (unsafe { image_at(pc) }) else { continue };
         let Some(function) = image.function_at(pc) else { continue };
@@ -92,8 +89,6 @@ pub(super) unsafe fn trace(
             backtrace.omit();
             continue;
         }
-        // SAFETY: the frame of a WebAssembly function that waits for a call has its context there.
-        let context = context.unwrap_or_else(|| unsafe { context_of(fp) }.addr());
         // SAFETY: in a function, this is the context of an instance, which is alive.
         let instance = unsafe { instance_of(context) };
         // SAFETY: as above.
@@ -101,19 +96,6 @@ pub(super) unsafe fn trace(
         backtrace.push(image, function, pc, instance);
     }
     backtrace
-}
-
-/// The context of a function that a signal has stopped with this `r14`. `None` around a call to a
-/// host function, when `r14` is the context of the host function: the function has then stored its
-/// own in its frame. Otherwise its prologue may not have done so yet, and a function without calls
-/// never does.
-///
-/// # Safety
-/// It must be the value that the register had in a function, in a store that is alive.
-pub(super) unsafe fn own_context(r14: usize) -> Option<usize> {
-    let context = std::ptr::with_exposed_provenance::<VmContext>(r14);
-    // SAFETY: the caller's obligation: `r14` is a context at every instruction of a function.
-    (unsafe { (*context).is_host } == 0).then_some(r14)
 }
 
 /// The instance with this context.
@@ -153,7 +135,8 @@ pub(super) unsafe extern "sysv64" fn capture_noted(store: *mut ExecutionState, p
 /// are the SSE registers.
 pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut ExecutionState, vectors: *const [u128; 16]) {
     // SAFETY: the caller's obligation.
-    let (trap, (without_frame, frame)) = unsafe { (classify(&(*store).vm), innermost(&(*store).vm)) };
+    let (trap, (without_frame, frame)) =
+        unsafe { (classify(&(*store).vm), innermost::innermost(&(*store).vm)) };
     // SAFETY: as above.
     unsafe {
         trapped::report(store, frame, Some(&*vectors), Cause::Trap(trap));
@@ -169,14 +152,11 @@ pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut ExecutionState, 
 unsafe fn uncount(store: &VmStoreContext, trap: Trap) {
     // An instruction for which there is no fuel is not executed.
     let is_executed = trap != Trap::OutOfFuel;
-    let r14 = store.raised_registers[CONTEXT] as usize;
-    // SAFETY: the thread is in the code at this address, and `r14` is a context there. Around a
-    // call to a host function, which has no counters, the frame has the context of the function.
+    // SAFETY: the thread is in the code at this address.
     unsafe {
         if let Some(image) = image_at(store.raised_pc) {
-            let own = own_context(r14).map(std::ptr::with_exposed_provenance);
-            let context = own.unwrap_or_else(|| context_of(store.raised_fp));
-            image.uncount(store.raised_pc, context, store.raised_fp, is_executed);
+            let context = std::ptr::with_exposed_provenance(innermost::context(store));
+            image.uncount(store.raised_pc, context, is_executed);
         }
     }
 }
@@ -270,53 +250,5 @@ unsafe fn first_operand(instruction: &Instruction, store: &VmStoreContext) -> Op
             })
         }
         _ => None,
-    }
-}
-
-/// The innermost frame at a signal. In a function's prologue, and at its RET, the function has no
-/// frame of its own: `rbp` is the caller's, and the return address is found through the stack
-/// pointer. Then the program counter is returned separately.
-///
-/// # Safety
-/// As [`capture_signal`].
-unsafe fn innermost(store: &VmStoreContext) -> (Option<usize>, Frame) {
-    let VmStoreContext { raised_pc: pc, raised_fp: fp, raised_sp: sp, .. } = *store;
-    let own = (None, Frame { pc, fp, is_call: false });
-    // SAFETY: the thread is in a function's code there.
-    let Some(pushed) = (unsafe { pushed_without_frame(pc) }) else { return own };
-    let return_address = std::ptr::with_exposed_provenance::<usize>(sp + 8 * pushed);
-    // SAFETY: the function has pushed this many quadwords since it was called.
-    let caller = Frame { pc: unsafe { return_address.read() }, fp, is_call: true };
-    (Some(pc), caller)
-}
-
-/// Number of quadwords that a function has pushed at a point where `rbp` is not its own frame
-/// pointer; `None` elsewhere.
-///
-/// # Safety
-/// The address must be in the code of a function of an image that is alive.
-unsafe fn pushed_without_frame(pc: usize) -> Option<usize> {
-    // SAFETY: the caller's obligation.
-    unsafe {
-        if instruction_at(pc).mnemonic() == Mnemonic::Ret {
-            return Some(0);
-        }
-        let (entry, body) = image_at(pc)?.prologue_at(pc)?;
-        if pc >= body {
-            return None;
-        }
-        let (mut at, mut pushed) = (entry, 0);
-        while at < pc {
-            let instruction = instruction_at(at);
-            match instruction.mnemonic() {
-                // A jump to another version has taken the place of PUSH, or of its first bytes.
-                Mnemonic::Push | Mnemonic::Jmp => pushed += 1,
-                Mnemonic::Mov if instruction.op0_register() == Register::RBP => return None,
-                Mnemonic::INVALID => return None,
-                _ => {}
-            }
-            at += instruction.len();
-        }
-        Some(pushed)
     }
 }

@@ -8,9 +8,10 @@
 //!    this before it enters code ([`RunningStack`](super::state::RunningStack)), so a thread whose
 //!    record is not seen here enters code after step 1.
 //! 3. The other stores' threads get the engine's signal. Its handler looks at the program counter,
-//!    at every word of the store's stack from the stack pointer up, and at the frames of enclosing
-//!    activations on other stacks. A word that is an address in a piece counts as a return address.
-//!    Frames therefore need no maps, and host frames in between do not matter.
+//!    at the registers (a tail call moves its return address through one), at every word of the
+//!    store's stack from the stack pointer up, and at the frames of enclosing activations on other
+//!    stacks. A word that is an address in a piece counts as a return address. Frames therefore
+//!    need no maps, and host frames in between do not matter.
 //! 4. If one of the threads does not answer in time, nothing is known: it may have blocked the
 //!    signal, may not have been scheduled, or may be in a host function that runs on a separate
 //!    stack.
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 use wordpatch::serialize_all_cores;
 
 use super::state::current_thread;
-use super::{Activation, ExecutionState, signals};
+use super::{Activation, ExecutionState, own_signal, signals};
 
 /// The maximum time to wait for answers. A thread that is scheduled answers within a few
 /// microseconds.
@@ -91,7 +92,7 @@ pub(crate) unsafe fn code_in_use(pieces: &[Range<usize>], stores: &[NonNull<()>]
         stores: stores.iter().filter_map(running).collect(),
     };
     // This thread is in the runtime: frames of its stores are above this one.
-    question.answer(current_thread(), 0, std::ptr::from_ref(&question).addr());
+    question.answer(current_thread(), &[], std::ptr::from_ref(&question).addr());
     let is_known = question.is_answered() || question.ask();
     is_known.then(|| question.pieces.into_iter().map(|piece| piece.is_used.into_inner()).collect())
 }
@@ -106,8 +107,7 @@ impl Question {
             // changes.
             let signal = unsafe { (*running.store.as_ptr()).signal };
             signals::install_interrupt(signal);
-            // SAFETY: sends a signal for which a handler is installed, if there is such a thread.
-            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), running.thread, signal) };
+            own_signal::send(running.thread, signal);
         }
         while !self.is_answered() && start.elapsed() < PATIENCE {
             std::thread::sleep(PAUSE);
@@ -124,9 +124,9 @@ impl Question {
         self.stores.iter().all(Running::has_answered)
     }
 
-    /// A thread answers for the stores that it runs: it is at `pc`, with the stack pointer `sp`.
-    /// Async-signal-safe.
-    fn answer(&self, thread: i32, pc: usize, sp: usize) {
+    /// A thread answers for the stores that it runs, with these registers, the program counter
+    /// among them, and the stack pointer `sp`. Async-signal-safe.
+    fn answer(&self, thread: i32, registers: &[libc::greg_t], sp: usize) {
         for running in self.stores.iter().filter(|running| running.thread == thread) {
             if running.has_answered() {
                 continue;
@@ -135,7 +135,7 @@ impl Question {
             // store, so nothing else changes its state.
             let store = unsafe { running.store.as_ref() };
             if store.stack.contains(sp) {
-                self.word(pc);
+                registers.iter().for_each(|register| self.word(*register as usize));
                 self.word(store.vm.raised_pc);
                 self.words(sp..store.stack.top());
                 // SAFETY: an activation is on the stack of the `enter` that waits for the nested
@@ -183,10 +183,11 @@ impl Running {
     }
 }
 
-/// Answers the current question, if there is one, on a thread that a signal has found at `pc`, with
-/// the stack pointer `sp`. If `sp` is in the thread's alternate signal stack, another handler was
+/// Answers the current question, if there is one, on a thread that a signal has found with these
+/// registers. If the stack pointer is in the thread's alternate signal stack, another handler was
 /// interrupted, and the location of the other frames is unknown. Async-signal-safe.
-pub(super) fn answer(pc: usize, sp: usize, alternate: &libc::stack_t) {
+pub(super) fn answer(registers: &[libc::greg_t], alternate: &libc::stack_t) {
+    let sp = registers[libc::REG_RSP as usize] as usize;
     if (alternate.ss_sp.addr()..alternate.ss_sp.addr() + alternate.ss_size).contains(&sp) {
         return;
     }
@@ -194,7 +195,7 @@ pub(super) fn answer(pc: usize, sp: usize, alternate: &libc::stack_t) {
     // SAFETY: a question stays as long as it is asked, or has visitors.
     if let Some(question) = unsafe { ASKED.load(Ordering::SeqCst).as_ref() } {
         // SAFETY: takes nothing and touches no memory.
-        question.answer(unsafe { libc::gettid() }, pc, sp);
+        question.answer(unsafe { libc::gettid() }, registers, sp);
     }
     VISITORS.fetch_sub(1, Ordering::SeqCst);
 }
@@ -226,11 +227,11 @@ mod tests {
         store
     }
 
-    /// Which pieces are used by a thread at `pc` whose stack pointer leads to the word with this
-    /// number.
-    fn used(store: &mut ExecutionState, pc: usize, words: &[usize], from: usize) -> Option<[bool; 3]> {
+    /// Which pieces are used by a thread with this value in a register, whose stack pointer leads
+    /// to the word with this number.
+    fn used(store: &mut ExecutionState, register: usize, words: &[usize], from: usize) -> Option<[bool; 3]> {
         let question = question(store);
-        question.answer(current_thread(), pc, words[from..].as_ptr().addr());
+        question.answer(current_thread(), &[0, register as i64], words[from..].as_ptr().addr());
         let used = |piece: &Piece| piece.is_used.load(Ordering::Relaxed);
         question.is_answered().then(|| std::array::from_fn(|at| used(&question.pieces[at])))
     }
@@ -287,7 +288,7 @@ mod tests {
         let outside = [0; 2];
         assert_eq!(used(&mut store, 0, &outside, 0), None, "a host function on another stack");
         let question = question(&mut store);
-        question.answer(current_thread() + 1, 0, words.as_ptr().addr());
+        question.answer(current_thread() + 1, &[], words.as_ptr().addr());
         assert!(!question.is_answered(), "another thread's answer");
         store.stack.restore([0, 0]);
         assert!(question.is_answered(), "the store was left");

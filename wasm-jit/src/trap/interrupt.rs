@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use super::signals;
+use super::{own_signal, signals};
 
 /// The default signal: its default action is to be ignored, and the kernel sends it for out-of-band
 /// data only.
@@ -152,8 +152,8 @@ impl Interruption {
         let thread = self.thread.load(Ordering::SeqCst);
         if thread != 0 {
             // If the thread has left the store in the meantime, the signal has no effect on it; if
-            // it has ended, it gets none. SAFETY: sends a signal for which a handler is installed.
-            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, self.signal) };
+            // it has ended, it gets none.
+            own_signal::send(thread, self.signal);
         }
     }
 }

@@ -27,16 +27,19 @@
 //!    demand (`backtrace`).
 //!
 //! Files: `state` (the state in a store), `unwind` (frames, and exception handlers), `routines`,
-//! `signals`, `capture`, `interrupt`, `backtrace`, `lines`, `metered`, `walk` (frames, for probes),
-//! `accessors`, `code_in_use`, `trapped` (reports traps while the frames are intact).
+//! `signals`, `own_signal`, `capture`, `innermost`, `interrupt`, `backtrace`, `lines`, `metered`,
+//! `walk` (frames, for probes), `accessors`, `code_in_use`, `trapped` (reports traps while the
+//! frames are intact).
 
 mod accessors;
 mod backtrace;
 mod capture;
 mod code_in_use;
+mod innermost;
 mod interrupt;
 mod lines;
 mod metered;
+mod own_signal;
 mod routines;
 mod signals;
 mod state;

@@ -16,6 +16,9 @@
 //!    previous action was the default, it is restored and the handler returns, so that the
 //!    instruction faults again and the process ends as it would have without this engine.
 //!
+//! The signal that interrupts threads is first passed to the previous handler if another sender has
+//! sent it ([`own_signal`]).
+//!
 //! The signal that interrupts threads also asks them which code they will return to
 //! ([`code_in_use`]).
 //!
@@ -39,6 +42,7 @@ use wasm_jit_codegen::UD2;
 use super::ExecutionState;
 use super::accessors;
 use super::code_in_use;
+use super::own_signal;
 use super::routines::raise_by_signal;
 use crate::code::CodeImage;
 use crate::code::probed::Transfer;
@@ -52,9 +56,6 @@ const FAULTS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFP
 /// The end of the range that an access can reach, from a memory's base: index, offset, and eight
 /// bytes.
 const REACH: usize = 2 * u32::MAX as usize + 8;
-
-/// `si_code` of a signal that one thread sent to another (sigaction(2)).
-const SI_TKILL: i32 = -6;
 
 /// `si_code` of a fault whose address the kernel does not know.
 const SI_KERNEL: i32 = 0x80;
@@ -125,15 +126,20 @@ fn install_one(signal: i32, restart: i32) {
 }
 
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let is_interrupt = HANDLED[signal as usize].is_interrupt.load(Ordering::Acquire);
+    // SAFETY: the kernel passes a valid pointer to an SA_SIGINFO handler.
+    if is_interrupt && !own_signal::is_own(unsafe { &*info }) {
+        // The kernel may have merged the engine's with it, so it counts as the engine's, too.
+        pass_on(signal, info, context);
+    }
     // SAFETY: the kernel passes valid pointers to an SA_SIGINFO handler.
     let (info_ref, registers, alternate) = unsafe {
         let context = &mut *context.cast::<libc::ucontext_t>();
         (&*info, &mut context.uc_mcontext.gregs, &context.uc_stack)
     };
-    let is_interrupt = HANDLED[signal as usize].is_interrupt.load(Ordering::Acquire);
     let pc = registers[libc::REG_RIP as usize] as usize;
     if is_interrupt {
-        code_in_use::answer(pc, registers[libc::REG_RSP as usize] as usize, alternate);
+        code_in_use::answer(registers, alternate);
     }
     // SAFETY: the thread is executing the instruction at `pc`.
     let image = unsafe { image_at(pc) }.filter(|image| image.has_function_at(pc));
@@ -205,9 +211,7 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
             return;
         }
     }
-    // SAFETY: a signal sent by tgkill has the sender's process id.
-    let is_from_us = || info_ref.si_code == SI_TKILL && unsafe { info_ref.si_pid() == libc::getpid() };
-    if !(is_interrupt && is_from_us()) {
+    if !is_interrupt {
         pass_on(signal, info, context);
     }
 }

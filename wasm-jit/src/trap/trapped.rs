@@ -92,11 +92,10 @@ pub(super) unsafe fn report(
     };
     let Ok((position, located)) = known else { return };
     registers[FRAME] = frame.fp as u64;
-    // SAFETY: a frame that waits for a call has its context there.
-    let context = || unsafe { context_of(frame.fp) }.addr();
-    // SAFETY: the caller's obligation: at a signal, the register has a context.
-    let own = || unsafe { super::capture::own_context(registers[CONTEXT] as usize) };
-    let context = if frame.is_call { context() } else { own().unwrap_or_else(context) };
+    // SAFETY: a frame that waits for a call has its context there; the caller's obligation at a
+    // signal.
+    let context =
+        unsafe { if frame.is_call { context_of(frame.fp).addr() } else { super::innermost::context(&*vm) } };
     registers[CONTEXT] = context as u64;
     if !frame.is_call {
         // From here on the frame looks like one that waits for a call, whose context is there. A

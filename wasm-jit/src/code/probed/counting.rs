@@ -310,18 +310,10 @@ impl CodeImage {
     /// frame at this address; `is_executed` says whether the instruction there is executed.
     ///
     /// # Safety
-    /// The address must be in the image's code, or in a stub, and `r14` what the register was
-    /// there; in the stub of a list, `fp` must be the function's frame pointer. Called on the
-    /// thread that runs the store.
-    pub(crate) unsafe fn uncount(&self, pc: usize, r14: *const VmContext, fp: usize, is_executed: bool) {
+    /// The address must be in the image's code, or in a stub, and `context` that of the function's
+    /// instance. Called on the thread that runs the store.
+    pub(crate) unsafe fn uncount(&self, pc: usize, context: *const VmContext, is_executed: bool) {
         let Some((block, version)) = self.sited_at(pc) else { return };
-        // In a call of another instance's function, `r14` is not the function's context. The first
-        // instruction of a list's stub stores that.
-        let context = match block.stub {
-            // SAFETY: the caller's obligation.
-            Some(_) if pc != block.start => unsafe { context_of(fp) },
-            _ => r14,
-        };
         // SAFETY: the caller's obligation.
         unsafe { self.uncount_rest((block, version), pc, context, is_executed) };
     }

@@ -137,6 +137,22 @@ impl CodeImage {
         Some((self.at(function.entry) as usize, self.at(function.body) as usize))
     }
 
+    /// The start of the stub that contains the address, if it is that of a list of probes. Atomics
+    /// only.
+    pub(crate) fn start_of_list_at(&self, pc: usize) -> Option<usize> {
+        let (block, _) = self.sited_at(pc)?;
+        block.stub.map(|_| block.start)
+    }
+
+    /// Whether a function is called at the address: that of its code, of a version of it, or of
+    /// what compiles it. Atomics only.
+    pub(crate) fn is_entry(&self, address: usize) -> bool {
+        let compiles = self.lazy().is_some_and(|all| {
+            address.checked_sub(self.at(0).addr()).is_some_and(|offset| offset < all.entries_size())
+        });
+        compiles || self.prologue_at(address).is_some_and(|(entry, body)| entry == address && entry < body)
+    }
+
     /// As [`CodeImage::positions`], of the version that the address is in.
     ///
     /// # Errors

@@ -1,21 +1,20 @@
-//! Interrupts at the machine instructions of functions with probes, stubs included: the program is
-//! run again and again, and single-stepped to an instruction that is a few further each time, or
-//! one with `LONG_TESTS=1`, where it is interrupted. Whatever that instruction is,
+//! Interrupts at the machine instructions of functions with probes, stubs included. Whatever the
+//! instruction is,
 //!
 //! * the backtrace has the frames of the program, and the instruction that fires its probes, or has
 //!   fired them, or is executed;
 //! * each probe has fired once for each instruction up to there, in order, and none twice;
 //! * the program can be run again, with its probes.
 
-use std::arch::asm;
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
 
 use wasm_jit::probes::{
     Bound, Callback, GenericFn, Kind, Location, Place, Probe, ProbeError, ProbeSpec, Values, activate_all,
 };
-use wasm_jit::{Config, Engine, Error, Instance, InterruptHandle, Module, Store, Trap};
+use wasm_jit::{Config, Engine, Error, Instance, Module, Store, Trap};
+
+use super::stepper::{interrupted_after, step_from_here, turn};
+use super::stride;
 
 /// Operands in registers, in memory, in the flags, constants, and loads that are still to be done.
 const PROGRAM: &str = r#"(module (memory 1) (global $g (mut i64) (i64.const 0))
@@ -41,72 +40,6 @@ const JOINED: &str = r#"(module (memory 1)
         (i32.store (i32.const 16) (i32.load (i32.const 8)))
         (i32.add (i32.load (i32.const 16)) (i32.load (i32.const 12)))))"#;
 
-/// What the signal handler needs.
-struct Stepper<'a> {
-    module: &'a Module,
-    interrupt: InterruptHandle,
-    /// Machine instructions of the module, its versions and stubs until the interrupt.
-    left: usize,
-}
-
-static STEPPER: AtomicPtr<Stepper<'static>> = AtomicPtr::new(ptr::null_mut());
-
-/// Whether code outside of the module is about to come back into it: it is stepped, too.
-static COMES_BACK: AtomicBool = AtomicBool::new(false);
-
-const TRAP_FLAG: u64 = 0x100;
-
-/// Called after each instruction. In code of the module, the thread has no locks of the runtime.
-extern "C" fn step(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel's pointer.
-    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    let flags = &mut registers[libc::REG_EFL as usize];
-    // SAFETY: set by this thread, which waits for the call of the program meanwhile.
-    let stepper = unsafe { STEPPER.load(Ordering::Relaxed).as_mut() };
-    let Some(stepper) = stepper else {
-        *flags &= !(TRAP_FLAG as i64);
-        return;
-    };
-    let pc = registers[libc::REG_RIP as usize] as u64;
-    // It takes return addresses.
-    if stepper.module.function_at(pc + 1).is_none() {
-        if !COMES_BACK.load(Ordering::Relaxed) {
-            registers[libc::REG_EFL as usize] &= !(TRAP_FLAG as i64);
-        }
-        return;
-    }
-    COMES_BACK.store(false, Ordering::Relaxed);
-    match stepper.left.checked_sub(1) {
-        Some(left) => stepper.left = left,
-        // The signal arrives when this handler, which blocks it, returns.
-        None => {
-            stepper.interrupt.interrupt();
-            registers[libc::REG_EFL as usize] &= !(TRAP_FLAG as i64);
-            STEPPER.store(ptr::null_mut(), Ordering::Relaxed);
-        }
-    }
-}
-
-fn install() {
-    // SAFETY: the handler does what it may, see there.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = step as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        libc::sigfillset(&mut action.sa_mask);
-        assert_eq!(libc::sigaction(libc::SIGTRAP, &action, ptr::null_mut()), 0);
-    }
-}
-
-/// From now on, code of the module is stepped, which is about to be entered.
-fn enter() {
-    if !STEPPER.load(Ordering::Relaxed).is_null() {
-        COMES_BACK.store(true, Ordering::Relaxed);
-        // SAFETY: the handler is installed.
-        unsafe { asm!("pushfq", "or qword ptr [rsp], {flag}", "popfq", flag = const TRAP_FLAG) };
-    }
-}
-
 /// A module with two probes at each instruction, a counter and a closure that appends the number of
 /// the instruction to a log, in this order.
 struct Probed {
@@ -126,12 +59,9 @@ fn run(module: &Module, steps: usize) -> (Result<i32, Error>, usize) {
     let instance = Instance::new(&mut store, module, &[]).unwrap();
     let main = instance.get_typed_func::<(), i32>(&mut store, "main").unwrap();
     let interrupt = store.interrupt_handle();
-    let mut stepper = Stepper { module, interrupt, left: steps };
-    STEPPER.store((&raw mut stepper).cast(), Ordering::Relaxed);
-    enter();
-    let result = main.call(&mut store, ());
-    STEPPER.store(ptr::null_mut(), Ordering::Relaxed);
-    (result, stepper.left)
+    let call = || main.call(&mut store, ());
+    let stepped = interrupted_after(steps, &[module], false, interrupt, call);
+    (stepped.result, stepped.left)
 }
 
 impl Probed {
@@ -151,7 +81,7 @@ impl Probed {
                     let log = log.clone();
                     move || {
                         log.lock().unwrap().push(number);
-                        enter();
+                        step_from_here();
                     }
                 };
                 let kind = match number % 2 {
@@ -211,7 +141,7 @@ fn interrupt_everywhere(counter_stubs: u32) {
     assert_eq!(counts, probed.counts_of(&reference));
     assert!(reference.len() > 40 && steps > 20 * reference.len(), "{} {steps}", reference.len());
     let (mut last, mut in_both) = (0, [0; 2]);
-    let stride = if std::env::var_os("LONG_TESTS").is_some() { 1 } else { 11 };
+    let stride = stride(11);
     for step in (0..steps).step_by(stride) {
         let (result, _) = run(&probed.module, step);
         let error = result.expect_err("it is interrupted");
@@ -242,27 +172,22 @@ fn interrupt_everywhere(counter_stubs: u32) {
     assert_eq!(probed.observed(&mut before), (counts, reference));
 }
 
-static TURN: Mutex<()> = Mutex::new(());
-
 #[test]
 fn stubs_are_interrupted_anywhere() {
-    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    install();
+    let _turn = turn();
     interrupt_everywhere(u32::MAX);
 }
 
 #[test]
 fn versions_that_count_are_interrupted_anywhere() {
-    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    install();
+    let _turn = turn();
     interrupt_everywhere(0);
 }
 
 /// Interrupted at any instruction, the program has counted its instructions up to there.
 #[test]
 fn runs_that_are_counted_together_are_interrupted_anywhere() {
-    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    install();
+    let _turn = turn();
     let engine = Engine::new(Config::new().counter_stubs(0)).unwrap();
     let module = Module::new(&engine, JOINED).unwrap();
     let body = module.function(0).unwrap().body().unwrap();
