@@ -256,8 +256,8 @@ typedef void (*fastinst_caller_probe_fn)(fastinst_probe_id id, const void *retur
  * the registered pointer.
  *
  * It may activate and deactivate probes. It must not register callbacks, fork, or wait for another
- * thread that does either. In a process that is being profiled, it has no file descriptors of the
- * program except standard error when it is called on a thread of the library.
+ * thread that does either. In a process that is being profiled, it has no file descriptors when it
+ * is called on a thread of the library.
  */
 typedef void (*fastinst_discovery_callback)(const fastinst_probe_metadata *probe, void *user_data);
 

@@ -9,9 +9,10 @@
 //!
 //! The thread opens files at any time. It has its own table of file descriptors if it is told so
 //! ([`Descriptors::Own`]), so that the program gets the numbers that it would get without it. One
-//! more thread remains in the table of the process then, and does nothing but wait for the service
-//! thread: if all threads of the program end, the last thread of all executes the exit handlers of
-//! the process, which write what is left in its streams.
+//! more thread remains in the table of the process then. It writes what the service thread has for
+//! the program's streams ([`with_descriptors_of_process`]), and is the last one if all threads of
+//! the program have ended: the last thread of all executes the exit handlers of the process, which
+//! write what is left in its streams.
 //!
 //! A tool may have one more thread, its [companion](spawn_companion), for work that needs other
 //! times or descriptors than the tick.
@@ -27,8 +28,7 @@ use std::time::{Duration, Instant};
 
 use fastinst_sigsafe::futex::{wait, wake};
 
-pub use descriptors::FileId;
-use descriptors::{OwnTable, is_zombie};
+use descriptors::{LastThread, leave_table};
 
 use crate::discovery::Discovery;
 use crate::error::Error;
@@ -74,27 +74,29 @@ pub fn own_thread_count() -> usize {
     own_threads().iter().filter(|id| **id != 0).count()
 }
 
-/// The table of descriptors of the service thread, if it has its own. Never freed: after a fork,
-/// the numbers in the parent's belong to other files.
-static TABLE: AtomicPtr<OwnTable> = AtomicPtr::new(ptr::null_mut());
+/// The thread that shares the table of descriptors with the process, if the service thread has left
+/// it. Never freed: a forked child could not lock what the parent's threads had locked.
+static LAST_THREAD: AtomicPtr<LastThread> = AtomicPtr::new(ptr::null_mut());
 
-/// The table of descriptors of the calling thread, if it does not use that of the process.
-fn own_table() -> Option<&'static OwnTable> {
-    // SAFETY: null, or a table that is never freed.
-    let table = || unsafe { TABLE.load(Ordering::Relaxed).as_ref() };
-    (own_threads()[0] == thread_id()).then(table).flatten()
+/// The last thread, if the calling thread has its own table of descriptors.
+fn last_thread() -> Option<&'static LastThread> {
+    // SAFETY: null, or a thread that is never freed.
+    let thread = || unsafe { LAST_THREAD.load(Ordering::Relaxed).as_ref() };
+    (own_threads()[0] == thread_id()).then(thread).flatten()
 }
 
 /// Whether the calling thread has its own table of descriptors. Async-signal-safe.
 pub fn has_own_descriptors() -> bool {
-    own_table().is_some()
+    last_thread().is_some()
 }
 
-/// The file to which the standard error of the process refers; `None` if it is closed. If the
-/// calling thread [has its own descriptors](has_own_descriptors), its standard error is a copy of
-/// that, or cannot be written. Async-signal-safe.
-pub fn stderr_of_process() -> Option<FileId> {
-    own_table().map_or_else(FileId::of_stderr, OwnTable::stderr_of_process)
+/// Does something that uses the descriptors of the process, on another thread if the calling thread
+/// [has its own](has_own_descriptors), and waits for the result. `None` if that thread has ended.
+pub fn with_descriptors_of_process<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    match last_thread() {
+        Some(thread) => thread.run(act),
+        None => Some(act()),
+    }
 }
 
 /// The processor time that the service thread has spent on discovery, in nanoseconds.
@@ -162,9 +164,8 @@ pub trait Work: Send {
 pub enum Descriptors {
     /// That of the process: discovery callbacks use the program's files.
     OfProcess,
-    /// The thread's own, in which there is nothing but standard error, and that only until the
-    /// program closes its own: discovery callbacks must not use files of the program. It is that of
-    /// the process if the kernel cannot make one (before Linux 5.9).
+    /// The thread's own, which is empty: discovery callbacks must not use the program's files. It
+    /// is that of the process if the kernel cannot make one (before Linux 5.9).
     Own,
 }
 
@@ -185,39 +186,48 @@ pub fn start(tick: Option<Tick>, descriptors: Descriptors) -> Result<(), Error> 
     OWN_THREADS.iter().for_each(|id| id.store(0, Ordering::Relaxed));
     let last = match descriptors {
         Descriptors::OfProcess => None,
-        Descriptors::Own => Some(spawn_last()?),
+        Descriptors::Own => spawn_last(),
     };
+    let (thread, starts) = last.unzip();
     let service = spawn("fastinst", move |begun| {
-        let table = match descriptors {
-            Descriptors::OfProcess => None,
-            Descriptors::Own => OwnTable::new().ok().map(|table| &*Box::leak(Box::new(table))),
-        };
-        let pointer = table.map_or(ptr::null(), ptr::from_ref);
-        TABLE.store(pointer.cast_mut(), Ordering::Relaxed);
+        let last = thread.filter(|_| leave_table().is_ok()).map(|last| &*Box::leak(Box::new(last)));
+        LAST_THREAD.store(last.map_or(ptr::null(), ptr::from_ref).cast_mut(), Ordering::Relaxed);
         OWN_THREADS[0].store(thread_id(), Ordering::Relaxed);
         // Comes before anything that needs a lock of the loader, which the waiting thread may hold.
         begun.now();
-        run(tick, seen, table);
+        let _end = End(last);
+        run(tick, seen);
     })?;
-    if let Some(last) = last {
-        // It does not end before it has received a message.
-        let _ = last.send(service);
+    if let Some(starts) = starts {
+        // It waits for the message.
+        let _ = starts.send(service);
     }
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     Ok(())
 }
 
-/// Starts the thread that ends after the service thread, which it receives, and that shares the
-/// table of descriptors with the caller. It ends if it receives nothing.
-fn spawn_last() -> Result<mpsc::Sender<JoinHandle<()>>, Error> {
-    let (sender, service) = mpsc::channel::<JoinHandle<()>>();
-    spawn("fastinst-last", move |begun| {
+/// Lets the last thread end when the service thread does, also by a panic.
+struct End(Option<&'static LastThread>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.into_iter().for_each(LastThread::end);
+    }
+}
+
+/// Starts the thread that shares the table of descriptors with the caller, and ends after the
+/// service thread, which it has to be sent. It ends if it gets nothing. `None` if there can be no
+/// further thread.
+fn spawn_last() -> Option<(LastThread, mpsc::Sender<JoinHandle<()>>)> {
+    let (starts, service) = mpsc::channel();
+    let (last, carry_out) = LastThread::new();
+    let spawned = spawn("fastinst-last", move |begun| {
         OWN_THREADS[2].store(thread_id(), Ordering::Relaxed);
         begun.now();
-        // One that has panicked has ended as well.
-        let _ = service.recv().map(JoinHandle::join);
-    })?;
-    Ok(sender)
+        carry_out(service);
+        OWN_THREADS[2].store(0, Ordering::Relaxed);
+    });
+    spawned.ok().map(|_| (last, starts))
 }
 
 /// Signals, when dropped, that a new thread has made all system calls that the program might
@@ -290,7 +300,7 @@ pub fn clock_of(thread: u32) -> libc::clockid_t {
     !(thread as i32) << 3 | 4 | 2
 }
 
-fn run(mut tick: Option<Tick>, mut seen: u32, table: Option<&OwnTable>) {
+fn run(mut tick: Option<Tick>, mut seen: u32) {
     let mut next = Instant::now() + tick.as_ref().map_or(IDLE, |tick| tick.first);
     let mut next_look = Instant::now() + IDLE;
     let mut ran = Duration::ZERO;
@@ -311,7 +321,6 @@ fn run(mut tick: Option<Tick>, mut seen: u32, table: Option<&OwnTable>) {
         }
         let last = now >= next_look && {
             next_look = now + IDLE;
-            table.into_iter().for_each(OwnTable::follow);
             let own = program_time();
             let has_run = own.saturating_sub(ran) > STANDS_STILL;
             ran = own;
@@ -372,7 +381,10 @@ fn counter_of_threads() -> Option<&'static AtomicU32> {
 fn only_these_remain_in_proc(number: usize) -> bool {
     // The main thread remains as a zombie.
     let threads = std::fs::metadata("/proc/self/task").map_or(u64::MAX, |task| number_of_threads(&task));
-    threads <= 1 + number as u64 && std::fs::read("/proc/self/stat").is_ok_and(|stat| is_zombie(&stat))
+    threads <= 1 + number as u64
+        && std::fs::read_to_string("/proc/self/stat").is_ok_and(|stat| {
+            stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('Z'))
+        })
 }
 
 /// The locks that a process holds while it forks.

@@ -25,9 +25,8 @@ pub(crate) fn watch(run: &Run, ended: &Receiver<()>, has_debugger: bool, give_up
         }
         let now = Instant::now();
         // Nobody makes progress while the whole machine stands still.
-        if now - last_look > run.patience / 4 + TICK {
-            seen.values_mut().for_each(|(_, since)| *since = now);
-        }
+        let stall = (now - last_look).saturating_sub(2 * TICK);
+        seen.values_mut().for_each(|(_, since)| *since += stall);
         last_look = now;
         let mut is_hung = false;
         for life in run.lives().iter().filter(|life| !life.has_ended.load(Ordering::Relaxed)) {

@@ -91,6 +91,15 @@ fn streams_that_the_program_closes_are_closed() {
     assert!(status.success(), "{status}");
 }
 
+#[test]
+fn a_report_is_on_standard_error_that_was_redirected_meanwhile() {
+    let binary = compile("fixtures/redirected.c", &["-O2"], Gcc);
+    let without = run(&mut bare(&binary, &[]));
+    let with = run(&mut preloaded(&binary, &[], ""));
+    with.assert_same(&without, "redirected.c");
+    assert!(with.stderr.contains("redirected_work"), "{}", with.stderr);
+}
+
 /// The last thread that remains, which is the profiler's, writes the report.
 #[test]
 fn a_report_after_the_end_of_the_main_thread_is_on_standard_error() {

@@ -5,117 +5,82 @@
 //! next; others close every number that they do not know, and a report would be written to
 //! whatever gets the number after that. Closing a file also releases the process's record locks on
 //! it (fcntl(2)). Thus the thread leaves the table (close_range(2), `CLOSE_RANGE_UNSHARE`; Linux
-//! 5.9) and has one that contains only
-//! * a copy of standard error, under its number 2, while the process has it: the program's reader
-//!   would otherwise wait for the end of a pipe that a daemon has closed. This is checked from time
-//!   to time ([`OwnTable::follow`]), so that the reader sees the end a little later;
-//! * the directory of the process's descriptors and the state of its main thread, both opened at
-//!   the start, because the program may change its root directory.
+//! 5.9) and has an empty one.
+//!
+//! What the thread writes to the program's standard error is written by another one, which remains
+//! in the table of the process ([`LastThread`]). Rejected: a copy of standard error in the own
+//! table, which keeps a pipe open after a daemon has closed it, and cannot be had again after the
+//! program has redirected standard error for some time.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
 
 use nix::errno::Errno;
-use nix::fcntl::AtFlags;
-use nix::sys::stat::{FileStat, fstat, fstatat, stat};
-use nix::unistd::{close, dup2_stderr};
 
-const DESCRIPTORS: &str = "/proc/self/fd";
-const MAIN_THREAD: &str = "/proc/self/stat";
+/// The numbers of the standard streams.
+const STANDARD: usize = 3;
 
-/// A table that belongs to the calling thread alone.
-pub(super) struct OwnTable {
-    /// `/proc/self/fd`: the descriptors in the table of the main thread.
-    process: File,
-    /// `/proc/self/stat`.
-    main_thread: File,
-}
-
-/// The file to which a descriptor refers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileId {
-    device: libc::dev_t,
-    inode: libc::ino_t,
-}
-
-impl FileId {
-    fn of(found: FileStat) -> Self {
-        Self { device: found.st_dev, inode: found.st_ino }
+/// Leaves the table that the calling thread shares with the rest of the process. The thread must
+/// not use any descriptor that it had before.
+///
+/// # Errors
+/// The kernel cannot do it, or the program forbids it: the thread shares the table as before.
+pub(super) fn leave_table() -> Result<(), Errno> {
+    // SAFETY: the thread gets a table without the descriptors that are closed, and uses none of
+    // them.
+    let left = unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) };
+    Errno::result(left)?;
+    // Messages of the standard library, about a panic for example, must not get into files that are
+    // opened later. They fail.
+    for _ in 0..STANDARD {
+        let root = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open("/");
+        root.into_iter().for_each(std::mem::forget);
     }
-
-    /// The standard error of the calling thread.
-    pub(super) fn of_stderr() -> Option<Self> {
-        fstat(io::stderr()).ok().map(Self::of)
-    }
+    Ok(())
 }
 
-impl OwnTable {
-    /// Leaves the table that the calling thread shares with the rest of the process, of which it
-    /// may have used standard error only.
-    ///
-    /// # Errors
-    /// `/proc` cannot be read, or the kernel cannot do it: the thread shares the table as before.
-    pub(super) fn new() -> Result<Self, Errno> {
-        stat(DESCRIPTORS)?;
-        stat(MAIN_THREAD)?;
-        let after_stderr = libc::STDERR_FILENO + 1;
-        // SAFETY: the thread gets a copy of the table without the descriptors that are closed, none
-        // of which it uses.
-        let left = unsafe {
-            libc::syscall(libc::SYS_close_range, after_stderr, u32::MAX, libc::CLOSE_RANGE_UNSHARE)
+/// Work for the last thread.
+enum Order {
+    Run(Box<dyn FnOnce() + Send>),
+    /// The service thread ends.
+    End,
+}
+
+/// The thread that shares the table of descriptors with the process, as the service thread that
+/// has its own sees it. It ends after the service thread.
+pub(super) struct LastThread {
+    orders: Sender<Order>,
+}
+
+impl LastThread {
+    /// The orders of a service thread, and what the last thread does.
+    pub(super) fn new() -> (Self, impl FnOnce(Receiver<JoinHandle<()>>) + Send) {
+        let (orders, carried_out) = mpsc::channel();
+        let run = move |service: Receiver<JoinHandle<()>>| {
+            let Ok(service) = service.recv() else { return };
+            while let Ok(Order::Run(act)) = carried_out.recv() {
+                act();
+            }
+            // One that has panicked has ended as well.
+            let _ = service.join();
         };
-        Errno::result(left)?;
-        // They may have been closed before.
-        let _ = (close(libc::STDIN_FILENO), close(libc::STDOUT_FILENO));
-        let open =
-            |path| File::open(path).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)));
-        let table = Self { process: open(DESCRIPTORS)?, main_thread: open(MAIN_THREAD)? };
-        if FileId::of_stderr().is_none() {
-            table.occupy_stderr();
-        }
-        Ok(table)
+        (Self { orders }, run)
     }
 
-    /// The standard error of the process.
-    pub(super) fn stderr_of_process(&self) -> Option<FileId> {
-        match fstatat(&self.process, "2", AtFlags::empty()) {
-            Ok(found) => Some(FileId::of(found)),
-            // The table is that of the other threads, and is out of reach.
-            Err(_) if self.main_thread_has_ended() => FileId::of_stderr(),
-            Err(_) => None,
-        }
+    /// Has the thread do something, and waits for the result; `None` if it has ended.
+    pub(super) fn run<T: Send + 'static>(&self, act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let (sender, result) = mpsc::channel();
+        // The receiver waits.
+        let act = Box::new(move || _ = sender.send(act()));
+        self.orders.send(Order::Run(act)).ok()?;
+        result.recv().ok()
     }
 
-    /// Closes the copy of standard error if the process has closed or replaced it.
-    pub(super) fn follow(&self) {
-        let own = FileId::of_stderr();
-        if own != self.unused() && own != self.stderr_of_process() {
-            self.occupy_stderr();
-        }
+    /// Lets the thread wait for the end of the service thread. Called at that end.
+    pub(super) fn end(&self) {
+        // It may have panicked.
+        let _ = self.orders.send(Order::End);
     }
-
-    /// Lets standard error refer to a file that cannot be written, so that no other file gets its
-    /// number.
-    fn occupy_stderr(&self) {
-        // Fails only if the number of files is limited to 2.
-        let _ = dup2_stderr(&self.process);
-    }
-
-    /// What [`occupy_stderr`](Self::occupy_stderr) has put in the place of standard error.
-    fn unused(&self) -> Option<FileId> {
-        fstat(&self.process).ok().map(FileId::of)
-    }
-
-    fn main_thread_has_ended(&self) -> bool {
-        let mut text = [0; 512];
-        let length = self.main_thread.read_at(&mut text, 0).unwrap_or(0);
-        is_zombie(&text[..length])
-    }
-}
-
-/// Whether the text of `/proc/PID/stat` is that of a thread that has ended.
-pub(super) fn is_zombie(stat: &[u8]) -> bool {
-    let end_of_name = stat.iter().rposition(|byte| *byte == b')');
-    end_of_name.is_some_and(|end| stat[end + 1..].trim_ascii_start().starts_with(b"Z"))
 }

@@ -6,7 +6,6 @@
 //! 2. After the tick: [`Unwritten::write`] writes what goes to a stream, whose reader may block the
 //!    write for any time.
 
-use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
@@ -300,8 +299,7 @@ impl Unwritten {
 
 /// The selection for standard error: nobody needs thousands of rows on a terminal.
 fn on_stderr(rows: Option<usize>) -> View {
-    let is_terminal = std::io::stderr().is_terminal();
-    let limit = rows.or(is_terminal.then_some(text::ROWS_ON_A_TERMINAL));
+    let limit = rows.or(stderr().is_terminal().then_some(text::ROWS_ON_A_TERMINAL));
     View { limit, hint: "fastinst record -o FILE.json keeps all of them", ..View::default() }
 }
 

@@ -204,8 +204,11 @@ impl Companion {
                 carried_out => futex::wait(done, carried_out, until),
             }
         }
+        // Threads may have been created since.
+        let present = fs::metadata(TASKS).map_or(0, |folder| service::number_of_threads(&folder) as usize);
+        let threads = |last: Looked| present.saturating_sub(service::own_thread_count()).max(last.threads);
         lock(looked)
-            .map_or(0.0, |last| last.before + last.threads as f64 * last.at.elapsed().as_nanos() as f64)
+            .map_or(0.0, |last| last.before + threads(last) as f64 * last.at.elapsed().as_nanos() as f64)
     }
 
     /// Ends the companion, and waits until it has ended.
@@ -285,10 +288,13 @@ impl Shared {
         let mut snapshots = lock(&self.snapshots);
         let room = MAX_STACKS.saturating_sub(snapshots.iter().map(|snapshot| snapshot.stacks.len()).sum());
         let is_for_report = snapshot.span.is_none();
-        for dropped in snapshot.stacks.drain(room.min(snapshot.stacks.len())..) {
-            snapshot.unknown += dropped.wait.waited;
+        for Blocked { wait, .. } in snapshot.stacks.drain(room.min(snapshot.stacks.len())..) {
             if !is_for_report {
-                threads.forget_stack(dropped.wait.spot.thread);
+                snapshot.unknown += wait.waited;
+                threads.forget_stack(wait.spot.thread);
+            } else if !wait.hides {
+                // What is hidden was not seen, and has been added.
+                snapshot.unknown += wait.own.map_or(wait.waited, |own| own.most);
             }
         }
         snapshots.push(snapshot);
@@ -426,8 +432,12 @@ impl Threads {
         let mut watched: Vec<u32> = self.watched.iter().map(|thread| thread.id).collect();
         watched.sort_unstable();
         for id in present.into_iter().filter(|id| watched.binary_search(id).is_err()) {
+            if self.watched.len() >= MAX_THREADS {
+                self.others += 1;
+                continue;
+            }
             match Watched::open(id) {
-                Ok(thread) if self.watched.len() < MAX_THREADS => self.watched.push(thread),
+                Ok(thread) => self.watched.push(thread),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 _ => self.others += 1,
             }
@@ -437,7 +447,7 @@ impl Threads {
     fn remove_ended(&mut self) {
         let now = Instant::now();
         for thread in self.watched.extract_if(.., |thread| thread.has_ended) {
-            self.unseen += thread.waited;
+            self.unseen += thread.unseen();
             self.ended.push(Ended { thread: thread.id, since: thread.since_look(now) });
         }
     }

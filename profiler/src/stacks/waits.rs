@@ -367,8 +367,11 @@ impl Waits {
     /// Records that a thread has ended.
     pub(super) fn ended(&mut self, &Ended { thread, since }: &Ended) {
         self.spots.retain(|spot, at| spot.thread != thread || at.moved > 0.0);
-        let Some(Seen { places, first, is_first, .. }) = self.threads.remove(&thread) else { return };
         let snapshot = self.snapshots;
+        let Some(Seen { places, first, is_first, .. }) = self.threads.remove(&thread) else {
+            // It was awake whenever it was looked at.
+            return self.hidden.add(snapshot, since);
+        };
         match first {
             // For each thread that was seen once, others may not have been seen at all.
             Some(First { charged, .. }) if is_first => {
@@ -649,6 +652,8 @@ mod tests {
         let mut ended = hidden(0);
         (0..10).for_each(|thread| ended.ended(&Ended { thread, since: 7.0 }));
         assert_eq!((most(&ended, 2), most(&ended, 1)), (70.0, 10_070.0));
+        ended.ended(&Ended { thread: 10, since: 3.0 });
+        assert_eq!(most(&ended, 2), 73.0, "it was awake whenever it was looked at");
     }
 
     /// Threads that begin and end together.

@@ -58,12 +58,13 @@ pub(super) struct Watched {
     /// When the thread was created, in nanoseconds since the system's start: within [`TICK`] after
     /// this.
     created: f64,
-    /// When the thread was last seen waiting, or first looked at.
+    /// When the thread was last seen waiting, or when the companion began. A later look that finds
+    /// it awake does not count: the kernel adds the time for which a thread has waited for a
+    /// processor when it gets one, and may not have done so yet.
     last: Option<Last>,
-    /// The time for which the thread has waited since then, up to the last look, in nanoseconds.
-    pub(super) waited: f64,
-    /// The time for which it may have waited before the first look, if it did not wait then.
-    before: f64,
+    /// The time for which the thread may have waited since then, up to the last look, in
+    /// nanoseconds.
+    unseen: f64,
     /// When it was last looked at.
     looked: Option<Instant>,
     pub(super) has_ended: bool,
@@ -97,17 +98,7 @@ impl Watched {
         let times = File::open(format!("{TASKS}/{id}/schedstat"))?;
         let statistics = fs::read_to_string(format!("{TASKS}/{id}/stat"))?;
         let created = creation(&statistics).unwrap_or(0.0);
-        Ok(Self {
-            id,
-            state,
-            times,
-            created,
-            last: None,
-            waited: 0.0,
-            before: 0.0,
-            looked: None,
-            has_ended: false,
-        })
+        Ok(Self { id, state, times, created, last: None, unseen: 0.0, looked: None, has_ended: false })
     }
 
     /// Has the time before now belong to nobody: the thread existed when the companion began.
@@ -119,7 +110,7 @@ impl Watched {
 
     /// Whether the thread has not been looked at yet.
     pub(super) fn is_new(&self) -> bool {
-        self.last.is_none()
+        self.looked.is_none()
     }
 
     /// Whether the thread does not exist any more.
@@ -132,9 +123,8 @@ impl Watched {
         let Some((look, now)) = self.see(span, memory, buffer) else { return Look::Ended };
         self.looked = Some(now.at);
         match &look {
-            Look::Awake if self.last.is_some() => self.waited = self.waited_until(&now),
-            Look::Awake => (self.last, self.before) = (Some(now), self.before_first_look(&now)),
-            _ => (self.last, self.waited) = (Some(now), 0.0),
+            Look::Awake => self.unseen = self.may_have_waited(&now),
+            _ => (self.last, self.unseen) = (Some(now), 0.0),
         }
         look
     }
@@ -147,10 +137,9 @@ impl Watched {
             Look::Same(_) | Look::Waits(Wait { hides: false, .. }, Some(_)) => 0.0,
             Look::Waits(Wait { own: Some(own), .. }, _) => own.most,
             Look::Waits(wait, _) => wait.waited,
-            _ if self.last.is_some() => self.waited_until(&now),
-            _ => self.before_first_look(&now),
+            _ => self.may_have_waited(&now),
         };
-        (look, self.before + unseen)
+        (look, unseen)
     }
 
     /// What the thread does, and the figures at this time; `None` if it has ended.
@@ -163,7 +152,12 @@ impl Watched {
         let scheduled = Scheduled::of(&self.times)?;
         let mut now = Last { at, scheduled, has_stack: false };
         let State::Blocked { sp, ip } = before else { return Some((Look::Awake, now)) };
-        let waited = self.last.map_or(span, |_| self.waited_until(&now));
+        let waited = match (self.last, self.looked) {
+            (Some(_), _) => self.waited_until(&now),
+            (None, None) => span,
+            // It was awake at all looks.
+            (None, Some(_)) => (self.own(&now).most - TICK / 2.0).max(0.0),
+        };
         if self.last.is_some_and(|last| last.has_stack && last.scheduled == scheduled) {
             now.has_stack = true;
             return Some((Look::Same(waited), now));
@@ -200,9 +194,13 @@ impl Watched {
         Own { least: (most - TICK).max(0.0), most }
     }
 
-    /// How long a thread that is awake now may have waited in its life.
-    fn before_first_look(&self, now: &Last) -> f64 {
-        if now.scheduled.turns <= 1 { 0.0 } else { self.own(now).most }
+    /// How long a thread that is awake now may have waited since it was last seen waiting.
+    fn may_have_waited(&self, now: &Last) -> f64 {
+        match self.last {
+            Some(_) => self.waited_until(now),
+            None if now.scheduled.turns <= 1 => 0.0,
+            None => self.own(now).most,
+        }
     }
 
     /// Discards the stack in which the thread was last seen waiting.
@@ -223,7 +221,7 @@ impl Watched {
 
     /// The time of waits that were not seen, up to the last look, in nanoseconds.
     pub(super) fn unseen(&self) -> f64 {
-        self.waited + self.before
+        self.unseen
     }
 }
 

@@ -136,7 +136,9 @@ impl Question {
             let store = unsafe { running.store.as_ref() };
             if store.stack.contains(sp) {
                 registers.iter().for_each(|register| self.word(*register as usize));
+                // A trap that has been found, and is about to be recorded.
                 self.word(store.vm.raised_pc);
+                store.vm.raised_registers.iter().for_each(|register| self.word(*register as usize));
                 self.words(sp..store.stack.top());
                 // SAFETY: an activation is on the stack of the `enter` that waits for the nested
                 // one.
@@ -262,6 +264,8 @@ mod tests {
         let mut store = running(&words);
         store.vm.raised_pc = 0x1050;
         assert_eq!(used(&mut store, 0, &words, 0), Some([false, true, false]));
+        store.vm.raised_registers[11] = 0x1000;
+        assert_eq!(used(&mut store, 0, &words, 0), Some([true, true, false]));
     }
 
     #[test]

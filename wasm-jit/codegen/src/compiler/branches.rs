@@ -78,17 +78,17 @@ impl FunctionCompiler<'_> {
         // The table's address and the displacement need two registers; allocating one may move an
         // operand.
         let offset = self.alloc(RegClass::General);
-        // Equal depths share one edge.
-        let mut is_target = vec![false; self.control.blocks().len()];
-        for depth in depths.iter().chain([&table.default()]) {
-            is_target[*depth as usize] = true;
-        }
-        let mut labels = vec![None; is_target.len()];
-        for (depth, label) in labels.iter_mut().enumerate().filter(|(depth, _)| is_target[*depth]) {
-            *label = Some(self.table_label(depth as u32));
+        // Equal depths share one edge. The time must not depend on the number of blocks, which is
+        // not limited.
+        let mut distinct: Vec<u32> = depths.iter().copied().chain([table.default()]).collect();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let mut labels = Vec::with_capacity(distinct.len());
+        for depth in &distinct {
+            labels.push(self.table_label(*depth));
             self.check_code_size()?;
         }
-        let label = |depth: u32| labels[depth as usize].expect("it is a target");
+        let label = |depth| labels[distinct.binary_search(&depth).expect("one of them")];
         let default = label(table.default());
         let targets: Vec<Label> = depths.into_iter().map(label).collect();
         self.count_target(index, targets.len(), offset);
