@@ -335,6 +335,23 @@ fn many_jump_tables_to_the_same_blocks() {
     });
 }
 
+#[test]
+fn jump_tables_below_many_blocks() {
+    check_linear(10_000, |size| {
+        one(&[I32], &[], &[], |sink| {
+            for _ in 0..size {
+                sink.block(BlockType::Empty);
+            }
+            for _ in 0..size {
+                sink.block(BlockType::Empty).local_get(0).br_table([0], size).end();
+            }
+            for _ in 0..size {
+                sink.end();
+            }
+        })
+    });
+}
+
 /// Calls from a thousand values to a thousand.
 fn wide_calls(calls: u32) -> Vec<u8> {
     let mut program = Program::default();
