@@ -22,7 +22,7 @@ mod descriptors;
 use std::os::unix::fs::MetadataExt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -184,50 +184,75 @@ pub fn start(tick: Option<Tick>, descriptors: Descriptors) -> Result<(), Error> 
     let seen = NOTIFICATIONS.load(Ordering::Acquire);
     provider::service_starts();
     OWN_THREADS.iter().for_each(|id| id.store(0, Ordering::Relaxed));
-    let last = match descriptors {
-        Descriptors::OfProcess => None,
-        Descriptors::Own => spawn_last(),
-    };
-    let (thread, starts) = last.unzip();
-    let service = spawn("fastinst", move |begun| {
-        let last = thread.filter(|_| leave_table().is_ok()).map(|last| &*Box::leak(Box::new(last)));
-        LAST_THREAD.store(last.map_or(ptr::null(), ptr::from_ref).cast_mut(), Ordering::Relaxed);
+    // Most children execute another program, which need not be instrumented.
+    let last = (descriptors == Descriptors::Own && provider::has_code()).then(begin_last).flatten();
+    let (last, last_starts) = last.unzip();
+    let starts = begin("fastinst", move |begun| {
+        let mut table = Table { wants_own: descriptors == Descriptors::Own, last: None };
+        LAST_THREAD.store(ptr::null_mut(), Ordering::Relaxed);
         OWN_THREADS[0].store(thread_id(), Ordering::Relaxed);
+        last.into_iter().for_each(|last| table.leave(last));
         // Comes before anything that needs a lock of the loader, which the waiting thread may hold.
         begun.now();
-        let _end = End(last);
-        run(tick, seen);
-    })?;
-    if let Some(starts) = starts {
-        // It waits for the message.
-        let _ = starts.send(service);
-    }
+        run(tick, seen, &mut table);
+    })?
+    .1;
+    let deadline = Instant::now() + UNTIL_IT_RUNS;
+    last_starts.into_iter().chain([starts]).for_each(|starts| starts.wait(deadline));
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     Ok(())
 }
 
-/// Lets the last thread end when the service thread does, also by a panic.
-struct End(Option<&'static LastThread>);
+/// The table of descriptors of the service thread.
+struct Table {
+    /// Whether the thread leaves that of the process once there is code to observe.
+    wants_own: bool,
+    /// The thread that remains in that of the process, after this one has left it.
+    last: Option<&'static LastThread>,
+}
 
-impl Drop for End {
+impl Table {
+    /// Leaves the table of the process, in which the other thread remains. It ends if that is not
+    /// possible.
+    fn leave(&mut self, last: LastThread) {
+        self.wants_own = false;
+        if leave_table().is_ok() {
+            let last = &*Box::leak(Box::new(last));
+            LAST_THREAD.store(ptr::from_ref(last).cast_mut(), Ordering::Relaxed);
+            self.last = Some(last);
+        }
+    }
+
+    /// Leaves the table of the process if a library with code to observe has been loaded.
+    fn follow(&mut self) {
+        if self.wants_own && provider::has_code() {
+            self.wants_own = false;
+            if let Some((last, starts)) = begin_last() {
+                starts.wait(Instant::now() + UNTIL_IT_RUNS);
+                self.leave(last);
+            }
+        }
+    }
+}
+
+impl Drop for Table {
+    /// The last thread ends after this one.
     fn drop(&mut self) {
-        self.0.into_iter().for_each(LastThread::end);
+        self.last.into_iter().for_each(LastThread::end);
     }
 }
 
 /// Starts the thread that shares the table of descriptors with the caller, and ends after the
-/// service thread, which it has to be sent. It ends if it gets nothing. `None` if there can be no
-/// further thread.
-fn spawn_last() -> Option<(LastThread, mpsc::Sender<JoinHandle<()>>)> {
-    let (starts, service) = mpsc::channel();
+/// service thread. `None` if there can be no further thread.
+fn begin_last() -> Option<(LastThread, Starts)> {
     let (last, carry_out) = LastThread::new();
-    let spawned = spawn("fastinst-last", move |begun| {
+    let begun = begin("fastinst-last", move |begun| {
         OWN_THREADS[2].store(thread_id(), Ordering::Relaxed);
         begun.now();
-        carry_out(service);
+        carry_out();
         OWN_THREADS[2].store(0, Ordering::Relaxed);
     });
-    spawned.ok().map(|_| (last, starts))
+    begun.ok().map(|(_, starts)| (last, starts))
 }
 
 /// Signals, when dropped, that a new thread has made all system calls that the program might
@@ -266,17 +291,31 @@ pub fn spawn_companion(
 }
 
 fn spawn(name: &str, work: impl FnOnce(Begun) + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    let (thread, starts) = begin(name, work)?;
+    starts.wait(Instant::now() + UNTIL_IT_RUNS);
+    Ok(thread)
+}
+
+/// A thread that has been created, and may not have begun.
+struct Starts(Arc<AtomicU32>);
+
+impl Starts {
+    /// Waits until the thread has begun.
+    fn wait(self, deadline: Instant) {
+        while self.0.load(Ordering::Acquire) == 0 && Instant::now() < deadline {
+            wait(&self.0, 0, deadline);
+        }
+    }
+}
+
+fn begin(name: &str, work: impl FnOnce(Begun) + Send + 'static) -> Result<(JoinHandle<()>, Starts), Error> {
     let runs = Arc::new(AtomicU32::new(0));
     let begun = Begun(Arc::clone(&runs));
     let spawned = wordpatch::with_signals_blocked(|| {
         std::thread::Builder::new().name(name.into()).spawn(move || work(begun))
     });
     let thread = spawned.map_err(|source| Error::Thread { source })?;
-    let deadline = Instant::now() + UNTIL_IT_RUNS;
-    while runs.load(Ordering::Acquire) == 0 && Instant::now() < deadline {
-        wait(&runs, 0, deadline);
-    }
-    Ok(thread)
+    Ok((thread, Starts(runs)))
 }
 
 fn thread_id() -> u32 {
@@ -300,7 +339,7 @@ pub fn clock_of(thread: u32) -> libc::clockid_t {
     !(thread as i32) << 3 | 4 | 2
 }
 
-fn run(mut tick: Option<Tick>, mut seen: u32) {
+fn run(mut tick: Option<Tick>, mut seen: u32, table: &mut Table) {
     let mut next = Instant::now() + tick.as_ref().map_or(IDLE, |tick| tick.first);
     let mut next_look = Instant::now() + IDLE;
     let mut ran = Duration::ZERO;
@@ -310,6 +349,7 @@ fn run(mut tick: Option<Tick>, mut seen: u32) {
         seen = NOTIFICATIONS.load(Ordering::Acquire);
         let now = Instant::now();
         let working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
+        table.follow();
         let before = processor_time();
         // Errors concern single objects, and are stored with them: see `provider::notes`.
         if let Ok(discovery) = Discovery::begin() {

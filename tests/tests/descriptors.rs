@@ -38,6 +38,17 @@ fn numbers_are_those_that_the_program_expects() {
 }
 
 #[test]
+fn numbers_are_those_that_a_program_expects_whose_library_is_instrumented() {
+    let library = compile("fixtures/plugin_a.c", &["-O2", "-shared", "-fPIC"], Gcc);
+    let binary = compile("fixtures/late_library.c", &["-O2"], Gcc);
+    let without = run(&mut bare(&binary, &[text(&library)]));
+    assert_eq!(String::from_utf8_lossy(&without.stdout), "0 descriptors had other numbers\n");
+    let with = profiled(&binary, &[text(&library)], "");
+    with.run.assert_same(&without, "late_library.c");
+    assert!(with.with_samples_of("plugin_run").next().is_some(), "{} reports", with.reports.len());
+}
+
+#[test]
 fn a_daemon_is_reported_and_its_descriptors_are_its_own() {
     for compiler in [Gcc, Clang] {
         let binary = compile("fixtures/daemon.c", &["-O2"], compiler);

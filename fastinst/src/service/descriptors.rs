@@ -14,13 +14,19 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 
+use super::only_these_remain;
+
 /// The numbers of the standard streams.
 const STANDARD: usize = 3;
+
+/// The interval of checks whether the service thread has ended, which is about to.
+const UNTIL_THE_END: Duration = Duration::from_millis(1);
 
 /// Leaves the table that the calling thread shares with the rest of the process. The thread must
 /// not use any descriptor that it had before.
@@ -56,15 +62,20 @@ pub(super) struct LastThread {
 
 impl LastThread {
     /// The orders of a service thread, and what the last thread does.
-    pub(super) fn new() -> (Self, impl FnOnce(Receiver<JoinHandle<()>>) + Send) {
+    pub(super) fn new() -> (Self, impl FnOnce() + Send) {
         let (orders, carried_out) = mpsc::channel();
-        let run = move |service: Receiver<JoinHandle<()>>| {
-            let Ok(service) = service.recv() else { return };
-            while let Ok(Order::Run(act)) = carried_out.recv() {
-                act();
+        let run = move || {
+            loop {
+                match carried_out.recv() {
+                    Ok(Order::Run(act)) => act(),
+                    Ok(Order::End) => break,
+                    // The service thread has not left the table.
+                    Err(_) => return,
+                }
             }
-            // One that has panicked has ended as well.
-            let _ = service.join();
+            while !only_these_remain(1) {
+                thread::sleep(UNTIL_THE_END);
+            }
         };
         (Self { orders }, run)
     }
