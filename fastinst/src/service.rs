@@ -7,12 +7,12 @@
 //! starts its own thread. What may block for any time, such as a write to a pipe, is done after a
 //! tick ([`Work::after_tick`]): a fork does not wait for it.
 //!
-//! The thread opens files at any time. It has its own table of file descriptors if it is told so
-//! ([`Descriptors::Own`]), so that the program gets the numbers that it would get without it. One
-//! more thread remains in the table of the process then. It writes what the service thread has for
-//! the program's streams ([`with_descriptors_of_process`]), and is the last one if all threads of
-//! the program have ended: the last thread of all executes the exit handlers of the process, which
-//! write what is left in its streams.
+//! The thread opens files at any time. It has its own table of file descriptors if [`start`] is
+//! asked for one ([`Descriptors::Own`]), so that the program gets the numbers that it would get
+//! without it. One more thread remains in the table of the process then. It writes what the service
+//! thread has for the program's streams ([`with_descriptors_of_process`]), and is the last one if
+//! all threads of the program have ended: the last thread of all executes the exit handlers of the
+//! process, which write what is left in its streams.
 //!
 //! A tool may have one more thread, its [companion](spawn_companion), for work that needs other
 //! times or descriptors than the tick.
@@ -28,7 +28,8 @@ use std::time::{Duration, Instant};
 
 use fastinst_sigsafe::futex::{wait, wake};
 
-use descriptors::{LastThread, leave_table};
+use descriptors::LastThread;
+pub use descriptors::leave_table;
 
 use crate::discovery::Discovery;
 use crate::error::Error;
@@ -58,13 +59,12 @@ pub(crate) fn is_running() -> bool {
     PROCESS.load(Ordering::Relaxed) == std::process::id()
 }
 
-/// The kernel ids of the service thread, of its companion, and of the thread that waits for it; 0
-/// for none.
+/// See [`own_threads`].
 static OWN_THREADS: [AtomicU32; 3] = [const { AtomicU32::new(0) }; 3];
 
 /// The kernel ids of the service thread, of its [companion](spawn_companion), and of the thread
-/// that waits for the end of the service thread in the [table of the process](Descriptors::Own); 0
-/// for a thread that does not exist.
+/// that remains in the table of the process when the service thread has
+/// [its own](Descriptors::Own); 0 for a thread that does not exist.
 pub fn own_threads() -> [u32; 3] {
     OWN_THREADS.each_ref().map(|id| id.load(Ordering::Relaxed))
 }
@@ -188,7 +188,7 @@ pub fn start(tick: Option<Tick>, descriptors: Descriptors) -> Result<(), Error> 
     let last = (descriptors == Descriptors::Own && provider::has_code()).then(begin_last).flatten();
     let (last, last_starts) = last.unzip();
     let starts = begin("fastinst", move |begun| {
-        let mut table = Table { wants_own: descriptors == Descriptors::Own, last: None };
+        let mut table = Table { wants_own: descriptors == Descriptors::Own && last.is_none(), last: None };
         LAST_THREAD.store(ptr::null_mut(), Ordering::Relaxed);
         OWN_THREADS[0].store(thread_id(), Ordering::Relaxed);
         last.into_iter().for_each(|last| table.leave(last));
@@ -215,7 +215,6 @@ impl Table {
     /// Leaves the table of the process, in which the other thread remains. It ends if that is not
     /// possible.
     fn leave(&mut self, last: LastThread) {
-        self.wants_own = false;
         if leave_table().is_ok() {
             let last = &*Box::leak(Box::new(last));
             LAST_THREAD.store(ptr::from_ref(last).cast_mut(), Ordering::Relaxed);

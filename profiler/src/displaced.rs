@@ -14,7 +14,7 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
 use wordpatch::tsc;
 
-use crate::{governor, thread};
+use crate::{governor, task_stat, thread};
 
 /// The time after which a running program is recognized by its processor time, in nanoseconds.
 const LOOK: f64 = 2e3;
@@ -93,9 +93,8 @@ fn number(processors: &CpuSet) -> usize {
 
 /// The processor of a thread that is running or ready to run (proc_pid_stat(5), fields 3 and 39).
 fn processor_if_ready(thread: u32) -> Option<usize> {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
-    // The second field is the name, which may contain anything.
-    let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ');
+    let stat = task_stat::read(thread).ok()?;
+    let mut fields = task_stat::fields(&stat)?;
     let is_ready = fields.next()? == "R";
     let processor = fields.nth(35)?.parse().ok()?;
     is_ready.then_some(processor)

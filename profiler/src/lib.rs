@@ -108,5 +108,6 @@ mod strata;
 mod summary;
 mod switching;
 pub mod symbol;
+mod task_stat;
 mod thread;
 mod waking;

@@ -158,6 +158,7 @@ const TABLE: &[(&str, InC)] = &[
         Left("the library's own instrumentation functions call it"),
     ),
     ("fastinst/src/service.rs", Left("fastinst_register_callback starts the service thread")),
+    ("fastinst/src/service/descriptors.rs", Left("for threads of a tool; close_range(2) in C")),
 ];
 
 const SINGLE_STORES: &str = "a store without a protocol: callpatch_site is the safe use of it";

@@ -7,15 +7,11 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tests::Compiler::{Clang, Gcc};
-use tests::{bare, compile, preloaded, profiled, run};
-
-/// As other tests: longer than any machine needs.
-const TIME_LIMIT: Duration = Duration::from_secs(120);
+use tests::{TIME_LIMIT, bare, compile, preloaded, profiled, run};
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a UTF-8 path")

@@ -13,12 +13,11 @@
 //! program has redirected standard error for some time.
 
 use std::fs::OpenOptions;
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
-
-use nix::errno::Errno;
 
 use super::only_these_remain;
 
@@ -33,11 +32,12 @@ const UNTIL_THE_END: Duration = Duration::from_millis(1);
 ///
 /// # Errors
 /// The kernel cannot do it, or the program forbids it: the thread shares the table as before.
-pub(super) fn leave_table() -> Result<(), Errno> {
+pub fn leave_table() -> io::Result<()> {
     // SAFETY: the thread gets a table without the descriptors that are closed, and uses none of
     // them.
-    let left = unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) };
-    Errno::result(left)?;
+    if unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
     // Messages of the standard library, about a panic for example, must not get into files that are
     // opened later. They fail.
     for _ in 0..STANDARD {

@@ -23,7 +23,7 @@
 //! that snapshot for [`PATIENCE`] at most; without it, the time since the last one may have been
 //! waited anywhere.
 //!
-//! The companion has its own descriptor table (close_range(2), `CLOSE_RANGE_UNSHARE`): the program
+//! The companion has its own descriptor table ([`service::leave_table`]): the program
 //! cannot close the companion's descriptors, and its own are numbered as if there were no profiler.
 //! Once the program has restricted system calls for all of its threads (seccomp(2)), the companion
 //! opens nothing any more, and does not see threads that are created later.
@@ -227,7 +227,7 @@ impl Companion {
 }
 
 fn run(shared: &Shared, budget: f64, begun: Begun) -> io::Result<()> {
-    own_descriptors()?;
+    service::leave_table()?;
     let mut threads = Threads::open()?;
     begun.now();
     let mut random = SmallRng::from_rng(&mut rand::rng());
@@ -342,15 +342,6 @@ fn plan(threads: usize, budget: f64, longest: f64) -> (f64, f64) {
     let all = (COST_OF_SNAPSHOT + threads as f64 * COST_OF_THREAD) / (SHARE * budget);
     let period = all.clamp(PERIODS.0, longest.min(PERIODS.1));
     (period, (period * SHARE * budget - COST_OF_SNAPSHOT).max(0.0))
-}
-
-/// Leaves the descriptor table of the process for an empty one.
-fn own_descriptors() -> io::Result<()> {
-    // SAFETY: changes the descriptors of the calling thread only, which uses none.
-    match unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// The threads of the process, and the state needed to look at them.

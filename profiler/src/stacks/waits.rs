@@ -252,7 +252,7 @@ impl Waits {
     /// Adds a snapshot, with the functions of the stacks in it.
     pub(super) fn add(&mut self, snapshot: &Snapshot, stacks: &[(Wait, Functions)]) {
         let Snapshot { span, moved, same, unknown, unseen, .. } = snapshot;
-        // An earlier report may have ceased to wait for its snapshot, which has come later.
+        // The snapshot for an earlier report may have come after that had been written.
         self.until_report.clear();
         if span.is_none() {
             return self.add_for_report(snapshot, stacks);

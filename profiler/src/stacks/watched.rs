@@ -12,13 +12,14 @@
 //! A thread that waits, and has had only one turn in its life or was preempted after the others,
 //! has waited there only.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use super::waiting::Scheduled;
 use crate::preemption::switches_of;
+use crate::task_stat;
 
 pub(super) const TASKS: &str = "/proc/self/task";
 
@@ -96,8 +97,7 @@ impl Watched {
     pub(super) fn open(id: u32) -> io::Result<Self> {
         let state = File::open(format!("{TASKS}/{id}/syscall"))?;
         let times = File::open(format!("{TASKS}/{id}/schedstat"))?;
-        let statistics = fs::read_to_string(format!("{TASKS}/{id}/stat"))?;
-        let created = creation(&statistics).unwrap_or(0.0);
+        let created = creation(&task_stat::read(id)?).unwrap_or(0.0);
         Ok(Self { id, state, times, created, last: None, unseen: 0.0, looked: None, has_ended: false })
     }
 
@@ -238,10 +238,9 @@ fn has_waited_before(thread: u32) -> bool {
 /// When a thread was created, in nanoseconds since the system's start, from its `stat`
 /// (proc_pid_stat(5)).
 fn creation(statistics: &str) -> Option<f64> {
-    /// The place of `starttime` behind the name, which may contain anything.
-    const PLACE: usize = 19;
-    let (_, behind_name) = statistics.rsplit_once(')')?;
-    let ticks: f64 = behind_name.split_ascii_whitespace().nth(PLACE)?.parse().ok()?;
+    /// The index of `starttime`, field 22, among the fields from the third one on.
+    const START_TIME: usize = 22 - 3;
+    let ticks: f64 = task_stat::fields(statistics)?.nth(START_TIME)?.parse().ok()?;
     Some(ticks * TICK)
 }
 
