@@ -26,7 +26,7 @@
 //! A body whose sites all belong to one function needs no such analysis for a frame that is in a
 //! call: after its first entry, the frame is in that function.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -79,6 +79,9 @@ struct Body {
     /// `None` if sites were added since.
     shape: Option<Shape>,
     analyzed: Option<Analyzed>,
+    /// Its instructions, if it was analyzed more than once: sites may be added to a large body in
+    /// every second, and decoding is most of the work.
+    code: Option<Code>,
 }
 
 /// The facts about a body that need no analysis of its code.
@@ -117,9 +120,9 @@ pub(super) struct Contexts<S> {
     /// Indexed by the first address of the body.
     bodies: HashMap<u64, Body>,
     chains: Chains,
-    /// Results of [`Contexts::at`] that stay valid until a site is added or removed: most frames
-    /// are at few addresses.
-    looked_up: HashMap<(u64, FrameState), Option<Context>>,
+    /// Results of [`Contexts::at`], by address: most frames are at few of them. Results in a body
+    /// are valid until a site is added to it; all are, until an object is loaded or unloaded.
+    looked_up: BTreeMap<(u64, FrameState), Option<Context>>,
 }
 
 /// Maximum number of results that are kept.
@@ -153,7 +156,7 @@ impl Chains {
 }
 
 /// Whether a frame is executing its instruction, or waits for a call to return.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum FrameState {
     Executing,
     Calling,
@@ -168,7 +171,9 @@ impl<S: Sites> Contexts<S> {
             self.numbers.reserve_exact((self.numbers.len() / 4).max(64));
         }
         self.numbers.push(number);
-        self.looked_up.clear();
+        let [start, end] = [site.body_start, site.body_end.max(site.body_start)];
+        let of_body = (start, FrameState::Executing)..(end, FrameState::Executing);
+        self.looked_up.extract_if(of_body, |_, _| true).for_each(drop);
         if let Some(known) = self.bodies.get_mut(&site.body_start) {
             known.shape = None;
             known.analyzed.iter_mut().for_each(|analyzed| analyzed.is_stale = true);
@@ -248,12 +253,11 @@ impl<S: Sites> Contexts<S> {
         self.sorted = self.numbers.len();
     }
 
-    /// The start of the body that may contain this address, and what is known of it.
-    fn body_at(&mut self, address: u64) -> Option<(u64, &mut Body)> {
+    /// The start of the body that may contain this address.
+    fn body_at(&mut self, address: u64) -> Option<u64> {
         self.sort();
         let end = self.ordered_until(self.sorted, |(start, _)| start <= address);
-        let start = self.sites.site(self.numbers[end.checked_sub(1)?])?.body_start;
-        Some((start, self.bodies.entry(start).or_default()))
+        Some(self.sites.site(self.numbers[end.checked_sub(1)?])?.body_start)
     }
 
     /// The sites of a body, ascending.
@@ -274,8 +278,9 @@ impl<S: Sites> Contexts<S> {
         if let Some(context) = self.looked_up.get(&(address, state)) {
             return *context;
         }
-        let context = self.look_up(address, state, code);
-        if !self.is_stale(address) {
+        let start = self.body_at(address);
+        let context = start.map_or(Some(EMPTY), |start| self.look_up(start, address, state, code));
+        if !start.is_some_and(|start| self.is_stale(start)) {
             if self.looked_up.len() >= MAX_LOOKED_UP {
                 self.looked_up.clear();
             }
@@ -284,14 +289,15 @@ impl<S: Sites> Contexts<S> {
         context
     }
 
+    /// The context at this address, if it is in the body at `start`.
     fn look_up<'a>(
         &mut self,
+        start: u64,
         address: u64,
         state: FrameState,
         code: impl FnOnce(&Range<u64>) -> Option<&'a [u8]>,
     ) -> Option<Context> {
-        let Some((start, body)) = self.body_at(address) else { return Some(EMPTY) };
-        let shape = match body.shape {
+        let shape = match self.bodies.entry(start).or_default().shape {
             Some(shape) => shape,
             None => self.look_at(start)?,
         };
@@ -314,10 +320,10 @@ impl<S: Sites> Contexts<S> {
         ranges.get(next.checked_sub(1)?)?.1
     }
 
-    /// Whether the contexts at this address will be recomputed.
-    fn is_stale(&mut self, address: u64) -> bool {
-        let body = self.body_at(address);
-        body.and_then(|(_, body)| body.analyzed.as_ref()).is_some_and(|analyzed| analyzed.is_stale)
+    /// Whether the contexts of the body at this address will be recomputed.
+    fn is_stale(&self, start: u64) -> bool {
+        let analyzed = self.bodies.get(&start).and_then(|body| body.analyzed.as_ref());
+        analyzed.is_some_and(|analyzed| analyzed.is_stale)
     }
 
     /// Derives the shape of a body from its sites: there may be thousands.
@@ -335,12 +341,15 @@ impl<S: Sites> Contexts<S> {
         body: Range<u64>,
         code: impl FnOnce(&Range<u64>) -> Option<&'a [u8]>,
     ) -> Option<&Ranges> {
-        let analysis =
-            code(&body).and_then(|code| Analysis::new(code, body.start, &self.sites_of(body.start)));
-        let known = analysis.and_then(|analysis| analysis.run(&mut self.chains));
-        let ranges = known.unwrap_or_else(|| Box::new([(body.start, None)]));
+        let sites = self.sites_of(body.start);
+        let known = self.bodies.get_mut(&body.start)?;
+        let decoded = known.code.take().or_else(|| Code::decode(code(&body)?, body.start));
+        let analysis = decoded.as_ref().and_then(|code| Analysis::new(code, &sites));
+        let ranges = analysis.and_then(|analysis| analysis.run(&mut self.chains));
+        known.code = decoded.filter(|_| known.analyzed.is_some());
+        let ranges = ranges.unwrap_or_else(|| Box::new([(body.start, None)]));
         let analyzed = Analyzed { ranges, made: Instant::now(), is_stale: false };
-        Some(&self.bodies.get_mut(&body.start)?.analyzed.insert(analyzed).ranges)
+        Some(&known.analyzed.insert(analyzed).ranges)
     }
 
     /// Calls `visit` with the functions of a context, innermost first.
@@ -353,13 +362,14 @@ impl<S: Sites> Contexts<S> {
 
     /// Bytes of memory.
     pub(super) fn memory(&self) -> usize {
-        let ranges =
-            |body: &Body| body.analyzed.as_ref().map_or(0, |known| size_of_val::<[_]>(&known.ranges));
-        let of_body = |body: &Body| size_of::<(u64, Body)>() + ranges(body);
+        let of_body = |body: &Body| {
+            let ranges = body.analyzed.as_ref().map_or(0, |known| size_of_val::<[_]>(&known.ranges));
+            size_of::<(u64, Body)>() + ranges + body.code.as_ref().map_or(0, Code::memory)
+        };
         (self.numbers.capacity() + self.unloaded.capacity()) * size_of::<u32>()
             + self.bodies.values().map(of_body).sum::<usize>()
             + self.chains.links.len() * 2 * size_of::<(Context, u32)>()
-            + self.looked_up.capacity() * size_of::<((u64, FrameState), Option<Context>)>()
+            + self.looked_up.len() * size_of::<((u64, FrameState), Option<Context>)>()
     }
 }
 
@@ -387,13 +397,15 @@ enum Known {
     Conflict,
 }
 
-/// The successors of an instruction.
+/// What control does at an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Flow {
     /// The target of a jump inside the body.
     target: Option<u32>,
     next: FallThrough,
     is_return: bool,
+    /// Whether it is a call or a jump, as the instruction at a site is.
+    is_transfer: bool,
 }
 
 /// Whether the instruction at the next address is executed next.
@@ -405,74 +417,102 @@ enum FallThrough {
     Never,
 }
 
+impl Flow {
+    /// Of an instruction whose target, if it has one, is not known yet.
+    fn of(kind: FlowControl) -> Self {
+        let next = match kind {
+            FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => {
+                FallThrough::Always
+            }
+            FlowControl::Call | FlowControl::IndirectCall | FlowControl::Interrupt => FallThrough::AfterCall,
+            _ => FallThrough::Never,
+        };
+        let is_transfer = matches!(
+            kind,
+            FlowControl::Call
+                | FlowControl::IndirectCall
+                | FlowControl::UnconditionalBranch
+                | FlowControl::IndirectBranch
+        );
+        Self { target: None, next, is_return: kind == FlowControl::Return, is_transfer }
+    }
+}
+
+/// The instructions of a body.
+#[derive(Debug)]
+struct Code {
+    start: u64,
+    /// Their offsets from the start, ascending.
+    offsets: Box<[u32]>,
+    flows: Box<[Flow]>,
+    is_target: Box<[bool]>,
+}
+
+impl Code {
+    /// Decodes a body. `None` if its bytes are not instructions.
+    fn decode(code: &[u8], start: u64) -> Option<Self> {
+        let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
+        let (mut offsets, mut flows, mut branches) = (Vec::new(), Vec::new(), Vec::new());
+        let mut instruction = Instruction::default();
+        while decoder.can_decode() {
+            decoder.decode_out(&mut instruction);
+            if instruction.is_invalid() {
+                return None;
+            }
+            let kind = instruction.flow_control();
+            if matches!(kind, FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch) {
+                branches.push((flows.len(), instruction.near_branch_target()));
+            }
+            offsets.push(u32::try_from(instruction.ip() - start).ok()?);
+            flows.push(Flow::of(kind));
+        }
+        let mut is_target = vec![false; flows.len()];
+        for (index, target) in branches {
+            if let Some(target) = index_of(&offsets, start, target) {
+                flows[index].target = Some(target);
+                is_target[target as usize] = true;
+            }
+        }
+        Some(Self { start, offsets: offsets.into(), flows: flows.into(), is_target: is_target.into() })
+    }
+
+    fn memory(&self) -> usize {
+        size_of_val(&*self.offsets) + size_of_val(&*self.flows) + size_of_val(&*self.is_target)
+    }
+}
+
+/// The number of the instruction at this address, given the offsets of all from `start`.
+fn index_of(offsets: &[u32], start: u64, address: u64) -> Option<u32> {
+    let offset = u32::try_from(address.checked_sub(start)?).ok()?;
+    offsets.binary_search(&offset).ok().map(|index| index as u32)
+}
+
 /// The analysis of one body.
-struct Analysis {
-    addresses: Vec<u64>,
-    flows: Vec<Flow>,
+struct Analysis<'a> {
+    code: &'a Code,
     /// The site at each instruction, if there is one.
     sites: Vec<Option<(ProbeType, u32)>>,
-    is_target: Vec<bool>,
     /// Whether control enters at the first instruction, from a call.
     is_called: bool,
     known: Vec<Known>,
     changed: bool,
 }
 
-impl Analysis {
-    /// Decodes the body. `None` if the sites, ascending, are not calls or jumps of it.
-    fn new(code: &[u8], start: u64, sites: &[Site]) -> Option<Self> {
-        let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
-        let (mut addresses, mut instructions) = (Vec::new(), Vec::new());
-        while decoder.can_decode() {
-            let instruction = decoder.decode();
-            if instruction.is_invalid() {
-                return None;
-            }
-            addresses.push(instruction.ip());
-            instructions.push(instruction);
-        }
-        let index_of = |address: u64| addresses.binary_search(&address).ok().map(|index| index as u32);
-        let mut by_index = vec![None; instructions.len()];
+impl<'a> Analysis<'a> {
+    /// `None` if the sites, ascending, are not calls or jumps of the code.
+    fn new(code: &'a Code, sites: &[Site]) -> Option<Self> {
+        let mut by_index = vec![None; code.flows.len()];
         for site in sites {
-            let index = index_of(site.address)?;
-            let is_transfer = matches!(
-                instructions[index as usize].flow_control(),
-                FlowControl::Call
-                    | FlowControl::IndirectCall
-                    | FlowControl::UnconditionalBranch
-                    | FlowControl::IndirectBranch
-            );
-            if !is_transfer {
+            let index = index_of(&code.offsets, code.start, site.address)? as usize;
+            if !code.flows[index].is_transfer {
                 return None;
             }
-            by_index[index as usize] = Some((site.kind, site.function));
+            by_index[index] = Some((site.kind, site.function));
         }
-        let flow = |instruction: &Instruction| {
-            let flow = instruction.flow_control();
-            let target = match flow {
-                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
-                    index_of(instruction.near_branch_target())
-                }
-                _ => None,
-            };
-            let next = match flow {
-                FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => {
-                    FallThrough::Always
-                }
-                FlowControl::Call | FlowControl::IndirectCall | FlowControl::Interrupt => {
-                    FallThrough::AfterCall
-                }
-                _ => FallThrough::Never,
-            };
-            Flow { target, next, is_return: flow == FlowControl::Return }
-        };
-        let flows: Vec<Flow> = instructions.iter().map(flow).collect();
-        let mut is_target = vec![false; flows.len()];
-        flows.iter().filter_map(|flow| flow.target).for_each(|target| is_target[target as usize] = true);
-        let known = vec![Known::Nothing; flows.len()];
+        let known = vec![Known::Nothing; code.flows.len()];
         let entered: HashSet<u32> = of_kind(sites, ProbeType::Entry).collect();
         let is_called = of_kind(sites, ProbeType::Exit).all(|function| entered.contains(&function));
-        Some(Self { addresses, flows, sites: by_index, is_target, is_called, known, changed: false })
+        Some(Self { code, sites: by_index, is_called, known, changed: false })
     }
 
     fn run(mut self, chains: &mut Chains) -> Option<Ranges> {
@@ -490,13 +530,13 @@ impl Analysis {
             }
         }
         let mut ranges: Vec<(u64, Option<Context>)> = Vec::new();
-        for (address, known) in self.addresses.iter().zip(&self.known) {
+        for (offset, known) in self.code.offsets.iter().zip(&self.known) {
             let context = match known {
                 Known::Context(context) => Some(*context),
                 Known::Nothing | Known::Conflict => None,
             };
             if ranges.last().is_none_or(|(_, last)| *last != context) {
-                ranges.push((*address, context));
+                ranges.push((self.code.start + u64::from(*offset), context));
             }
         }
         Some(ranges.into_boxed_slice())
@@ -515,27 +555,28 @@ impl Analysis {
 
     /// Propagates what is known to the successors of each instruction.
     fn forward(&mut self, chains: &mut Chains, trusts_calls: bool) {
-        for index in 0..self.flows.len() {
+        for index in 0..self.code.flows.len() {
             let Known::Context(context) = self.known[index] else { continue };
             let after = match self.sites[index] {
                 None => Some(context),
                 Some((ProbeType::Entry, function)) => Some(chains.entered(context, function)),
                 Some((ProbeType::Exit, function)) => chains.left(context, function),
             };
-            let flow = self.flows[index];
+            let flow = self.code.flows[index];
             // Only exits without an entry before them: this path is never executed, or not
             // understood.
             let Some(after) = after else { continue };
             if let Some(target) = flow.target {
                 self.learn(target as usize, after);
             }
-            if index + 1 < self.flows.len() {
+            if index + 1 < self.code.flows.len() {
                 let is_passed_on = match flow.next {
                     FallThrough::Always => true,
                     FallThrough::Never => false,
                     FallThrough::AfterCall if self.sites[index].is_some() => true,
                     FallThrough::AfterCall => {
-                        !self.is_target[index + 1] || trusts_calls && self.known[index + 1] == Known::Nothing
+                        !self.code.is_target[index + 1]
+                            || trusts_calls && self.known[index + 1] == Known::Nothing
                     }
                 };
                 if is_passed_on {
@@ -547,11 +588,11 @@ impl Analysis {
 
     /// Derives contexts from what is known of the successors.
     fn backward(&mut self, chains: &mut Chains) {
-        for index in (0..self.flows.len()).rev() {
+        for index in (0..self.code.flows.len()).rev() {
             if self.known[index] != Known::Nothing {
                 continue;
             }
-            let flow = self.flows[index];
+            let flow = self.code.flows[index];
             let context = |at: Option<usize>| match self.known.get(at?)? {
                 Known::Context(context) => Some(*context),
                 _ => None,
@@ -559,7 +600,9 @@ impl Analysis {
             let site = self.sites[index];
             let next = match flow.next {
                 FallThrough::Never => None,
-                FallThrough::AfterCall if site.is_none() && self.is_target.get(index + 1) == Some(&true) => {
+                FallThrough::AfterCall
+                    if site.is_none() && self.code.is_target.get(index + 1) == Some(&true) =>
+                {
                     None
                 }
                 _ => Some(index + 1),
