@@ -10,8 +10,9 @@
 //!    counter. About ten microseconds later it reads the counters and the processor time of all
 //!    threads that execute probes, and again after [`LENGTH`]. Then it deactivates the probes. The
 //!    probes do not read a clock, and the program takes no part in opening or closing the window.
-//!    While the program has one thread, the counter is not incremented by a locked instruction,
-//!    which would take most of the probe's time on some processors.
+//!    While one thread of the program runs alone ([`crate::busiest`]), the counter is not
+//!    incremented by a locked instruction, which would take most of the probe's time on some
+//!    processors.
 //! 2. Each counted call represents the processor time of the threads in the stratum, divided by
 //!    that in the window. Neither includes time in which threads wait or are preempted.
 //! 3. A fixed number of calls after the counting window is timed. [`crate::strata`] combines the
@@ -24,8 +25,8 @@
 //! processor: on a machine with a single processor, functions are counted and timed in the same
 //! windows.
 //!
-//! Two threads that increment one counter delay each other by an unknown amount. In programs with
-//! several threads the stated uncertainty covers it ([`SHARED_ERROR`]).
+//! Two threads that increment one counter delay each other by an unknown amount. If several threads
+//! run in a window, the stated uncertainty covers it ([`SHARED_ERROR`]).
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -55,9 +56,9 @@ const MIN_RUNNING: f64 = 0.25;
 /// the probe. Measured on AMD Zen 4 with a call every 1.7 ns: 1.4.
 const DELAY: f64 = 0.5;
 
-/// Relative errors of [`cost`], and of that in a program with several threads. While software
-/// builds used both processors, the number of calls every 40 ns came out 27 to 38 % too low in five
-/// runs in a row, which is ten times the cost; otherwise 11 % at most.
+/// Relative errors of [`cost`], and of that in a window in which several threads run. While
+/// software builds used both processors, the number of calls every 40 ns came out 27 to 38 % too
+/// low in five runs in a row, which is ten times the cost; otherwise 11 % at most.
 const COUNTING_ERROR: f64 = 5.0;
 const SHARED_ERROR: f64 = 20.0;
 
@@ -91,9 +92,9 @@ pub(crate) fn is_possible() -> bool {
 }
 
 /// The number of functions that are counted in one window: at least 1. They are the first ones of
-/// those with these calls per nanosecond.
-pub(crate) fn room(rates: impl Iterator<Item = f64>) -> usize {
-    room_at(cost(!thread::are_many()), rates)
+/// those with these calls per nanosecond. `is_alone`: as for [`window`].
+pub(crate) fn room(is_alone: bool, rates: impl Iterator<Item = f64>) -> usize {
+    room_at(cost(is_alone), rates)
 }
 
 /// As [`room`], if a counting probe delays the program by `cost`.
@@ -105,14 +106,14 @@ fn room_at(cost: f64, rates: impl Iterator<Item = f64>) -> usize {
     rates.scan(0.0, sum).take_while(|sum| *sum <= LOAD).count().max(1)
 }
 
-/// Counts calls to the functions in one window, which takes about 25 us. `random` is a number from
-/// 0 to 1. Returns `None` if the program hardly ran, or if a thread is deactivating probes of one
-/// of the functions. Called by the service thread.
-pub(crate) fn window(functions: &[&Function], random: f64) -> Option<Vec<Count>> {
+/// Counts calls to the functions in one window, which takes about 25 us. `is_alone` tells whether
+/// one thread of the program is expected to run alone; `random` is a number from 0 to 1. Returns
+/// `None` if the program hardly ran, or if a thread is deactivating probes of one of the functions.
+/// Called by the service thread.
+pub(crate) fn window(functions: &[&Function], is_alone: bool, random: f64) -> Option<Vec<Count>> {
     if !functions.iter().all(|function| function.stop()) {
         return None;
     }
-    let is_alone = !thread::are_many();
     let switch_on = if is_alone { schedule::switch_on_counting_alone } else { schedule::switch_on_counting };
     let begins = |function: &&&Function| function.begin_counting(switch_on);
     let begun = functions.iter().take_while(begins).count();
@@ -131,8 +132,8 @@ pub(crate) fn window(functions: &[&Function], random: f64) -> Option<Vec<Count>>
     let counting = passed.calls.iter().sum::<u64>() as f64 * cost(is_alone);
     // Calls during the warm-up are not counted; they are at most this part of the counted ones.
     SPENT.fetch_add((counting * (1.0 + WARM_UP.end / LENGTH)) as u64, Relaxed);
-    // If a second thread has just begun, some calls may be missing.
-    let error = if thread::are_many() { SHARED_ERROR } else { COUNTING_ERROR };
+    // Some calls of threads that were not expected to run may be missing.
+    let error = if passed.running > 1 { SHARED_ERROR } else { COUNTING_ERROR };
     passed.counts(counting, error * counting)
 }
 
@@ -146,17 +147,18 @@ pub(crate) fn spent_in_probes() -> f64 {
     governor::nanoseconds(thread::spent()) + SPENT.load(Relaxed) as f64
 }
 
-/// The time by which a counting probe delays the program, in nanoseconds; `alone` if that has one
-/// thread.
-fn cost(alone: bool) -> f64 {
-    DELAY * governor::nanoseconds(1) * fire::counting_cost(alone)
+/// The time by which a counting probe delays the program, in nanoseconds.
+fn cost(is_alone: bool) -> f64 {
+    DELAY * governor::nanoseconds(1) * fire::counting_cost(is_alone)
 }
 
-/// Clocks and counters at one moment, or the differences of two readings. Times are in nanoseconds.
+/// Clocks and counters at one moment. Times are in nanoseconds.
+#[derive(Debug)]
 struct Reading {
     time: f64,
-    /// The processor time of the threads.
+    /// The processor time of the threads: in total, and of each live one, by kernel id.
     processor: f64,
+    threads: Vec<(u32, u64)>,
     /// The part of the processor time that was spent in timing probes.
     timing: f64,
     calls: Vec<u64>,
@@ -164,24 +166,42 @@ struct Reading {
 
 impl Reading {
     fn new(functions: &[&Function]) -> Self {
+        let threads: Vec<_> = thread::processor_times().collect();
+        let live = threads.iter().map(|(_, time)| time).sum::<u64>() as f64;
         Self {
-            processor: thread::processor_time(),
+            processor: live + thread::processor_time_of_ended(),
+            threads,
             timing: governor::nanoseconds(thread::spent()),
             calls: functions.iter().map(|function| function.calls()).collect(),
             time: governor::nanoseconds(tsc::now()),
         }
     }
 
-    fn since(&self, before: &Self) -> Self {
+    fn since(&self, before: &Self) -> Passed {
         let calls = self.calls.iter().zip(&before.calls);
-        Self {
+        let running = self.threads.iter().filter(|time| !before.threads.contains(time)).count();
+        Passed {
             time: self.time - before.time,
             processor: self.processor - before.processor,
+            running,
             timing: self.timing - before.timing,
             calls: calls.map(|(now, before)| now.saturating_sub(*before)).collect(),
         }
     }
+}
 
+/// The difference of two readings. Times are in nanoseconds.
+#[derive(Debug)]
+struct Passed {
+    time: f64,
+    processor: f64,
+    /// The number of threads that have run.
+    running: usize,
+    timing: f64,
+    calls: Vec<u64>,
+}
+
+impl Passed {
     /// The result of a window in which counting probes delayed the program by the time `counting`,
     /// give or take `error`.
     fn counts(self, counting: f64, error: f64) -> Option<Vec<Count>> {
@@ -243,7 +263,8 @@ mod tests {
     #[test]
     fn calls_are_relative_to_the_processor_time_without_that_of_probes() {
         let window = |processor| {
-            Reading { time: 10e3, processor, timing: 1000.0, calls: vec![60, 0] }.counts(600.0, 600.0)
+            Passed { time: 10e3, processor, running: 1, timing: 1000.0, calls: vec![60, 0] }
+                .counts(600.0, 600.0)
         };
         let counts = window(7600.0).expect("it ran for three quarters");
         assert_eq!(counts[0], Count { calls: 60, own: 6000.0, uncertain: 900.0 / 5100.0 });
@@ -252,8 +273,23 @@ mod tests {
         let counts = window(2600.0).expect("it ran for more than a quarter");
         assert_eq!(counts[0].own, 1000.0);
         // Whatever the probes took, some time remains.
-        let all_of_it = Reading { time: 10e3, processor: 10e3, timing: 0.0, calls: vec![900] };
+        let all_of_it = Passed { time: 10e3, processor: 10e3, running: 1, timing: 0.0, calls: vec![900] };
         assert_eq!(all_of_it.counts(12e3, 12e3).expect("it ran")[0].own, 1000.0);
+    }
+
+    #[test]
+    fn threads_that_wait_do_not_run_in_a_window() {
+        let reading = |threads: &[(u32, u64)]| Reading {
+            time: 0.0,
+            processor: 0.0,
+            threads: threads.to_vec(),
+            timing: 0.0,
+            calls: Vec::new(),
+        };
+        let before = reading(&[(1, 500), (2, 70), (3, 10)]);
+        assert_eq!(reading(&[(1, 600), (2, 70), (3, 10)]).since(&before).running, 1);
+        assert_eq!(reading(&[(1, 600), (2, 71), (3, 10)]).since(&before).running, 2);
+        assert_eq!(reading(&[(4, 1), (1, 500), (2, 70)]).since(&before).running, 1, "one has begun");
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //!    was calibrated at the start ([`crate::fire`]).
 //! 2. The service thread: its processor time, which includes the toggles that it makes.
 //! 3. Stack samples ([`crate::stacks`]): unwinding is part of the service thread's processor time;
-//!    their cost for the program's threads is assumed.
+//!    their cost for the program's threads is their number times what one took at the start, where
+//!    it found its code in the processor's caches. The stated error covers zero to twice that.
 //! 4. Toggles: their cost for threads that execute the rewritten code (a cache line transfer, a
 //!    pipeline flush) is not measured but assumed, [`DISTURBANCE`] each; the stated error covers
 //!    zero to twice that.

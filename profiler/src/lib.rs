@@ -35,7 +35,8 @@
 //!   and has its own probes.
 //! * `policy`: when a function is observed. `schedule`: the service thread that implements it.
 //!   `counting`: counts the calls to functions that are called very often. `retry`: windows that
-//!   wait for the program to run. `governor`: keeps observation within the budget.
+//!   wait for the program to run. `governor`: keeps observation within the budget. `own_time`,
+//!   `busiest`, `displaced`: which part of the time the program had a processor.
 //! * `stacks`: times of functions that are called often, from stack samples.
 //! * `fire`: the probe functions: no locks, no allocation; a system call only in a thread's first
 //!   probe, after a preemption (`preemption`), to wake the service thread, and for memory of
@@ -60,6 +61,7 @@
 
 pub mod arguments;
 pub mod attach;
+mod busiest;
 mod callers;
 mod children;
 mod clock;

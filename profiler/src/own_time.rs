@@ -18,10 +18,10 @@
 
 use nix::time::ClockId;
 
+use crate::busiest::{Busiest, MIN_PART};
 use crate::displaced::number_of_processors;
-use crate::stacks::waiting::queued;
+use crate::governor;
 use crate::thread::Seen;
-use crate::{governor, thread};
 
 /// The time constant of the exponential average, in nanoseconds: older measurements have less than
 /// 1/e of the weight.
@@ -37,9 +37,6 @@ const FEW: f64 = 0.2;
 /// second.
 const WAITS: f64 = 2e-8;
 
-/// The minimum of the program's own part.
-const MIN_PART: f64 = 0.02;
-
 /// Measured times, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Times {
@@ -51,11 +48,14 @@ struct Times {
     preempted: f64,
     /// How often threads have begun to wait.
     waits: f64,
+    /// The sum of the times in which each thread was running at least now and then.
+    active: f64,
 }
 
 impl Times {
-    fn now(passed: f64, seen: Seen) -> Self {
+    fn now(passed: f64, seen: Seen, active: f64) -> Self {
         Self {
+            active,
             passed,
             processor: processor_time(),
             seen: governor::nanoseconds(seen.time),
@@ -88,19 +88,23 @@ impl Times {
 pub(crate) struct OwnPart {
     last: Times,
     recent: Times,
-    threads: f64,
+    busiest: Busiest,
+    /// When it was last looked at, and [`Times::active`] until then.
+    looked: f64,
+    active: f64,
 }
 
 impl OwnPart {
     /// Begins now: earlier activity of the threads does not count.
     pub(crate) fn begin(&mut self, seen: Seen) {
-        self.last = Times::now(0.0, seen);
+        self.last = Times::now(0.0, seen, 0.0);
     }
 
     /// Reads the clocks. Called by the service thread.
     pub(crate) fn look(&mut self, passed: f64, seen: Seen) {
-        self.threads = seen.threads.into();
-        self.add(Times::now(passed, seen));
+        self.active += self.busiest.look() as f64 * (passed - self.looked).max(0.0);
+        self.looked = passed;
+        self.add(Times::now(passed, seen, self.active));
     }
 
     fn add(&mut self, now: Times) {
@@ -117,6 +121,7 @@ impl OwnPart {
             seen: sum(|times| times.seen),
             preempted: sum(|times| times.preempted),
             waits: sum(|times| times.waits),
+            active: sum(|times| times.active),
         };
         self.last = now;
     }
@@ -127,7 +132,7 @@ impl OwnPart {
         let mut part = Self::default();
         for tenth in 1..=10 {
             let seen = Seen { waits: tenth * per_second / 10, ..Seen::default() };
-            part.add(Times::now(tenth as f64 * 1e8, seen));
+            part.add(Times::now(tenth as f64 * 1e8, seen, 0.0));
         }
         part
     }
@@ -139,39 +144,13 @@ impl OwnPart {
 
     /// The part, from 0 to 1.
     pub(crate) fn get(&self) -> f64 {
-        self.recent.own(self.threads, number_of_processors() as f64)
-    }
-}
-
-/// How long the program's only thread had been ready without a processor, at some time, in
-/// nanoseconds.
-///
-/// The kernel adds a span when it ends. The difference of these figures at the ends of a stratum
-/// gives the stratum's own part, where the recent average is of little use: the shares of competing
-/// processes change within milliseconds. The own parts of all strata together are as exact as the
-/// kernel's figures.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Queued {
-    thread: u32,
-    at: f64,
-    queued: f64,
-}
-
-impl Queued {
-    /// Reads the figure at the time `at`; `None` if several threads execute probes, or without
-    /// /proc. Takes a few microseconds.
-    pub(crate) fn read(at: f64) -> Option<Self> {
-        let mut threads = thread::live();
-        let only = threads.next().filter(|_| threads.next().is_none())?;
-        Some(Self { thread: only, at, queued: queued(only)? })
+        let threads = self.recent.active / self.recent.passed.max(1.0);
+        self.recent.own(threads, number_of_processors() as f64)
     }
 
-    /// The program's own part of the time from `self` to `then`; `None` if the thread is a
-    /// different one.
-    pub(crate) fn own_part_until(&self, then: &Self) -> Option<f64> {
-        let passed = then.at - self.at;
-        let is_same = self.thread == then.thread && passed > 0.0;
-        is_same.then(|| (1.0 - (then.queued - self.queued) / passed).clamp(MIN_PART, 1.0))
+    /// The thread that has run most in recent time.
+    pub(crate) fn busiest(&self) -> &Busiest {
+        &self.busiest
     }
 }
 
@@ -190,7 +169,7 @@ mod tests {
         let [processor, preempted] = [processor, preempted].map(|seconds| seconds * 1e9);
         // The last probe was a while ago.
         let (seen, preempted) = (0.8e9 * threads, 0.8 * preempted);
-        let times = Times { passed: 1e9, processor, seen, preempted, waits: 0.0 };
+        let times = Times { passed: 1e9, processor, seen, preempted, waits: 0.0, active: 0.0 };
         let own = times.own(threads, 2.0);
         assert!((own - expected).abs() < 1e-9, "{own}");
     }
@@ -216,18 +195,6 @@ mod tests {
     }
 
     #[test]
-    fn own_part_between_two_readings_of_one_thread() {
-        let reading = |thread, at, queued| Queued { thread, at, queued };
-        let first = reading(1, 100.0, 50.0);
-        assert_eq!(first.own_part_until(&reading(1, 200.0, 80.0)), Some(0.7));
-        assert_eq!(first.own_part_until(&reading(1, 200.0, 50.0)), Some(1.0));
-        // It got a processor after a long time.
-        assert_eq!(first.own_part_until(&reading(1, 200.0, 900.0)), Some(MIN_PART));
-        assert_eq!(first.own_part_until(&reading(2, 200.0, 80.0)), None);
-        assert_eq!(first.own_part_until(&first), None);
-    }
-
-    #[test]
     fn a_program_that_waits_in_every_request_waits_often() {
         let waits_often = |per_second| OwnPart::of_waits_in_tests(per_second).waits();
         assert!(!waits_often(0) && !waits_often(10));
@@ -237,11 +204,12 @@ mod tests {
 
     #[test]
     fn recent_time_counts_most() {
-        let mut part = OwnPart { threads: 1.0, ..OwnPart::default() };
+        let mut part = OwnPart::default();
         let mut now = Times::default();
         let mut run = |seconds: f64, processor: f64| {
             for _ in 0..100 {
                 now.passed += 1e7 * seconds;
+                now.active += 1e7 * seconds;
                 now.seen += 1e7 * seconds;
                 now.processor += 1e7 * seconds * processor;
                 now.preempted += 1e7 * seconds * (1.0 - processor);

@@ -70,7 +70,7 @@
 
 use rand::{Rng, RngExt};
 
-use crate::own_time::Queued;
+use crate::busiest::Queued;
 
 /// A window is cut short after this multiple of the expected number of calls.
 pub(crate) const CAP: u32 = 20;
@@ -165,7 +165,7 @@ pub(crate) struct Planned {
     /// If calls are counted and timed in separate windows,
     /// [`counting::own_time`](crate::counting::own_time) at the start.
     pub(crate) counted_from: Option<f64>,
-    /// The queueing time at the start, if the program has one thread.
+    /// The queueing time of the busiest thread at the start, if it is known.
     pub(crate) queued: Option<Queued>,
 }
 
@@ -182,6 +182,8 @@ pub(crate) struct Open {
     pub(crate) own_time: f64,
     /// See [`Planned::queued`].
     pub(crate) queued: Option<Queued>,
+    /// [`OwnPart::others`](crate::busiest::OwnPart::others), if one thread runs nearly alone.
+    pub(crate) others: Option<f64>,
 }
 
 impl Planned {
@@ -201,15 +203,16 @@ impl Planned {
     pub(crate) fn open(&self, now: f64, running: f64, own_time: f64) -> Open {
         let length = (self.length * running).max(MIN_WINDOW.min(self.length));
         let end = self.end.max(self.opens.max(now) + length / running);
-        Open { start: self.start, end, length, running, own_time, queued: self.queued }
+        Open { start: self.start, end, length, running, own_time, queued: self.queued, others: None }
     }
 }
 
 impl Open {
     /// The same, with the program's own part of the time until `now`, if it is known.
     pub(crate) fn measured(self, now: Option<Queued>) -> Self {
-        let running = self.queued.zip(now).and_then(|(then, now)| then.own_part_until(&now));
-        Self { running: running.unwrap_or(self.running), ..self }
+        let own = self.queued.zip(now).and_then(|(then, now)| then.own_part_until(&now));
+        let running = own.map_or(self.running, |own| own.part);
+        Self { running, others: own.map(|own| own.others), ..self }
     }
 
     /// The number of calls that each observed call represents.
@@ -371,7 +374,15 @@ mod tests {
             queued: None,
         };
         let at = |now: f64, running: f64| planned.open(now, running, 7.0);
-        let open = Open { start: 100.0, end: 200.0, length: 40.0, running: 1.0, own_time: 7.0, queued: None };
+        let open = Open {
+            start: 100.0,
+            end: 200.0,
+            length: 40.0,
+            running: 1.0,
+            own_time: 7.0,
+            queued: None,
+            others: None,
+        };
         assert_eq!((at(0.0, 1.0), open.weight()), (open, 2.5));
         assert_eq!(at(180.0, 1.0), Open { end: 220.0, ..open });
         let half = Open { end: 260.0, running: 0.5, ..open };

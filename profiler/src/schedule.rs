@@ -16,12 +16,13 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wordpatch::tsc;
 
+use crate::busiest::Queued;
 use crate::counting::Count;
 use crate::function::{Exceeded, FUNCTIONS, Function, PATIENT, REFILL, Window, take_exhausted};
 use crate::governor::{self, Demand};
 use crate::measured::{CountedStratum, Measured, ON, Observed, Selection, Stage, Unobserved};
 use crate::options::Counts;
-use crate::own_time::{OwnPart, Queued};
+use crate::own_time::OwnPart;
 use crate::policy::{CAP, Next, Open, Pace, Planned};
 use crate::probe_type::ProbeType;
 use crate::strata::{Strata, Systematic};
@@ -257,10 +258,12 @@ impl Schedule {
         Duration::from_nanos((mean * self.random.random_range(0.5..1.5)) as u64)
     }
 
-    /// The time for which the program's only thread has waited for a processor, as of this tick.
+    /// The time for which the busiest thread has waited for a processor, as of this tick.
     fn queued(&mut self) -> Option<Queued> {
         if self.queued_in != self.ticks {
-            (self.queued_in, self.queued) = (self.ticks, Queued::read(self.now()));
+            let busiest = self.own.busiest().thread();
+            let queued = busiest.and_then(|thread| Queued::read(thread, self.now()));
+            (self.queued_in, self.queued) = (self.ticks, queued);
         }
         self.queued
     }
@@ -430,13 +433,14 @@ impl Schedule {
             .into_iter()
             .partition(|(_, planned)| planned.counted_from.is_some());
         let mut counts = Vec::with_capacity(counted.len());
+        let is_alone = self.own.busiest().is_alone();
         while !counted.is_empty() {
             let rates =
                 counted.iter().map(|(index, _)| self.functions[*index as usize].observed().pace.rate());
-            let group: Vec<(u32, Planned)> = counted.drain(..counting::room(rates)).collect();
+            let group: Vec<(u32, Planned)> = counted.drain(..counting::room(is_alone, rates)).collect();
             let functions: Vec<&Function> =
                 group.iter().filter_map(|(index, _)| FUNCTIONS.get(*index as usize)).collect();
-            match counting::window(&functions, self.random.random_range(0.0..1.0)) {
+            match counting::window(&functions, is_alone, self.random.random_range(0.0..1.0)) {
                 Some(window) => counts.extend(group.into_iter().zip(window)),
                 None => self.opening.extend(group),
             }
@@ -486,7 +490,7 @@ impl Schedule {
         let Some(function) = FUNCTIONS.get(index as usize) else { return };
         match self.functions[index as usize].stage() {
             Stage::Planned(planned) => self.open(index, &planned),
-            Stage::Open(open) if Self::is_unfinished(function, &open) => {
+            Stage::Open(open) if Self::is_unfinished(function, &open.measured(self.queued())) => {
                 // The calls that the program would make in the rest of the window are not known.
                 let open = Open { end: self.now() + open.length.max(NOT_RUN), ..open };
                 self.functions[index as usize].set_stage(Stage::Open(open));
@@ -541,7 +545,7 @@ impl Schedule {
     /// Whether the program has not had a processor for as long as the window takes, so that the
     /// window is not over.
     fn is_unfinished(function: &Function, open: &Open) -> bool {
-        function.is_unfinished(!thread::are_many())
+        function.is_unfinished(has_run_alone(open))
             && ran(open) < DELAY_IF_IT_WAITS.end + governor::nanoseconds(REFILL) + open.length
     }
 
@@ -551,10 +555,10 @@ impl Schedule {
         // What other threads have spent in the window before their first entries is not known, nor
         // what the threads have waited for each other's cache lines. And threads that wait for a
         // processor may wait for each other: then the program had one in all of the time.
-        let (error, of_part) = if thread::are_many() {
-            (1.0, (1.0 / open.running - 1.0).min(MAX_PART_ERROR))
-        } else {
-            (OVERHEAD_ERROR, 0.0)
+        let (error, of_part) = match open.others {
+            _ if has_run_alone(open) => (OVERHEAD_ERROR, 0.0),
+            Some(others) => (1.0, others / open.running),
+            None => (1.0, (1.0 / open.running - 1.0).min(MAX_PART_ERROR)),
         };
         let overhead = governor::nanoseconds(counted.overhead.max(counted.entries * MIN_OVERHEAD));
         // The window is longer by the time of its probes, since they delay the program; but a
@@ -617,7 +621,8 @@ impl Schedule {
                     strata.unobserved(now - open.start, observed.pace.rate());
                     return strata;
                 }
-                let open = open.measured(Queued::read(now));
+                let then = open.queued.and_then(|queued| Queued::read(queued.thread(), now));
+                let open = open.measured(then);
                 let part = Open { length: passed * open.length, end: now.min(open.end), ..open };
                 let closed = self.closed(function, &part, part.length);
                 strata.resize_last(part.end - part.start, part.weight());
@@ -797,6 +802,11 @@ fn processor_time() -> f64 {
 /// The program's processor time since a window was begun.
 fn ran(open: &Open) -> f64 {
     processor_time() - open.own_time
+}
+
+/// Whether only one thread has run since the stratum began, as far as is known.
+fn has_run_alone(open: &Open) -> bool {
+    open.others == Some(0.0) || !thread::are_many()
 }
 
 /// The result of a window.

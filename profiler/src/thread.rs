@@ -516,17 +516,26 @@ static PROCESSOR_OF_ENDED: AtomicU64 = AtomicU64::new(0);
 /// Total processor time since their first probe of all threads that have executed a probe, in
 /// nanoseconds. One system call for each live thread. For the service thread.
 pub(crate) fn processor_time() -> f64 {
-    let time = |block: &Thread| {
+    processor_times().map(|(_, time)| time).sum::<u64>() as f64 + processor_time_of_ended()
+}
+
+/// The same of threads that have ended.
+pub(crate) fn processor_time_of_ended() -> f64 {
+    PROCESSOR_OF_ENDED.load(Ordering::Relaxed) as f64
+}
+
+/// Kernel ids of the live threads that have executed a probe, and their processor time since their
+/// first probe, in nanoseconds. One system call for each. For the service thread.
+pub(crate) fn processor_times() -> impl Iterator<Item = (u32, u64)> {
+    blocks().filter_map(|block| {
         let owner = block.owner.load(Ordering::Relaxed);
-        if owner == 0 {
-            return 0;
-        }
-        // The clock of a thread that has just ended cannot be read.
-        let now = governor::processor_time(governor::clock_of(owner)) as u64;
-        block.processor.fetch_max(now, Ordering::Relaxed);
-        block.processor_since_attached()
-    };
-    (blocks().map(time).sum::<u64>() + PROCESSOR_OF_ENDED.load(Ordering::Relaxed)) as f64
+        (owner != 0).then(|| {
+            // The clock of a thread that has just ended cannot be read.
+            let now = governor::processor_time(governor::clock_of(owner)) as u64;
+            block.processor.fetch_max(now, Ordering::Relaxed);
+            (owner, block.processor_since_attached())
+        })
+    })
 }
 
 /// Reads the processor time of the live threads, so that a thread can tell which part of its

@@ -75,13 +75,18 @@ fn p50_is_within_5_percent_for_functions_of_10_us_and_more() {
 /// Runs one variant, with this many processes competing for the processors, and compares the
 /// estimated number of calls with the true one.
 fn check_calls(variant: &str, competitors: usize, bound: f64) {
-    let binary = compile("fixtures/steady_rate.c", &["-O2"], Gcc);
+    check_calls_beside_threads(variant, 0, competitors, bound);
+}
+
+/// The same in a program with some other threads, which wait.
+fn check_calls_beside_threads(variant: &str, threads: u32, competitors: usize, bound: f64) {
+    let binary = compile("fixtures/steady_rate.c", &["-O2", "-pthread"], Gcc);
     attempt(variant, || {
         let _competitors = Competitors::start(competitors);
         // The program has a processor for a part of the two seconds, and the budget is a part of
         // that.
         let options = if competitors > 0 || variant == "very_often" { "budget=25%" } else { "budget=5%" };
-        let profiled = profiled(&binary, &[variant, "2"], options);
+        let profiled = profiled(&binary, &[variant, "2", &threads.to_string()], options);
         for (name, figures) in truth(&profiled) {
             let function =
                 profiled.report().function(&name).unwrap_or_else(|| panic!("no {name} in the report"));
@@ -141,6 +146,13 @@ fn the_mean_of_calls_that_wait_next_to_other_processes_is_within_10_percent() {
 fn calls_are_within_25_percent_while_others_have_the_processors() {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     check_calls("1us", 2 * processors, 0.25);
+}
+
+/// What the threads that wait might have done must not be in the stated error.
+#[test]
+fn threads_that_wait_do_not_make_calls_uncertain() {
+    check_calls_beside_threads("1us", 6, 0, 0.25);
+    check_calls_beside_threads("very_often", 6, 0, 0.75);
 }
 
 #[test]

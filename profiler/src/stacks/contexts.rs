@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 
+use crate::governor;
 use crate::probe_type::ProbeType;
 
 /// Contexts that lack a new site are recomputed after this time: the functions of some sites are
@@ -123,6 +124,8 @@ pub(super) struct Contexts<S> {
     /// Results of [`Contexts::at`], by address: most frames are at few of them. Results in a body
     /// are valid until a site is added to it; all are, until an object is loaded or unloaded.
     looked_up: BTreeMap<(u64, FrameState), Option<Context>>,
+    /// See [`Contexts::take_learning_time`].
+    learning: f64,
 }
 
 /// Maximum number of results that are kept.
@@ -226,6 +229,7 @@ impl<S: Sites> Contexts<S> {
         if new.is_empty() {
             return;
         }
+        let begin = governor::of_thread();
         // Stable: the newest of equal ones is the last.
         new.sort_by_cached_key(|number| self.key(*number));
         // Merges from the back, in place: `numbers[..end]` are ordered ones that were not moved
@@ -251,6 +255,7 @@ impl<S: Sites> Contexts<S> {
         // A site that replaced another one at its address left a gap.
         self.numbers.drain(end..free);
         self.sorted = self.numbers.len();
+        self.learning += governor::of_thread() - begin;
     }
 
     /// The start of the body that may contain this address.
@@ -265,6 +270,13 @@ impl<S: Sites> Contexts<S> {
         let first = self.ordered_until(self.sorted, |(other, _)| other < start);
         let sites = self.numbers[first..].iter().map_while(|number| self.sites.site(*number));
         sites.take_while(|site| site.body_start == start).collect()
+    }
+
+    /// The processor time, in nanoseconds, that was spent since the last call on ordering new sites
+    /// and analyzing bodies: most of it soon after a program or a phase of it begins, however many
+    /// addresses are looked up.
+    pub(super) fn take_learning_time(&mut self) -> f64 {
+        std::mem::take(&mut self.learning)
     }
 
     /// The context at this address; `None` if it is unknown. `code` returns the bytes of a range,
@@ -341,6 +353,7 @@ impl<S: Sites> Contexts<S> {
         body: Range<u64>,
         code: impl FnOnce(&Range<u64>) -> Option<&'a [u8]>,
     ) -> Option<&Ranges> {
+        let begin = governor::of_thread();
         let sites = self.sites_of(body.start);
         let known = self.bodies.get_mut(&body.start)?;
         let decoded = known.code.take().or_else(|| Code::decode(code(&body)?, body.start));
@@ -349,6 +362,7 @@ impl<S: Sites> Contexts<S> {
         known.code = decoded.filter(|_| known.analyzed.is_some());
         let ranges = ranges.unwrap_or_else(|| Box::new([(body.start, None)]));
         let analyzed = Analyzed { ranges, made: Instant::now(), is_stale: false };
+        self.learning += governor::of_thread() - begin;
         Some(&known.analyzed.insert(analyzed).ranges)
     }
 

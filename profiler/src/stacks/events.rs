@@ -11,6 +11,7 @@
 //! `inherit_thread` (Linux 5.13) keeps the events from following them.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,20 +72,37 @@ impl Events {
     /// on by sampled ones, each whenever it has run for `period` nanoseconds. Samples cover the
     /// time in the kernel if the process may observe that, otherwise the time in user code only.
     pub(super) fn open(period: u64) -> io::Result<Self> {
-        match Self::with(period, false) {
+        // SAFETY: no arguments in memory.
+        let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as libc::c_int;
+        Self::of(std::process::id() as libc::pid_t, 0..processors, period)
+    }
+
+    /// Starts to sample the calling thread whenever it has run for `period` nanoseconds, as long as
+    /// it stays on its present processor.
+    pub(super) fn of_this_thread(period: u64) -> io::Result<Self> {
+        const THIS_THREAD: libc::pid_t = 0;
+        let processor = nix::sched::sched_getcpu()? as libc::c_int;
+        Self::of(THIS_THREAD, processor..processor + 1, period)
+    }
+
+    fn of(thread: libc::pid_t, processors: Range<libc::c_int>, period: u64) -> io::Result<Self> {
+        match Self::with(thread, processors.clone(), period, false) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
-                Self::with(period, true)
+                Self::with(thread, processors, period, true)
             }
             result => result,
         }
     }
 
-    fn with(period: u64, excludes_kernel: bool) -> io::Result<Self> {
-        // SAFETY: no arguments in memory.
-        let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as libc::c_int;
+    fn with(
+        thread: libc::pid_t,
+        processors: Range<libc::c_int>,
+        period: u64,
+        excludes_kernel: bool,
+    ) -> io::Result<Self> {
         let mut rings = Vec::new();
-        for processor in 0..processors {
-            match Ring::open(processor, period, excludes_kernel) {
+        for processor in processors {
+            match Ring::open(thread, processor, period, excludes_kernel) {
                 Ok(ring) => rings.push(ring),
                 // The processor is offline.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
@@ -135,7 +153,12 @@ struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    fn open(processor: libc::c_int, period: u64, excludes_kernel: bool) -> io::Result<Self> {
+    fn open(
+        thread: libc::pid_t,
+        processor: libc::c_int,
+        period: u64,
+        excludes_kernel: bool,
+    ) -> io::Result<Self> {
         let mut attributes = perf_event_attr {
             type_: PERF_TYPE_SOFTWARE,
             size: size_of::<perf_event_attr>() as u32,
@@ -150,11 +173,10 @@ impl Ring {
         attributes.set_inherit_thread(1);
         attributes.set_exclude_kernel(excludes_kernel.into());
         attributes.set_exclude_hv(1);
-        let main_thread = std::process::id() as libc::pid_t;
         // SAFETY: the attributes are initialized, and sampling writes only to memory that is mapped
         // for it.
         let descriptor = unsafe {
-            perf_event_open(&mut attributes, main_thread, processor, -1, u64::from(PERF_FLAG_FD_CLOEXEC))
+            perf_event_open(&mut attributes, thread, processor, -1, u64::from(PERF_FLAG_FD_CLOEXEC))
         };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());

@@ -8,8 +8,9 @@
 //! depend on the number of functions.
 //!
 //! # How
-//! 1. The kernel takes the samples ([`events`]), and the service thread reads them in each tick. If
-//!    unwinding exceeds its budget, some samples are left out ([`thinning`]).
+//! 1. The kernel takes the samples ([`events`]), as often as the budget permits ([`interruption`]),
+//!    and the service thread reads them in each tick. If unwinding exceeds its budget, some samples
+//!    are left out ([`thinning`]).
 //! 2. [`unwinding`] finds the frames, by the unwind tables of the objects' files ([`contents`]).
 //! 3. [`contexts`] knows which functions have been entered and not left at each address, inlined
 //!    ones included. Samples wait for [`DELAY`], until the probes of code that was executed for the
@@ -25,6 +26,7 @@ mod blocked;
 mod contents;
 mod contexts;
 mod events;
+mod interruption;
 mod tally;
 mod thinning;
 mod unwinding;
@@ -59,12 +61,8 @@ use crate::{governor, own_time};
 /// How long a sample is kept before its functions are looked up.
 const DELAY: Duration = Duration::from_millis(500);
 
-/// The assumed cost of a sample for the program, in nanoseconds: an interrupt, and a copy of the
-/// stack.
-const COST_OF_SAMPLE: f64 = 5_000.0;
-
 /// The assumed cost of unwinding a sample, in nanoseconds, from which the period is chosen.
-const COST_OF_UNWINDING: f64 = 10_000.0;
+const COST_OF_UNWINDING: f64 = 15_000.0;
 
 /// The part of the budget that samples may cost.
 const SHARE: f64 = 0.4;
@@ -116,6 +114,8 @@ pub(crate) struct Stacks {
     refusal: Option<String>,
     /// Nanoseconds between two samples of a thread.
     period: f64,
+    /// The cost of a sample for the program's threads, in nanoseconds.
+    cost_of_sample: f64,
     /// When the samples were last read, and the time from then until they are read again.
     drained: Instant,
     pause: Duration,
@@ -173,6 +173,7 @@ impl Stacks {
             has_started: false,
             refusal: None,
             period: 0.0,
+            cost_of_sample: 0.0,
             drained: Instant::now(),
             pause: Duration::ZERO,
             thinning: Thinning::new(),
@@ -201,14 +202,16 @@ impl Stacks {
             self.refusal = Some(without_samples("stacks=0"));
             return;
         }
-        let wanted = (COST_OF_SAMPLE + COST_OF_UNWINDING) / (SHARE * budget);
+        self.cost_of_sample = interruption::time();
+        let wanted = (self.cost_of_sample + COST_OF_UNWINDING) / (SHARE * budget);
         self.period =
             (wanted.clamp(*PERIODS.start(), *PERIODS.end()) * rand::rng().random_range(JITTER)).round();
         self.running_before = own_time::processor_time();
         match Events::open(self.period as u64) {
             Ok(events) => {
                 self.events = Some(events);
-                self.thinning.begin(SHARE * budget * self.period - COST_OF_SAMPLE, COST_OF_UNWINDING);
+                let affordable = SHARE * budget * self.period - self.cost_of_sample;
+                self.thinning.begin(affordable, COST_OF_UNWINDING);
                 // Without snapshots, all waiting time may belong to any function.
                 self.companion = Companion::start(budget).ok();
             }
@@ -278,7 +281,8 @@ impl Stacks {
         while let Some(sample) = self.delayed.pop_front_if(|sample| at.duration_since(sample.at) > DELAY) {
             self.count(&sample.of);
         }
-        self.thinning.has_cost(governor::of_thread() - begin, unwound);
+        let learning = self.contexts.take_learning_time();
+        self.thinning.has_cost(governor::of_thread() - begin - learning, unwound);
         let part = if taken * 4 < capacity { ROOM_IF_SELDOM } else { ROOM };
         self.pause = Duration::from_nanos((part * capacity as f64 * self.period) as u64);
     }
@@ -364,7 +368,7 @@ impl Stacks {
 
     /// The cost of the samples for the program's threads, in nanoseconds.
     pub(crate) fn cost(&self) -> f64 {
-        (self.taken() + self.thinning.left_out()) as f64 * COST_OF_SAMPLE
+        (self.taken() + self.thinning.left_out()) as f64 * self.cost_of_sample
     }
 
     /// The reason, if no samples are taken.

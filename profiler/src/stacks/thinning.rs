@@ -54,7 +54,8 @@ impl Thinning {
         None
     }
 
-    /// Records the cost of the last `samples` that were kept, in nanoseconds of processor time.
+    /// Records the cost of the last `samples` that were kept, in nanoseconds of processor time,
+    /// without that of work which would not be less if fewer were kept.
     pub(super) fn has_cost(&mut self, cost: f64, samples: u32) {
         if samples > 0 {
             let (cost, samples) = (cost.max(0.0), f64::from(samples));

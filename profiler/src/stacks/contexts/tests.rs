@@ -294,7 +294,7 @@ fn sites_that_the_file_does_not_have_make_a_body_unknown() {
     }
 }
 
-/// Results are kept only as long as no site is added.
+/// Results are kept only as long as no site is added to their body.
 #[test]
 fn a_site_that_is_added_changes_what_was_looked_up() {
     let ops = [Enter(1), Enter(2), Call, Exit(2), Exit(1), Return];
@@ -312,6 +312,58 @@ fn a_site_that_is_added_changes_what_was_looked_up() {
     add(&mut contexts, addresses[1], ProbeType::Entry, 2, body.clone());
     add(&mut contexts, addresses[3], ProbeType::Exit, 2, body);
     assert_eq!(functions(&mut contexts), [2, 1]);
+}
+
+#[test]
+fn a_site_changes_only_what_was_looked_up_in_its_body() {
+    let ops = [Enter(1), Call, Exit(1), Return];
+    let (code, addresses) = assembled(&ops);
+    let mut contexts = contexts_of(&ops, &code, &addresses);
+    let end = START + code.len() as u64;
+    for address in [START - 1, addresses[1], end, end + 1] {
+        contexts.at(address, FrameState::Calling, |_| None);
+    }
+    add(&mut contexts, end + 8, ProbeType::Entry, 2, end..end + 16);
+    let known = |contexts: &Contexts<Known>| -> Vec<u64> {
+        contexts.looked_up.keys().map(|(address, _)| *address).collect()
+    };
+    assert_eq!(known(&contexts), [START - 1, addresses[1]]);
+    // Part of a body that ends before it begins.
+    add(&mut contexts, START, ProbeType::Entry, 3, START..START - 1);
+    assert_eq!(known(&contexts), [START - 1, addresses[1]]);
+}
+
+/// Large bodies get new sites again and again.
+#[test]
+fn a_body_that_is_analyzed_again_is_decoded_twice_at_most() {
+    let ops = [Enter(1), Enter(2), Enter(3), Plain, Exit(3), Exit(2), Exit(1), Return];
+    let (code, addresses) = assembled(&ops);
+    let mut contexts =
+        contexts_of(&[Enter(1), Plain, Plain, Plain, Plain, Plain, Exit(1), Return], &code, &addresses);
+    let body = START..START + code.len() as u64;
+    let mut decoded = 0;
+    let mut found = Vec::new();
+    for function in 1..=3 {
+        if function > 1 {
+            let place = function as usize - 1;
+            add(&mut contexts, addresses[place], ProbeType::Entry, function, body.clone());
+            add(&mut contexts, addresses[7 - place], ProbeType::Exit, function, body.clone());
+            let analyzed = contexts.bodies.get_mut(&START).and_then(|body| body.analyzed.as_mut());
+            analyzed.unwrap().made -= LIFETIME;
+        }
+        let take_code = |_: &Range<u64>| {
+            decoded += 1;
+            Some(&code[..])
+        };
+        let context = contexts.at(addresses[3], FrameState::Executing, take_code).unwrap();
+        contexts.functions(context, |function| found.push(function));
+    }
+    assert_eq!((found, decoded), (vec![1, 2, 1, 3, 2, 1], 2));
+    assert!(contexts.take_learning_time() > 0.0 && contexts.take_learning_time() == 0.0);
+    let analyzed = contexts.bodies.get_mut(&START).and_then(|body| body.analyzed.as_mut()).unwrap();
+    (analyzed.is_stale, analyzed.made) = (true, analyzed.made - LIFETIME);
+    contexts.at(addresses[2], FrameState::Executing, |_| None);
+    assert!(contexts.take_learning_time() > 0.0, "without new sites");
 }
 
 /// Results of an analysis that lacks a site are not kept for longer than the analysis.
