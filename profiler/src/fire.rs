@@ -223,6 +223,7 @@ fn complete(begin: u64, entry: &Entry, function: &Function, thread: &Thread) {
         preempted,
         is_cold,
         is_late: function.is_late(entry.ticks),
+        was_left: false,
     });
     function.left(entry.period);
 }

@@ -93,6 +93,7 @@ mod preemption;
 mod probe_type;
 pub mod process;
 mod quantiles;
+mod quota;
 mod reclaiming;
 pub mod report;
 mod retry;

@@ -474,7 +474,7 @@ impl Observed {
     /// function. At most `kept` samples are kept for the percentiles.
     pub(crate) fn sample(&mut self, sample: &Sample, empty: f64, kept: usize) {
         if sample.least < sample.ticks {
-            return self.missed_exit(sample);
+            return self.unseen_exit(sample);
         }
         // Below zero if the clock has not advanced, or by less than usual: such times are part of
         // the mean, which would be too large without them.
@@ -512,14 +512,17 @@ impl Observed {
         }
     }
 
-    /// Adds a call whose exit was missed. If it is not known to be longer than others, it counts as
-    /// a call that was counted and not timed.
-    fn missed_exit(&mut self, sample: &Sample) {
+    /// Adds a call whose exit was not seen. If the exit was missed, and the call is not known to be
+    /// longer than others, it counts as a call that was counted and not timed.
+    fn unseen_exit(&mut self, sample: &Sample) {
         let (least, most) = (sample.least as f64, sample.ticks as f64);
         let weight = f64::from(sample.weight).max(1.0);
+        if sample.ticks == Sample::ANY_TIME {
+            return self.strata.took_any_time();
+        }
         if sample.is_late && sample.weight != ON {
             self.strata.cut_off(weight, least, most);
-        } else if self.strata.are_unusual(least) {
+        } else if sample.was_left || self.strata.are_unusual(least) {
             self.strata.timed_between(weight, least, most);
         } else {
             return;
@@ -569,13 +572,20 @@ impl Observed {
         // Two readings of the clock cannot resolve a time shorter than that between them for an
         // empty call.
         let resolution = units.resolution.max(1) as f64;
+        let max = missed.least_mean().fold(self.max, f64::max);
+        // Calls that were not timed may have been longer.
+        let of_timed = Estimate {
+            value: times.mean.value.min(max),
+            low: times.mean.low.min(max),
+            high: times.mean.high,
+        };
         Some(Latency {
             min: ns(missed.mean().fold(self.min, f64::min)),
-            mean: estimate(times.mean),
+            mean: estimate(of_timed),
             p50: estimate(p50),
             p90: estimate(p90),
             p99: estimate(p99),
-            max: ns(missed.least_mean().fold(self.max, f64::max)),
+            max: ns(max),
             below_resolution: p50.value < resolution,
             resolution: ns(resolution),
         })
@@ -637,6 +647,28 @@ mod tests {
         observed.sample(&sample(1000, 3000), 0.0, 100);
         assert_eq!((observed.min, observed.max, observed.samples), (10.0, 1000.0, 3));
         assert_eq!(observed.strata.known_ticks(), 2030.0);
+    }
+
+    /// Some calls were left by exceptions: two of them at once, one perhaps after a long time, and
+    /// one on a stack of its own.
+    #[test]
+    fn calls_that_were_left_may_have_been_longer_than_others() {
+        let mut observed = Observed::default();
+        (0..3).for_each(|_| observed.sample(&Sample { least: 10, ticks: 10, ..Sample::default() }, 0.0, 100));
+        let left = |ticks| Sample { ticks, was_left: true, ..Sample::default() };
+        observed.strata.counted(6, 0.0);
+        (0..2).for_each(|_| observed.sample(&left(8), 0.0, 100));
+        observed.sample(&left(5000), 0.0, 100);
+        let units = Units { ticks_per_ns: 1.0, resolution: 1, thread_time: 1e9 };
+        let total = |observed: &Observed| observed.strata.ticks(0.0).expect("calls were timed").total;
+        let Estimate { low, high, .. } = total(&observed);
+        assert_eq!((low, high), (30.0, Some(5046.0)));
+        let times = observed.strata.ticks(0.0).expect("calls were timed");
+        let latency = observed.latency(&times, &Missed::default(), 1.0, &units).expect("calls were timed");
+        assert_eq!((latency.mean.value, latency.max), (10.0, 10.0), "of those that were timed");
+        assert!(latency.mean.high > Some(700.0), "{:?}", latency.mean);
+        observed.sample(&left(Sample::ANY_TIME), 0.0, 100);
+        assert_eq!(total(&observed).high, None);
     }
 
     /// A window has a usual call and one that was cut off. Patient windows have timed similar ones.

@@ -40,11 +40,6 @@ const DELAY_IF_IT_WAITS: Range<f64> = 100_000.0..400_000.0;
 /// Maximum number of times that windows are postponed while the program is displaced.
 const MAX_POSTPONED: u32 = 3;
 
-/// The largest relative error that is stated for the program's own part of the time, if it has
-/// several threads. Measured: on two processors, with none to four other processes, the numbers of
-/// calls to functions that three or four threads call were estimated at 0.76 to 1.13 of the truth.
-const MAX_PART_ERROR: f64 = 0.25;
-
 /// Relative error of the cost of probes: a few nanoseconds for each, because how much of it the
 /// processor overlaps with other instructions depends on the code.
 pub(crate) const OVERHEAD_ERROR: f64 = 0.3;
@@ -131,7 +126,7 @@ impl Schedule {
             start,
             is_over: false,
             ticks: 0,
-            own: OwnPart::default(),
+            own: OwnPart::new(),
             demand: Demand::default(),
             beginning: 0.0,
             mean_value: 0.0,
@@ -556,16 +551,17 @@ impl Schedule {
         // what the threads have waited for each other's cache lines. And threads that wait for a
         // processor may wait for each other: then the program had one in all of the time.
         let (error, of_part) = match open.others {
-            _ if has_run_alone(open) => (OVERHEAD_ERROR, 0.0),
-            Some(others) => (1.0, others / open.running),
-            None => (1.0, (1.0 / open.running - 1.0).min(MAX_PART_ERROR)),
+            _ if has_run_alone(open) => (OVERHEAD_ERROR, Systematic::NONE),
+            // While others ran, the program had a processor, even if the busiest thread had none.
+            Some(others) => (1.0, Systematic { below: 0.0, above: others / open.running }),
+            None => (1.0, self.own.error()),
         };
         let overhead = governor::nanoseconds(counted.overhead.max(counted.entries * MIN_OVERHEAD));
         // The window is longer by the time of its probes, since they delay the program; but a
         // program that waits for a point in time is not delayed, and has made more calls in it.
         let systematic = Systematic {
-            below: (error * overhead / open.length).max(overhead / (open.length + overhead)) + of_part,
-            above: error * overhead / open.length + of_part,
+            below: (error * overhead / open.length).max(overhead / (open.length + overhead)) + of_part.below,
+            above: error * overhead / open.length + of_part.above,
         };
         // Relative to elapsed time, not to the program's own time.
         let rate = |calls_per_ns: f64| calls_per_ns * open.running;
@@ -736,7 +732,7 @@ impl Schedule {
         self.is_over = false;
         self.unassigned_calls = 0;
         self.start = tsc::now();
-        self.own = OwnPart::default();
+        self.own = OwnPart::new();
         // The parent's time does not count.
         self.own.begin(thread::seen());
         self.demand = Demand::default();

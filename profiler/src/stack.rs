@@ -32,6 +32,16 @@ pub(crate) struct Stack {
     end: AtomicUsize,
 }
 
+/// The number of stacks on which a thread's probes have fired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Number {
+    /// Until the service thread has determined where the thread's own stack is.
+    NotKnownYet,
+    One,
+    /// Also if the thread's own stack was not found.
+    Several,
+}
+
 /// The state of the search for the stack; any other number is its lowest address.
 mod state {
     pub(super) const UNUSED: usize = 0;
@@ -62,19 +72,22 @@ impl Stack {
         self.highest.store(self.highest.load(Relaxed).max(stack_pointer), Relaxed);
     }
 
-    /// Whether all probes have certainly fired on the thread's own stack. If that is not known yet,
-    /// it may be later.
-    pub(crate) fn is_only(&self) -> bool {
+    /// Whether all probes have certainly fired on the thread's own stack.
+    pub(crate) fn number(&self) -> Number {
         // Acquire: pairs with the Release in `find`.
         match self.state.load(Acquire) {
-            state::UNUSED => self.state.store(state::WANTED, Release),
-            state::WANTED | state::UNKNOWN => {}
+            state::UNUSED => {
+                self.state.store(state::WANTED, Release);
+                Number::NotKnownYet
+            }
+            state::WANTED => Number::NotKnownYet,
+            state::UNKNOWN => Number::Several,
             start => {
                 let used = !self.lowest.load(Relaxed)..self.highest.load(Relaxed);
-                return start <= used.start && used.end < self.end.load(Relaxed);
+                let is_only = start <= used.start && used.end < self.end.load(Relaxed);
+                if is_only { Number::One } else { Number::Several }
             }
         }
-        false
     }
 
     /// Determines where the stack is, if the thread needs it. Returns whether it has done so, which
@@ -88,13 +101,13 @@ impl Stack {
         is_wanted
     }
 
-    /// As [`Stack::is_only`], but determines where the stack is if that is not known yet. Called by
-    /// the service thread.
+    /// Whether all probes have certainly fired on the thread's own stack, whose place is determined
+    /// if it is not known yet. Called by the service thread.
     pub(crate) fn is_only_now(&self) -> bool {
         if matches!(self.state.load(Acquire), state::UNUSED | state::WANTED) {
             self.find();
         }
-        self.is_only()
+        self.number() == Number::One
     }
 
     #[cold]
@@ -154,13 +167,13 @@ mod tests {
         let check = || {
             let stack = begun();
             stack.used(here());
-            assert!(!stack.is_only(), "it was not needed before");
-            assert!(stack.find_if_wanted() && stack.is_only());
+            assert_eq!(stack.number(), Number::NotKnownYet, "it was not needed before");
+            assert!(stack.find_if_wanted() && stack.number() == Number::One);
             assert!(!stack.find_if_wanted(), "once is enough");
             let elsewhere = Box::new(0_u8);
             stack.used(std::ptr::from_ref(&*elsewhere).addr());
             stack.used(here());
-            assert!(!stack.is_only(), "it was on another stack");
+            assert_eq!(stack.number(), Number::Several, "it was on another stack");
         };
         // The test's own thread is created by the C library, too.
         check();
@@ -173,7 +186,7 @@ mod tests {
         let elsewhere = vec![0_u8; 1 << 20];
         stack.used(elsewhere.as_ptr().addr() + (1 << 19));
         assert!(!stack.is_only_now() && !stack.is_only_now());
-        assert_eq!(stack.state.load(Relaxed), state::UNKNOWN);
+        assert_eq!((stack.state.load(Relaxed), stack.number()), (state::UNKNOWN, Number::Several));
     }
 
     #[test]

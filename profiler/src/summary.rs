@@ -299,7 +299,8 @@ fn add_sampled_times(rows: &mut [Row], edges: &mut Vec<Edge>, times: &Times<'_>,
         let FunctionTime { total, own } = times.of(row.index);
         let report = &mut row.report;
         let timed = report.total_ns;
-        let total = narrower(timed, total.at_most(units.thread_time));
+        let is_sampled = row.windows.is_finite();
+        let total = narrower(timed, total.at_most(units.thread_time), is_sampled);
         report.total_ns = Some(total);
         if let (Some(timed), Some(latency)) = (timed, &mut report.latency_ns)
             && total.value < timed.value
@@ -310,7 +311,7 @@ fn add_sampled_times(rows: &mut [Row], edges: &mut Vec<Edge>, times: &Times<'_>,
         if let Some(latency) = report.latency_ns.as_mut().filter(|_| !report.recursive) {
             latency.mean = consistent(latency.mean, &total, &report.calls);
         }
-        let own = narrower(report.self_ns, own);
+        let own = narrower(report.self_ns, own, is_sampled);
         report.self_ns = Some(total.high.map_or(own, |high| own.at_most(high)));
     }
     let known: HashSet<(Option<u32>, u32)> = edges.iter().map(|edge| (edge.caller, edge.callee)).collect();
@@ -324,7 +325,7 @@ fn add_sampled_times(rows: &mut [Row], edges: &mut Vec<Edge>, times: &Times<'_>,
     }));
     for edge in edges {
         let total = times.of_arc(edge.caller, edge.callee).at_most(units.thread_time);
-        edge.total = Some(narrower(edge.total, total));
+        edge.total = Some(narrower(edge.total, total, edge.seen.is_some()));
     }
 }
 
@@ -345,15 +346,16 @@ fn without_excess(latency: &mut Latency, timed: f64, total: &Estimate) {
 }
 
 /// The mean latency with an interval that agrees with the total time and the number of calls. If
-/// few calls take most of the time, the timed calls may have none of these.
+/// few calls take most of the time, the timed calls may have none of these. If the number of calls
+/// has no upper limit, there may be more calls than the estimate, or longer ones.
 fn consistent(mean: Estimate, total: &Estimate, calls: &Estimate) -> Estimate {
     let ratio = |time: Option<f64>, calls: Option<f64>| time.zip(calls).map(|(time, calls)| time / calls);
-    let least = ratio(Some(total.low), calls.high).unwrap_or(0.0);
+    let least = ratio(Some(total.low), calls.high);
     let most = ratio(total.high, Some(calls.low)).unwrap_or(f64::INFINITY);
-    if mean.high.is_some_and(|high| high < least) {
+    if mean.high.is_some_and(|high| high < least.unwrap_or(total.low / calls.value)) {
         Estimate::within(mean.value, mean.low, most)
     } else if mean.low > most {
-        Estimate { low: least, ..mean }
+        Estimate { low: least.unwrap_or(0.0), ..mean }
     } else {
         mean
     }
@@ -365,8 +367,15 @@ fn consistent(mean: Estimate, total: &Estimate, calls: &Estimate) -> Estimate {
 /// `one` comes from timed calls. On a busy machine, a thread that has waited gets no processor for
 /// a while; this time is not part of latencies, but is found only by samples (`other`). If the
 /// samples show significantly less, they are correct, and `one` is the upper limit.
-fn narrower(one: Option<Estimate>, other: Estimate) -> Estimate {
+///
+/// If calls were timed in windows (`is_sampled`), the samples may also show more: windows agree
+/// with each other, and none of them contains a call that is rare and takes seconds. Samples cannot
+/// miss it, since they are taken in its time.
+fn narrower(one: Option<Estimate>, other: Estimate, is_sampled: bool) -> Estimate {
     let Some(one) = one else { return other };
+    if is_sampled && one.high.is_some_and(|most| other.low > most) {
+        return other;
+    }
     if let Some(most) = other.high
         && one.low > most + (most - other.value)
     {
@@ -392,8 +401,12 @@ mod tests {
         assert_eq!(of_total(4e8, 5e8), within(200.0, 300.0), "200 to 500 by these");
         assert_eq!(of_total(8e8, 9e8), Estimate::within(250.0, 200.0, 900.0));
         assert_eq!(of_total(1e8, 1.5e8), Estimate::within(250.0, 50.0, 300.0));
-        let unknown = Estimate::at_least(1e6);
-        assert_eq!(consistent(within(200.0, 300.0), &within(8e8, 9e8), &unknown), within(200.0, 300.0));
+        let of_guess = |calls: f64| {
+            let guess = Estimate { value: calls, low: 1e6, high: None };
+            consistent(within(200.0, 300.0), &within(8e8, 9e8), &guess)
+        };
+        assert_eq!(of_guess(3e6), within(200.0, 300.0), "267 or more");
+        assert_eq!(of_guess(2e6), Estimate::within(250.0, 200.0, 900.0), "400, or more calls");
         let no_limit = consistent(within(200.0, 300.0), &Estimate::at_least(8e8), &calls);
         assert_eq!(no_limit, Estimate::within(250.0, 200.0, f64::INFINITY));
     }
@@ -432,10 +445,10 @@ mod tests {
     fn time_without_a_processor_after_a_wait_is_not_part_of_totals() {
         let timed = Estimate::exact(1e9);
         let sampled = Estimate::within(7.5e8, 7.2e8, 7.8e8);
-        let total = narrower(Some(timed), sampled);
+        let total = narrower(Some(timed), sampled, false);
         assert_eq!(total, Estimate::within(7.5e8, 7.2e8, 1e9));
         for close in [Estimate::within(9.5e8, 9.2e8, 9.8e8), Estimate::within(1.1e9, 1.05e9, 1.15e9)] {
-            assert_eq!(narrower(Some(timed), close), timed, "chance, or time that is in no call");
+            assert_eq!(narrower(Some(timed), close, false), timed, "chance, or time that is in no call");
         }
         let exact = Estimate::exact;
         let mut latency = Latency { min: 4e8, mean: exact(5e8), p50: exact(4e8), ..latency(6e8) };
@@ -559,7 +572,7 @@ mod tests {
     fn the_estimate_that_says_more_is_taken() {
         #[track_caller]
         fn check(one: Option<Estimate>, other: Estimate, expected: Estimate) {
-            assert_eq!(narrower(one, other), expected);
+            assert_eq!(narrower(one, other, true), expected);
         }
         let (narrow, wide) = (Estimate::within(10.0, 9.0, 11.0), Estimate::within(11.0, 5.0, 20.0));
         check(None, wide, wide);
@@ -568,5 +581,33 @@ mod tests {
         check(Some(Estimate::at_least(12.0)), wide, wide);
         check(Some(Estimate::at_least(3.0)), Estimate::at_least(4.0), Estimate::at_least(4.0));
         check(Some(Estimate::at_least(4.0)), Estimate::at_least(3.0), Estimate::at_least(4.0));
+    }
+
+    /// A call every 20 us takes 1 us, but one took 5 s.
+    #[test]
+    fn a_rare_long_call_that_windows_have_missed_is_in_the_total() {
+        let (windows, samples) = (Estimate::within(5e8, 4.8e8, 5.2e8), Estimate::within(5.4e9, 4.8e9, 6e9));
+        assert_eq!(narrower(Some(windows), samples, true), samples);
+        let at_least = Estimate { value: 5.4e9, low: 4.8e9, high: None };
+        assert_eq!(narrower(Some(windows), at_least, true), at_least);
+        assert_eq!(narrower(Some(windows), samples, false), windows, "every call was timed");
+        let near = Estimate::within(6e8, 5.1e8, 7e8);
+        assert_eq!(narrower(Some(windows), near, true), windows, "chance");
+
+        let units = Units { ticks_per_ns: 1.0, resolution: 1, thread_time: 1e6 };
+        let mut rows = [row(1, 1e6, &units), row(2, 100.0, &units)];
+        rows[1].windows = 50.0;
+        rows[1].report.total_ns = Some(Estimate::within(1e4, 9.9e3, 1.01e4));
+        rows[1].report.self_ns = rows[1].report.total_ns;
+        let mut into = edge(1, 2, Estimate::within(1e4, 9.9e3, 1.01e4));
+        into.seen = Some(1000.0);
+        let mut edges = vec![into];
+        let tally = of_chains(&[(&[2, 1], 600), (&[1], 400)]);
+        let times = Times::new(&tally, None, 1e3, 1e6, 0.0).expect("there are enough samples");
+        add_sampled_times(&mut rows, &mut edges, &times, &units);
+        let found = [rows[1].report.total_ns, rows[1].report.self_ns, edges[0].total];
+        for found in found.map(|estimate| estimate.expect("it was timed")) {
+            assert!(found.low < 6e5 && found.value == 6e5 && found.high > Some(6e5), "{found:?}");
+        }
     }
 }

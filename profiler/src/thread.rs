@@ -21,7 +21,7 @@ pub(crate) use self::sample::{Limits, Sample};
 use crate::function::{FUNCTIONS, OwnTime, WindowNumber};
 use crate::pairing::{Entry, EntryStack};
 use crate::preemption::{self, Preemption};
-use crate::stack::Stack;
+use crate::stack::{Number, Stack};
 use crate::{fire, governor, own_process, waking};
 
 /// A probe that takes longer than this, in ticks, was preempted: about 0.1 ms.
@@ -265,19 +265,34 @@ impl Thread {
         self.ended_unseen(entry, self.preemption.time());
     }
 
-    /// The same for a thread that has been preempted for this time. If the exit was not missed, the
-    /// call was left by an exception or a longjmp, at an unknown time, or by an exit whose function
-    /// was not known yet; if the thread has several stacks, nothing is known about nesting.
+    /// The same for a thread that has been preempted for this time.
     fn ended_unseen(&self, entry: &Entry, preempted: u64) {
+        let sample = self.unseen(entry, preempted);
         left(entry);
-        if is_open(entry) || !self.stack.is_only() {
-            return;
+        sample.into_iter().for_each(|sample| self.record(sample));
+    }
+
+    /// What is known of an entry that has ended without an observed exit. If the exit was not
+    /// missed, the call was left by an exception or a longjmp, at an unknown time, or by an exit
+    /// whose function was not known yet. If the thread has several stacks, nothing is known about
+    /// nesting: the call may even be open.
+    fn unseen(&self, entry: &Entry, preempted: u64) -> Option<Sample> {
+        let was_left = is_open(entry);
+        let stacks = self.stack.number();
+        if stacks == Number::NotKnownYet && !was_left {
+            return None;
         }
-        let Limits { least, most, was_cut_off: is_late, .. } = self.limits(entry, preempted, tsc::now());
+        let Limits { least, most, was_cut_off, .. } = self.limits(entry, preempted, tsc::now());
+        let (least, most) = match stacks {
+            Number::One => (least, most),
+            Number::NotKnownYet => (0, most),
+            Number::Several => (0, Sample::ANY_TIME),
+        };
         let ticks = most.max(1);
         let least = least.min(ticks - 1);
+        let is_late = was_cut_off && !was_left;
         let &Entry { function, observation, weight, call_site: caller, .. } = entry;
-        self.record(Sample {
+        Some(Sample {
             function,
             observation,
             weight,
@@ -285,8 +300,9 @@ impl Thread {
             ticks,
             least,
             is_late,
+            was_left,
             ..Sample::default()
-        });
+        })
     }
 
     /// What is known by `now` of the time of a call that may have ended without an observed exit,

@@ -177,6 +177,76 @@ fn calls_are_within_10_percent_of_two_functions_with_different_rates() {
     check_calls("alternating", 0, 0.10);
 }
 
+/// 1 % of the calls take a thousand times as long as the others, and end without an exit.
+#[test]
+fn calls_that_fail_late_are_in_the_total() {
+    for (compiler, kind) in [
+        (Gcc, "exception"),
+        (Gcc, "longjmp"),
+        (Gcc, "coroutine"),
+        (Clang, "exception"),
+        (Clang, "longjmp"),
+        (Clang, "coroutine"),
+    ] {
+        let binary = compile("fixtures/fails_late.cpp", &["-O2"], compiler);
+        attempt(kind, || {
+            let profiled = profiled(&binary, &[kind], "counts=exact:stacks=0");
+            let [(name, figures)] = &truth(&profiled)[..] else { panic!("one function measures itself") };
+            let function = profiled.report().function(name).expect("it was called");
+            let [calls, total] = [figures[0], figures[1]];
+            for (figure, truth) in
+                [(&function["total_ns"], total), (&function["latency_ns"]["mean"], total / calls)]
+            {
+                println!("{compiler:?}, {kind}: {figure}, true {truth:.0}");
+                let (low, high) = (figure["low"].as_f64().unwrap_or(0.0), figure["high"].as_f64());
+                // The program's own figure lacks the time around the call.
+                if low > 1.02 * truth || high.is_some_and(|high| high < 0.98 * truth) {
+                    return Err(format!("{compiler:?}, {kind}: {figure}, not {truth:.0}"));
+                }
+                if high.is_some() == (kind == "coroutine") {
+                    return Err(format!("{compiler:?}, {kind}: {figure}"));
+                }
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Among hundreds of thousands of calls of 1 us, one waits for two seconds, and no window contains
+/// it.
+#[test]
+fn a_rare_call_that_waits_is_in_the_total_and_ranks_its_function_first() {
+    let binary = compile("fixtures/rare_wait.c", &["-O2"], Gcc);
+    for competitors in [0, 2] {
+        attempt("a rare wait", || {
+            let _competitors = Competitors::start(competitors);
+            let profiled = profiled(&binary, &["4", "2"], "budget=2%");
+            let report = profiled.report();
+            if report.json["stacks"] == 0 {
+                println!("not tested: {}", report.json["notes"]);
+                return Ok(());
+            }
+            let [(name, figures)] = &truth(&profiled)[..] else { panic!("one function measures itself") };
+            let (longest, total) = (figures[1], figures[2]);
+            let function = report.function(name).expect("it was called");
+            println!("{longest} to {total} ns, found {function}");
+            for key in ["total_ns", "self_ns"] {
+                let low = function[key]["low"].as_f64().expect("there is always one");
+                let high = function[key]["high"].as_f64();
+                if low < 0.8 * longest || low > total || high.is_some_and(|high| high < longest) {
+                    return Err(format!("{key} is {}, not {longest} to {total}", function[key]));
+                }
+            }
+            let mean = &function["latency_ns"]["mean"];
+            let is_possible = |high: f64| high >= longest / figures[0];
+            if !mean["high"].as_f64().is_none_or(is_possible) {
+                return Err(format!("the mean is {mean}, not {}", longest / figures[0]));
+            }
+            Ok(())
+        });
+    }
+}
+
 /// Times of calls in which the program ends do not include preemption, like those of calls that
 /// have returned. Their probes fire only at their start.
 #[test]

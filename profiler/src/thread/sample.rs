@@ -12,9 +12,10 @@ pub(crate) struct Sample {
     pub(crate) error: f32,
     /// An address in the caller's code.
     pub(crate) caller: usize,
-    /// Duration of the call without preemption, in ticks; the maximum, if its exit was missed.
+    /// Duration of the call without preemption, in ticks; the maximum, if its exit was not seen, or
+    /// [`Sample::ANY_TIME`].
     pub(crate) ticks: u64,
-    /// Minimum duration of the call: equal to `ticks`, unless its exit was missed.
+    /// Minimum duration of the call: equal to `ticks`, unless its exit was not seen.
     pub(crate) least: u64,
     /// Duration of preemption, in ticks.
     pub(crate) preempted: u64,
@@ -23,6 +24,13 @@ pub(crate) struct Sample {
     /// Whether the call represents calls that were cut off
     /// ([`crate::function::Function::is_late`]), or was cut off itself.
     pub(crate) is_late: bool,
+    /// Whether the call was left without an exit, by an exception for example.
+    pub(crate) was_left: bool,
+}
+
+impl Sample {
+    /// The maximum duration of a call of which nothing is known.
+    pub(crate) const ANY_TIME: u64 = u64::MAX;
 }
 
 /// What is known of the time of a call without probes and preemption, in ticks.

@@ -105,28 +105,32 @@ fn missed_exits_have_limits_only_in_a_thread_with_one_stack() {
     assert!(!observed.is_exit_seen(observed.exit_period()), "its exit probe is off");
     observed.open(1, &window, |_, _| {}).unwrap();
     let period = observed.exit_period();
-    let entry = |period| Entry { function: function as u32, period, ..Entry::default() };
+    let entry = |period| Entry { function: function as u32, period, held: 1000, ..Entry::default() };
     let (missed, left) = (entry(period + 1), entry(period));
     std::thread::spawn(move || {
         let thread = Thread::current().unwrap();
-        let recorded = |entry: &Entry| {
+        let known = |entry: &Entry| {
             let before = thread.ring.written();
             thread.discarded(entry);
-            thread.ring.written() - before
+            let sample = thread.unseen(entry, 0);
+            assert_eq!(thread.ring.written() - before, usize::from(sample.is_some()));
+            sample.map(|sample| (sample.least, sample.ticks == Sample::ANY_TIME, sample.was_left))
         };
         let local = 0_u8;
         thread.enter(std::ptr::from_ref(&local).addr(), |_| {});
-        assert_eq!(recorded(&missed), 0, "its stack is not known");
+        assert_eq!(known(&missed), None, "its stack is not known");
+        assert_eq!(known(&left), Some((0, false, true)), "it was left without an exit");
         // Those of other tests' threads may be found first.
         for _ in 0..100 {
             find_a_stack();
         }
         assert!(thread.has_one_stack());
-        assert_eq!(recorded(&missed), 1);
-        assert_eq!(recorded(&left), 0, "it was left without an exit");
+        assert_eq!(known(&missed), Some((1000, false, false)));
+        assert_eq!(known(&left), Some((1000, false, true)));
         thread.enter(std::ptr::from_ref(&*Box::new(0_u8)).addr(), |_| {});
         assert!(!thread.has_one_stack());
-        assert_eq!(recorded(&missed), 0, "it has another stack");
+        assert_eq!(known(&missed), Some((0, true, false)), "it has another stack");
+        assert_eq!(known(&left), Some((0, true, true)));
     })
     .join()
     .unwrap();

@@ -329,7 +329,8 @@ fn a_site_changes_only_what_was_looked_up_in_its_body() {
     };
     assert_eq!(known(&contexts), [START - 1, addresses[1]]);
     // Part of a body that ends before it begins.
-    add(&mut contexts, START, ProbeType::Entry, 3, START..START - 1);
+    let before = START - 1;
+    add(&mut contexts, START, ProbeType::Entry, 3, START..before);
     assert_eq!(known(&contexts), [START - 1, addresses[1]]);
 }
 
