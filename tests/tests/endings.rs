@@ -91,6 +91,14 @@ fn a_signal_during_a_fork_waits_for_the_report_only() {
 }
 
 #[test]
+fn processes_that_end_together_are_all_in_the_merged_report() {
+    let profiled = check("workers.c", &[], "merge=1:counts=exact");
+    let [report] = profiled.reports.as_slice() else { panic!("{profiled:?}") };
+    assert_eq!(report.json["processes"], 33, "{}", profiled.run.stderr);
+    assert_eq!(calls(&profiled, "worker_work"), [32_000], "{}", profiled.run.stderr);
+}
+
+#[test]
 fn the_first_of_several_pending_signals_ends_the_process() {
     let profiled = check("ends_together.c", &["both"], "");
     assert_eq!(profiled.run.status.signal(), Some(libc::SIGUSR1));

@@ -179,6 +179,10 @@ impl Session {
                 let target = Target { template, format: *format, merge: self.merge };
                 match write_report(&report, target, &self.identity, self.written.as_ref()) {
                     Ok(Written::File(file)) => self.written = Some(file),
+                    Ok(Written::Apart(file, why)) => {
+                        unwritten.messages.push(line(&why));
+                        self.written = Some(file);
+                    }
                     Ok(Written::Stream(stream)) => {
                         unwritten.report = Some((Destination::Stream(stream), report));
                     }
