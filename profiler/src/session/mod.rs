@@ -73,6 +73,8 @@ struct Session {
     /// The number of early calls that may belong to any function of a library that was unloaded, or
     /// of one that was loaded in its place.
     calls_of_unloaded: u64,
+    /// Whether this is a forked child that could not be observed from the fork on.
+    has_begun_late: bool,
     reclaiming: Reclaiming,
     retries: Retries,
     toggles_before: u64,
@@ -180,6 +182,7 @@ impl Session {
             early_calls: HashMap::new(),
             known_at_early_calls: 0,
             calls_of_unloaded: 0,
+            has_begun_late: false,
             reclaiming: Reclaiming::new(),
             retries: Retries::new(),
             toggles_before: 0,
@@ -257,7 +260,7 @@ impl Work for Ticks {
     /// tick.
     fn tick(&mut self, wake: Wake) -> Duration {
         if TEXT_IS_SHARED.load(Ordering::Acquire) {
-            unshare_text();
+            unshare_text(true);
         }
         self.request = finish::requested();
         if wake == Wake::Last {
@@ -319,12 +322,14 @@ impl Work for Ticks {
     }
 }
 
-/// Gives a forked child its own text, and starts to observe there.
-fn unshare_text() {
+/// Gives a forked child its own text, and starts to observe there: late, if the program has run in
+/// the child since the fork.
+fn unshare_text(is_late: bool) {
     // SAFETY: until this succeeds, every store to the text is refused with `SharedWithParent`.
     if unsafe { wordpatch::text::unshare() }.is_ok() {
         TEXT_IS_SHARED.store(false, Ordering::Release);
         with_session(|session| {
+            session.has_begun_late = is_late;
             session.schedule.drain();
             session.schedule.begin_all();
         });
@@ -362,6 +367,7 @@ pub(crate) fn restart_in_child() {
         session.has_said_notes = false;
         session.early_calls.clear();
         session.calls_of_unloaded = 0;
+        session.has_begun_late = false;
         provider::take_early_calls(|_, _| {});
         session.identity.pid = std::process::id();
         session.identity.is_fork_child = true;
@@ -371,7 +377,7 @@ pub(crate) fn restart_in_child() {
         session.stacks.restart();
     });
     if wordpatch::text::copied_bytes() <= COPIED_AT_ONCE {
-        unshare_text();
+        unshare_text(false);
     }
     // Without a service thread the child is not profiled, but otherwise works.
     is_running.into_iter().for_each(|()| _ = start_service_thread());

@@ -73,7 +73,7 @@ impl Session {
         let times = self.stacks.times(self.waiting(thread_time));
         let bodies = self.bodies();
         let function_at = |address| bodies.function_at(address);
-        let missed = MissedCalls::of_unloaded(self.calls_of_unloaded());
+        let missed = MissedCalls::of(self.calls_of_unloaded(), self.has_begun_late);
         let (mut functions, arcs) =
             summary::of(&self.schedule, &function_at, &units, times.as_ref(), &missed);
         disambiguate(&mut functions, &mut self.locations);
@@ -106,7 +106,7 @@ impl Session {
             },
             notes: (notes().into_iter().chain(self.note_of_change()))
                 .chain(self.stacks.note().map(str::to_owned))
-                .chain(missed.note())
+                .chain(missed.notes())
                 .chain(if self.settings.filter.asks_for_files() {
                     self.locations.notes()
                 } else {
