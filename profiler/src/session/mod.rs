@@ -25,6 +25,7 @@ pub use reconfigure::{reconfigure, settings};
 pub use write::{is_printing, print, say, speak_for_the_run};
 
 use known::KnownFunctions;
+use probes::Unloaded;
 use reconfigure::Change;
 use write::{Occasion, Unwritten};
 
@@ -73,6 +74,7 @@ struct Session {
     /// The number of early calls that may belong to any function of a library that was unloaded, or
     /// of one that was loaded in its place.
     calls_of_unloaded: u64,
+    unloaded: Unloaded,
     /// Whether this is a forked child that could not be observed from the fork on.
     has_begun_late: bool,
     reclaiming: Reclaiming,
@@ -182,6 +184,7 @@ impl Session {
             early_calls: HashMap::new(),
             known_at_early_calls: 0,
             calls_of_unloaded: 0,
+            unloaded: Unloaded::default(),
             has_begun_late: false,
             reclaiming: Reclaiming::new(),
             retries: Retries::new(),
@@ -288,6 +291,7 @@ impl Work for Ticks {
         let next = with_session(|session| {
             session.written = self.rescued.take().or(session.written.take());
             session.governor.reported(std::mem::take(&mut self.wrote));
+            session.settle_unloaded();
             if self.request.is_none()
                 && occasion.is_none()
                 && wake == Wake::Work

@@ -64,6 +64,7 @@ impl Session {
         self.schedule.drain();
         self.take_early_calls();
         self.add_functions_without_probes();
+        self.settle_unloaded();
         // Before the times are read of which those of functions are parts.
         self.stacks.finish();
         let ticks_per_ns = self.ticks_per_ns();
