@@ -209,6 +209,10 @@ impl Thread {
     pub(crate) fn spend(&self, ticks: u64, now: u64) {
         self.seen.store(now, Ordering::Relaxed);
         if ticks > MAX_PROBE_TIME {
+            // The clock has gone back.
+            if ticks.cast_signed() < 0 {
+                return;
+            }
             self.pause(ticks);
         }
         self.overhead.store(self.overhead.load(Ordering::Relaxed).wrapping_add(ticks), Ordering::Relaxed);
@@ -323,7 +327,7 @@ impl Thread {
         while !is_recorded && waited < most {
             std::hint::spin_loop();
             is_recorded = self.ring.push(sample);
-            waited = tsc::now().wrapping_sub(begin);
+            waited = tsc::now().saturating_sub(begin);
         }
         if !is_recorded {
             self.lose();

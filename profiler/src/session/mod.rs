@@ -360,6 +360,7 @@ pub(crate) fn restart_in_child() {
     finish::forget_requests();
     OVER.store(false, Ordering::Relaxed);
     output::forget_in_child();
+    fire::restart();
     write::SPEAKS_FOR_THE_RUN.store(false, Ordering::Relaxed);
     TEXT_IS_SHARED.store(true, Ordering::Release);
     let is_running = with_session(|session| {

@@ -325,12 +325,8 @@ const RESCUE: &str = "/tmp/fastinst.%e.%p.txt";
 pub(crate) fn notes() -> Vec<String> {
     let mut notes = provider::notes();
     notes.extend(function::details::note().map(str::to_owned));
-    if !clock::tsc_is_invariant() {
-        notes.push(
-            "the TSC of this machine is not invariant: latencies may be off while its frequency changes"
-                .into(),
-        );
-    }
+    notes.extend(clock::note_of_tsc().map(str::to_owned));
+    notes.extend(fire::note());
     notes
 }
 
