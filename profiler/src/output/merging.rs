@@ -26,7 +26,7 @@ pub(super) enum Obstacle {
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Obstacle::Locked => "its directory stayed locked; fastinst report FILE... merges them",
+            Obstacle::Locked => "its directory could not be locked; fastinst report FILE... merges them",
             Obstacle::NotOfThisRun => "that file is not a report of this run",
             Obstacle::OtherBuild => "that file is damaged, or has functions of another build",
         })

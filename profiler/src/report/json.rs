@@ -162,7 +162,7 @@ fn parse_symbols(bytes: &[u8], path: &Path) -> Result<Report, Error> {
     if bytes.is_empty() {
         return Err(other("an empty file".to_owned()));
     }
-    // Takes half as long as what follows, which finds out what is wrong with other files.
+    // Takes a third of the time of what follows, which finds out what is wrong with other files.
     if let Ok(report) = serde_json::from_slice::<Report>(bytes)
         && report.version == Report::VERSION
     {
