@@ -2,7 +2,8 @@
 //!
 //! Every observed call counts for its caller with its weight for the function, so arcs have the
 //! guarantees of [`crate::policy`]. A caller is the instrumented function whose code contains the
-//! return address.
+//! return address. Addresses in a library that is unloaded are replaced by the functions
+//! ([`Callers::settle`]) before another library has the same addresses.
 
 use std::collections::HashMap;
 
@@ -18,6 +19,16 @@ const MAX_PLACES: usize = 1 << 16;
 
 /// Stands for all callers that are not instrumented.
 const NOWHERE: usize = 0;
+
+/// Added to the number of a function that stands for addresses in its code: no address of a process
+/// is as large.
+const SETTLED: usize = 1 << 63;
+
+/// What stands for an address from now on: see [`Callers::settle`].
+pub(crate) fn settled(address: usize, function_at: &FunctionAt<'_>) -> usize {
+    let function = if address & SETTLED == 0 { function_at(address) } else { None };
+    function.map_or(address, |function| SETTLED | function as usize)
+}
 
 /// The calls from one address.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,10 +62,13 @@ impl Callers {
     /// Adds a call from this address.
     pub(crate) fn call(&mut self, caller: usize, weight: f64, ticks: f64) {
         let seen = if weight > 1.0 { 1.0 } else { 0.0 };
-        let call = From { calls: weight, ticks, seen };
+        self.add(caller, &From { calls: weight, ticks, seen });
+    }
+
+    fn add(&mut self, caller: usize, call: &From) {
         match self.few.iter().position(|(address, _)| *address == caller) {
             Some(index) => {
-                self.few[index].1.add(&call);
+                self.few[index].1.add(call);
                 self.few.swap(0, index);
             }
             None if self.few.len() < FEW => {
@@ -62,13 +76,24 @@ impl Callers {
                     // Most functions have one caller.
                     self.few.reserve_exact(1);
                 }
-                self.few.push((caller, call));
+                self.few.push((caller, *call));
             }
             None => {
                 let others = self.others.get_or_insert_default();
                 let is_full = others.len() >= MAX_PLACES && !others.contains_key(&caller);
-                others.entry(if is_full { NOWHERE } else { caller }).or_default().add(&call);
+                others.entry(if is_full { NOWHERE } else { caller }).or_default().add(call);
             }
+        }
+    }
+
+    /// Replaces the addresses that are in functions of an unloaded library by these functions.
+    pub(crate) fn settle(&mut self, function_at: &FunctionAt<'_>) {
+        if self.iter().all(|(address, _)| settled(address, function_at) == address) {
+            return;
+        }
+        let before = std::mem::take(self);
+        for (address, from) in before.iter() {
+            self.add(settled(address, function_at), from);
         }
     }
 
@@ -141,7 +166,9 @@ impl Arcs {
     /// Adds the callers of a function.
     pub(crate) fn add(&mut self, callee: u32, callers: &Callers, function_at: &FunctionAt<'_>) {
         for (address, from) in callers.iter() {
-            self.arcs.entry((function_at(address), callee)).or_default().add(from);
+            let is_settled = address & SETTLED != 0;
+            let caller = if is_settled { Some(address as u32) } else { function_at(address) };
+            self.arcs.entry((caller, callee)).or_default().add(from);
         }
     }
 }
@@ -216,6 +243,32 @@ mod tests {
         assert_eq!(calls_and_ticks(1), (2.0 * 2000.0 * 3.0, 2000.0 * 6.0));
         assert_eq!(calls_and_ticks(2), (2.0 * 3000.0 * 3.0, 3000.0 * 6.0));
         assert!(callers.memory() >= 5000 * size_of::<(usize, From)>());
+    }
+
+    /// Two libraries, one after the other at the same place, and a caller that stays.
+    #[test]
+    fn callers_in_an_unloaded_library_stay_its_functions() {
+        let mut callers = Callers::default();
+        let of_first = |address: usize| (100..200).contains(&address).then_some(7);
+        let of_second = |address: usize| match address {
+            100..200 => Some(8),
+            500 => Some(9),
+            _ => None,
+        };
+        let call_all =
+            |callers: &mut Callers| (100..200).chain([500]).for_each(|at| callers.call(at, 1.0, 2.0));
+        call_all(&mut callers);
+        callers.settle(&of_first);
+        assert_eq!(callers.iter().count(), 2);
+        // Nothing else is unloaded.
+        callers.settle(&|_| None);
+        call_all(&mut callers);
+        let mut arcs = Arcs::default();
+        arcs.add(1, &callers, &of_second);
+        let mut calls: Vec<_> = arcs.arcs.iter().map(|(arc, from)| (*arc, from.calls, from.ticks)).collect();
+        calls.sort_by_key(|(arc, ..)| *arc);
+        let expected = [((Some(7), 1), 100.0, 200.0), ((Some(8), 1), 100.0, 200.0), ((Some(9), 1), 2.0, 4.0)];
+        assert_eq!(calls, expected);
     }
 
     #[test]

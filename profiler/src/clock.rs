@@ -87,9 +87,28 @@ impl Clock {
     }
 }
 
+/// The reason why the TSC may not measure time, for the report, if there is one.
+pub(crate) fn note_of_tsc() -> Option<&'static str> {
+    /// The kernel compares its clocks, and no longer lists one that was wrong. In a virtual machine
+    /// it may use another one although the TSC is right.
+    const CLOCKS: &str = "/sys/devices/system/clocksource/clocksource0/available_clocksource";
+    if !tsc_is_invariant() {
+        return Some(
+            "the TSC of this machine is not invariant: latencies may be off while its frequency changes",
+        );
+    }
+    let clocks = std::fs::read_to_string(CLOCKS).ok()?;
+    is_rejected(&clocks).then_some("the kernel has found the TSC of this machine wrong: latencies may be off")
+}
+
+/// Whether the TSC is missing among the kernel's clocks.
+fn is_rejected(clocks: &str) -> bool {
+    clocks.split_whitespace().all(|clock| clock != "tsc")
+}
+
 /// Whether the processor reports that its TSC runs at a constant rate in all states (AMD APM volume
 /// 3, CPUID 8000_0007 EDX bit 8; Intel SDM volume 3, "invariant TSC").
-pub(crate) fn tsc_is_invariant() -> bool {
+fn tsc_is_invariant() -> bool {
     const LEAF: u32 = 0x8000_0007;
     std::arch::x86_64::__cpuid(0x8000_0000).eax >= LEAF
         && std::arch::x86_64::__cpuid(LEAF).edx & (1 << 8) != 0
@@ -124,6 +143,16 @@ mod tests {
             assert_eq!(suspended.ticks_per_ns(estimate), estimate);
             assert!(suspended.note(estimate).is_some_and(|note| note.contains("suspended")));
         }
+    }
+
+    #[test]
+    fn the_kernel_lists_the_clocks_that_it_trusts() {
+        let lists =
+            [("tsc kvm-clock \n", false), ("kvm-clock tsc acpi_pm\n", false), ("hpet acpi_pm\n", true)];
+        for (clocks, is_wrong) in lists {
+            assert_eq!(is_rejected(clocks), is_wrong, "{clocks}");
+        }
+        assert_eq!(note_of_tsc().is_some_and(|note| note.contains("not invariant")), !tsc_is_invariant());
     }
 
     #[test]

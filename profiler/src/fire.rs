@@ -37,6 +37,28 @@ static EMPTY: AtomicU64 = AtomicU64::new(0);
 /// The typical latency of such a call, in ticks: at least as long as a step.
 static RESOLUTION: AtomicU64 = AtomicU64::new(0);
 
+/// The number of calls whose exit was earlier than their entry: the clock has gone back.
+static BACKWARD: AtomicU64 = AtomicU64::new(0);
+
+/// What the report says if the clock has gone back.
+pub(crate) fn note() -> Option<String> {
+    let calls = BACKWARD.load(Ordering::Relaxed);
+    (calls > 0)
+        .then(|| format!("the TSC has gone back during {calls} calls, which are counted and not timed"))
+}
+
+/// Forgets the parent's clock, in a forked child.
+pub(crate) fn restart() {
+    BACKWARD.store(0, Ordering::Relaxed);
+}
+
+/// Ends a call that has left before it was entered, according to the clock.
+#[cold]
+fn untimed(entry: &Entry, function: &Function) {
+    BACKWARD.fetch_add(1, Ordering::Relaxed);
+    function.left(entry.period);
+}
+
 /// A call of at least this many ticks, about 10 us, adds noticeably to its function's allowance.
 const LONG_CALL: u64 = 25_000;
 
@@ -210,6 +232,10 @@ fn complete(begin: u64, entry: &Entry, function: &Function, thread: &Thread) {
     let &Entry { observation, weight, call_site: caller, .. } = entry;
     let is_cold = thread.cold(false) != entry.cold;
     if ticks > LONG_CALL {
+        // A negative time is such a number: the usual call needs no comparison.
+        if begin < entry.ticks {
+            return untimed(entry, function);
+        }
         function.earn(ticks);
     }
     thread.record(Sample {
@@ -444,6 +470,7 @@ pub(crate) fn resolution() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::function::OwnTime;
 
     #[test]
     fn the_cost_of_probes_between_readings_of_the_clock_is_not_known_exactly() {
@@ -469,6 +496,31 @@ mod tests {
             assert_eq!(function.calls(), number);
         }
         assert!(!is_counting(ENTRY));
+    }
+
+    /// Virtual machines that move to another machine have such clocks, and processors whose clocks
+    /// are not synchronous.
+    #[test]
+    fn a_call_that_ends_before_it_begins_is_not_timed() {
+        let index = FUNCTIONS.push_with(|_| Function::default()).unwrap() as u32;
+        let function = FUNCTIONS.get(index as usize).unwrap();
+        let thread = Thread::current().unwrap();
+        let entry = Entry { function: index, ticks: 1_000_000_000, ..Entry::default() };
+        let mut ticks = Vec::new();
+        for end in [entry.ticks + 1000, entry.ticks - 1, 1, entry.ticks + LONG_CALL * 2] {
+            complete(end, &entry, function, thread);
+        }
+        thread::drain(|sample| {
+            if sample.function == index {
+                ticks.push(sample.ticks);
+            }
+        });
+        assert_eq!(ticks.len(), 2);
+        assert!(ticks.iter().all(|ticks| *ticks <= LONG_CALL * 2), "{ticks:?}");
+        assert!(note().is_some_and(|note| note.contains("gone back during")));
+        let before = (thread.spent(), thread.overhead());
+        spend(thread, entry.ticks, entry.ticks - 1_000_000);
+        assert_eq!((thread.spent(), thread.overhead()), before);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 
 use self::few::Few;
-use crate::callers::Callers;
+use crate::callers::{Callers, FunctionAt};
 use crate::counting::Count;
 use crate::fire;
 use crate::function::PATIENT;
@@ -364,6 +364,14 @@ impl Measured {
         strata.counted_early(calls);
         if is_interrupted {
             strata.interrupted();
+        }
+    }
+
+    /// Replaces callers in an unloaded library by its functions.
+    pub(crate) fn settle(&mut self, function_at: &FunctionAt<'_>) {
+        match &mut self.observations {
+            Observations::Few(few) => few.settle(function_at),
+            Observations::Many(observed) => observed.callers.settle(function_at),
         }
     }
 

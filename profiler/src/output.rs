@@ -21,8 +21,9 @@
 //! have added theirs, and the process looks for another name.
 //!
 //! If the processes of a run share one report ([`Target::merge`]), each reads the file with that
-//! name, adds its own report, and replaces the file, all under the lock. It waits longer for the
-//! lock; if it does not get it, it writes a separate file.
+//! name, adds its own report, and replaces the file, all under the lock. It waits for the lock as
+//! long as the file changes from time to time, because then other processes add theirs. If it
+//! cannot add its report, it writes a separate file that says why ([`Written::Apart`]).
 //!
 //! If the name is that of a symbolic link, the file to which it leads is written; the link stays.
 //!
@@ -36,6 +37,7 @@
 //! own time stamp of a file, which is that of the last tick; moving the old file aside instead of
 //! locking: if it turns out to be recent it must be moved back, and by then its name may be taken.
 
+mod merging;
 mod template;
 
 use std::ffi::OsString;
@@ -57,14 +59,14 @@ use crate::options::RunId;
 use crate::report::{Format, Report, json};
 use crate::stderr::stderr;
 
+pub(crate) use merging::merged_by_others;
+use merging::{LOCK_ATTEMPTS_TO_MERGE, add_to};
 pub use template::{check_template, expand};
 
 /// Maximum number of names to try.
 const NAMES: u32 = 10_000;
 /// Maximum time to wait for another process that is choosing its name: this many times 1 ms.
 const LOCK_ATTEMPTS: u32 = 100;
-/// The same for a process that merges its report.
-const LOCK_ATTEMPTS_TO_MERGE: u32 = 5_000;
 /// The number of bytes at the beginning and at the end of a report that are searched for the run.
 const SEARCHED: u64 = 4096;
 
@@ -97,6 +99,8 @@ pub struct Identity {
 pub enum Written {
     /// The report is in this file.
     File(OwnFile),
+    /// The report could not be merged, and is in a file of its own; a line that says so.
+    Apart(OwnFile, String),
     /// The report is to be written to this stream.
     Stream(Stream),
 }
@@ -108,7 +112,7 @@ impl Written {
     /// As [`Stream::write`].
     pub fn finish(self) -> Result<PathBuf, Error> {
         match self {
-            Written::File(file) => Ok(file.path),
+            Written::File(file) | Written::Apart(file, _) => Ok(file.path),
             Written::Stream(stream) => {
                 let path = stream.path.clone();
                 stream.write().map(|()| path)
@@ -150,7 +154,8 @@ fn version(path: &Path) -> io::Result<(SystemTime, u64)> {
 ///
 /// `previous` is the result of an earlier call in the same process; that file is replaced, unless
 /// others have written to it. Pass `None` for the first report, and for the first one of a forked
-/// child. Waits at most 100 ms for other processes, or 5 s to merge.
+/// child. Waits at most 100 ms for other processes; to merge, 5 s after one of them has merged its
+/// report.
 ///
 /// # Errors
 /// [`Error::TemplateSequence`] if the template has an unknown sequence, [`Error::WriteReport`] if
@@ -163,12 +168,35 @@ pub fn write_report(
     previous: Option<&OwnFile>,
 ) -> Result<Written, Error> {
     let Target { template, format, merge } = target;
-    let text = || in_file(report, format, &identity.run);
-    let add = |path: &Path| {
-        // What was merged once cannot be removed from the file.
-        if merge && previous.is_none() { add_to(path, report, identity) } else { Ok(None) }
-    };
-    write(&text, template, identity, previous, &add)
+    let write =
+        |report: &Report| write(&in_file(report, format, &identity.run), template, identity, previous);
+    // What was merged once cannot be removed from the file.
+    if !merge || previous.is_some() {
+        return write(report);
+    }
+    let shared = resolved(PathBuf::from(expand(template, identity)?));
+    if is_special(&shared) {
+        return write(report);
+    }
+    let added = add_to(&shared, report, identity, LOCK_ATTEMPTS_TO_MERGE);
+    match added.map_err(|source| Error::WriteReport { path: shared.clone(), source })? {
+        Ok(file) => Ok(Written::File(file)),
+        Err(obstacle) => {
+            let mut apart = report.clone();
+            apart.notes.push(format!("not added to {}: {obstacle}", shared.display()));
+            Ok(match write(&apart)? {
+                Written::File(file) => {
+                    let line = format!(
+                        "the report in {} was not added to {}: {obstacle}",
+                        file.path.display(),
+                        shared.display()
+                    );
+                    Written::Apart(file, line)
+                }
+                other => other,
+            })
+        }
+    }
 }
 
 /// A report in the form of a file, including its run.
@@ -177,29 +205,6 @@ fn in_file(report: &Report, format: Format, run: &RunId) -> String {
         Format::Json => json::to_string_of_run(report, &run.to_string()),
         Format::Text => format!("{}run {run}\n", format.render(report)),
     }
-}
-
-/// Merges a report into the one that processes of the same run have written, if there is one;
-/// otherwise writes it as the first, replacing the report of an earlier run. Does nothing and
-/// returns `None` if the file is not a report or the lock cannot be acquired.
-fn add_to(path: &Path, report: &Report, identity: &Identity) -> io::Result<Option<OwnFile>> {
-    let Some(_lock) = lock(directory_of(path), LOCK_ATTEMPTS_TO_MERGE) else {
-        return Ok(None);
-    };
-    let merged = match state_of(path, &identity.run)? {
-        State::Free | State::LeftOver => report.clone(),
-        State::Taken => return Ok(None),
-        State::OfThisRun => match json::read_symbols(path) {
-            Ok(mut merged) if merged.conflict(report).is_none() => {
-                merged.merge(report.clone());
-                merged
-            }
-            // A damaged file, or an object that was built again during the run.
-            _ => return Ok(None),
-        },
-    };
-    let text = in_file(&merged, Format::Json, &identity.run);
-    Temporary::write(path, identity.pid, text.as_bytes())?.replace(path).map(Some)
 }
 
 /// Writes another kind of text in the same way. `previous` is as in [`write_report`].
@@ -212,35 +217,30 @@ pub fn write_text(
     identity: &Identity,
     previous: Option<&OwnFile>,
 ) -> Result<Written, Error> {
-    write(&|| text.to_owned(), template, identity, previous, &|_| Ok(None))
+    write(text, template, identity, previous)
 }
 
-/// Writes a text to its own file, adds it to an existing one with `add` if that returns a file, or
-/// claims a name for it.
+/// Writes a text to its own file, or claims a name for it.
 fn write(
-    text: &dyn Fn() -> String,
+    text: &str,
     template: &str,
     identity: &Identity,
     previous: Option<&OwnFile>,
-    add: &dyn Fn(&Path) -> io::Result<Option<OwnFile>>,
 ) -> Result<Written, Error> {
     let wanted = resolved(PathBuf::from(expand(template, identity)?));
     let place = previous.map_or(&wanted, |previous| &previous.path);
     let save = || {
         if is_special(&wanted) {
-            return Stream::open(&wanted, text()).map(Written::Stream);
+            return Stream::open(&wanted, text.to_owned()).map(Written::Stream);
         }
-        if let Some(file) = add(&wanted)? {
-            return Ok(Written::File(file));
-        }
-        let mut temporary = Temporary::write(place, identity.pid, text().as_bytes())?;
+        let mut temporary = Temporary::write(place, identity.pid, text.as_bytes())?;
         if let Some(previous) = previous {
             let lock = lock(directory_of(place), LOCK_ATTEMPTS);
             if previous.is_unchanged() {
                 return temporary.replace(place).map(Written::File);
             }
             drop(lock);
-            temporary = Temporary::write(&wanted, identity.pid, text().as_bytes())?;
+            temporary = Temporary::write(&wanted, identity.pid, text.as_bytes())?;
         }
         let names = names(&wanted, template::names_the_process(template), identity);
         claim(temporary, names, &identity.run).map(Written::File)
@@ -499,7 +499,7 @@ mod tests {
     use super::*;
     use crate::report::Cost;
 
-    fn report(pid: u32) -> Report {
+    pub(super) fn report(pid: u32) -> Report {
         Report {
             version: Report::VERSION,
             run: String::new(),
@@ -522,7 +522,7 @@ mod tests {
         }
     }
 
-    fn process(pid: u32) -> Identity {
+    pub(super) fn process(pid: u32) -> Identity {
         in_run(pid, Duration::from_secs(60), 1)
     }
 
@@ -532,7 +532,7 @@ mod tests {
         Identity { pid, executable: PathBuf::from("/bin/app"), run, is_fork_child: false }
     }
 
-    fn target(template: &str) -> Target<'_> {
+    pub(super) fn target(template: &str) -> Target<'_> {
         Target { template, format: Format::of_file_name(template).unwrap(), merge: false }
     }
 

@@ -6,8 +6,8 @@
 //! | `_exit`, `_Exit`, `quick_exit` | report, before the program's call continues |
 //! | `daemon` | report, because it ends the process; its child starts again |
 //! | exec of a file that exists | report, because nothing survives it; the new image starts its own session |
-//! | fork | parent and child each hold our locks across it; the child starts again, with its own
-//! service thread |
+//! | fork | parent and child each hold our locks across it, with signals blocked; the child starts
+//! again, with its own service thread |
 //! | vfork, posix_spawn | nothing: the child runs in the parent's memory until it calls exec |
 //! | a fatal signal with its default action | report, then the default |
 //! | the signal of [`Snapshot::Signal`](crate::options::Snapshot) | report; the program goes on |
@@ -18,6 +18,7 @@ use std::mem::MaybeUninit;
 
 use fastinst::service::{ForkGuard, before_fork};
 use fastinst_sigsafe::signal::{is_fault, send_again};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
 use crate::session::{self, Leaving};
 use crate::{children, own_process, snapshot};
@@ -60,35 +61,72 @@ pub fn before_exec(may_succeed: impl FnOnce() -> bool) {
     }
 }
 
-/// State that the forking thread holds between `prepare` and the handlers after the fork.
-struct Held(UnsafeCell<Option<ForkGuard>>);
+/// What the forking thread has between `prepare` and the handlers after the fork.
+struct Forking {
+    guard: ForkGuard,
+    /// Its signal mask before.
+    mask: SigSet,
+}
+
+/// See [`Forking`].
+struct Held(UnsafeCell<Option<Forking>>);
 
 // SAFETY: only the forking thread accesses it, and glibc runs one fork's handlers at a time.
 unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));
 
-extern "C" fn prepare() {
-    let guard = before_fork();
-    // SAFETY: see `Held`; the guard's own locks exclude a second fork.
-    unsafe { *HELD.0.get() = Some(guard) };
+/// Blocks all signals but those of faults in the calling thread, and returns its mask before.
+///
+/// Our handlers wait for the service thread, which waits for the locks of a fork: the handler of a
+/// fatal signal in the forking thread would wait for itself. Other handlers around the fork may
+/// fault, or change the mask and restore it.
+fn block_signals() -> SigSet {
+    let mut mask = SigSet::all();
+    FAULTS.iter().for_each(|fault| mask.remove(*fault));
+    let mut before = SigSet::empty();
+    // Cannot fail: the arguments are valid.
+    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), Some(&mut before));
+    before
 }
 
-fn release() {
+/// What an instruction or a system call can raise: if it were blocked then, it would be fatal.
+const FAULTS: [Signal; 6] =
+    [Signal::SIGTRAP, Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGILL, Signal::SIGFPE, Signal::SIGSYS];
+
+extern "C" fn prepare() {
+    let mask = block_signals();
+    let guard = before_fork();
+    // SAFETY: see `Held`; the guard's own locks exclude a second fork.
+    unsafe { *HELD.0.get() = Some(Forking { guard, mask }) };
+}
+
+/// Releases the locks, does what follows, and lets signals in again.
+fn release(then: impl FnOnce()) {
     // SAFETY: see `Held`. Removed before it is dropped: dropping permits the next fork.
-    let guard = unsafe { (*HELD.0.get()).take() };
-    drop(guard);
+    let forking = unsafe { (*HELD.0.get()).take() };
+    let mask = forking.map(|Forking { guard, mask }| {
+        drop(guard);
+        mask
+    });
+    then();
+    if let Some(mask) = mask {
+        // Cannot fail: the mask was in force before.
+        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), None);
+    }
 }
 
 extern "C" fn in_parent() {
     children::has_forked();
-    release();
+    release(|| {});
 }
 
 extern "C" fn in_child() {
-    release();
-    own_process::follow();
-    session::restart_in_child();
+    // A signal that comes before the child has its own service thread would not be answered.
+    release(|| {
+        own_process::follow();
+        session::restart_in_child();
+    });
 }
 
 unsafe extern "C" {

@@ -17,6 +17,7 @@ use rand::{RngExt, SeedableRng};
 use wordpatch::tsc;
 
 use crate::busiest::Queued;
+use crate::callers::FunctionAt;
 use crate::counting::Count;
 use crate::function::{Exceeded, FUNCTIONS, Function, PATIENT, REFILL, Window, take_exhausted};
 use crate::governor::{self, Demand};
@@ -629,6 +630,11 @@ impl Schedule {
             }
         }
         strata
+    }
+
+    /// Replaces callers in an unloaded library by its functions.
+    pub(crate) fn settle(&mut self, function_at: &FunctionAt<'_>) {
+        self.functions.iter_mut().for_each(|measured| measured.settle(function_at));
     }
 
     /// Takes everything that threads have reported, before observations are changed.

@@ -111,7 +111,7 @@ pub(crate) fn of(
     for (index, measured) in (0..).zip(&schedule.functions).skip(1) {
         let observed = measured.observed();
         let mut strata = schedule.strata_now(index, &observed);
-        strata.missed(unloaded.in_object(measured.object()));
+        unloaded.add_to(&mut strata, measured.object());
         let mut calls = open.calls.get(&index).copied().unwrap_or_default();
         let Missed { calls: missed, least, most } = calls.missed;
         if missed > 0.0 && strata.are_unusual(least / missed) {

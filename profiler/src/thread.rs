@@ -172,6 +172,7 @@ impl Thread {
         block.preemption.forget();
         block.notes.iter().for_each(|note| note.at.store(0, Ordering::Relaxed));
         block.stack.begin(thread_pointer());
+        block.ring.begin();
         // SAFETY: as in `current`.
         unsafe { *thread_local() = std::ptr::from_ref(block).cast_mut() };
         Some(block)
@@ -209,6 +210,10 @@ impl Thread {
     pub(crate) fn spend(&self, ticks: u64, now: u64) {
         self.seen.store(now, Ordering::Relaxed);
         if ticks > MAX_PROBE_TIME {
+            // The clock has gone back.
+            if ticks.cast_signed() < 0 {
+                return;
+            }
             self.pause(ticks);
         }
         self.overhead.store(self.overhead.load(Ordering::Relaxed).wrapping_add(ticks), Ordering::Relaxed);
@@ -339,7 +344,7 @@ impl Thread {
         while !is_recorded && waited < most {
             std::hint::spin_loop();
             is_recorded = self.ring.push(sample);
-            waited = tsc::now().wrapping_sub(begin);
+            waited = tsc::now().saturating_sub(begin);
         }
         if !is_recorded {
             self.lose();
@@ -500,7 +505,10 @@ impl OwnTime for Thread {
 
 /// Calls `take` with every recorded sample. Called by the service thread.
 pub(crate) fn drain(mut take: impl FnMut(Sample)) {
-    blocks().for_each(|block| block.ring.drain(&mut take));
+    for block in blocks() {
+        block.ring.drain(&mut take);
+        block.give_back();
+    }
 }
 
 /// Time of threads that have ended, in ticks.
@@ -710,6 +718,18 @@ impl Thread {
         let [before, now] =
             [&self.processor_before, &self.processor].map(|time| time.load(Ordering::Relaxed));
         now.saturating_sub(before)
+    }
+}
+
+impl Thread {
+    /// Returns the memory of samples to the system if the block is free. For the service thread.
+    fn give_back(&self) {
+        // No thread gets the block meanwhile.
+        let take = || self.owner.compare_exchange(0, kernel_id(), Ordering::Acquire, Ordering::Relaxed);
+        if self.owner.load(Ordering::Relaxed) == 0 && self.ring.has_memory() && take().is_ok() {
+            self.ring.give_back();
+            self.owner.store(0, Ordering::Release);
+        }
     }
 }
 

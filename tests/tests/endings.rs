@@ -8,12 +8,14 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
+use nix::unistd::{Pid, mkfifo};
 use tests::Compiler::Gcc;
-use tests::{Profiled, bare, compile, ensure_built, preloaded, profiled, run};
+use tests::{Profiled, bare, compile, ensure_built, preloaded, profiled, reports_in, run};
 
 /// The number of runs of a test for a race, which is lost in most of them.
 const RUNS: usize = 5;
@@ -60,6 +62,40 @@ fn processes_that_end_repeatedly_print_one_report() {
         assert_eq!(run.status.code(), Some(7), "{case}: {}", run.stderr);
         assert_eq!(rows(&run.stderr, "work_outer"), 1, "{case}: {}", run.stderr);
     }
+}
+
+/// A thread that forks holds locks for which the service thread waits: its signals wait for the end
+/// of the fork.
+#[test]
+fn a_signal_during_a_fork_waits_for_the_report_only() {
+    const KILLED: u32 = 100;
+    let binary = compile("fixtures/fork_often.c", &["-O2"], Gcc);
+    for number in 0..KILLED {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let output = format!("output={}", folder.path().join("report.json").display());
+        let mut command = preloaded(&binary, &[], &output);
+        let mut program = command.stdout(Stdio::piped()).spawn().expect("it can be started");
+        let stdout = program.stdout.take().expect("it is a pipe");
+        BufReader::new(stdout).read_line(&mut String::new()).expect("it prints text");
+        // At different points of a fork, which takes about a millisecond.
+        thread::sleep(Duration::from_micros(u64::from(5_000 + number * 370 % 1000)));
+        let begin = Instant::now();
+        kill(Pid::from_raw(program.id().cast_signed()), Signal::SIGTERM).expect("it runs");
+        let status = program.wait().expect("it ends");
+        assert_eq!(status.signal(), Some(libc::SIGTERM));
+        assert!(begin.elapsed() < Duration::from_secs(5), "run {number} took {:?}", begin.elapsed());
+        let reports = reports_in(folder.path());
+        let names = |report: &tests::Report| report.function("work_outer").is_some();
+        assert_eq!(reports.iter().filter(|report| names(report)).count(), 1, "run {number}: {reports:?}");
+    }
+}
+
+#[test]
+fn processes_that_end_together_are_all_in_the_merged_report() {
+    let profiled = check("workers.c", &[], "merge=1:counts=exact");
+    let [report] = profiled.reports.as_slice() else { panic!("{profiled:?}") };
+    assert_eq!(report.json["processes"], 33, "{}", profiled.run.stderr);
+    assert_eq!(calls(&profiled, "worker_work"), [32_000], "{}", profiled.run.stderr);
 }
 
 #[test]

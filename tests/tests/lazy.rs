@@ -86,6 +86,31 @@ fn children_do_not_execute_probes_that_their_parent_makes_after_the_fork() {
     }
 }
 
+/// A child with so much text is observed from its first tick on: how often it has called functions
+/// before is not known.
+#[test]
+fn children_do_not_state_an_upper_limit_for_calls_that_they_may_have_missed() {
+    let binary = compile("fixtures/fork_large.c", &["-O2"], Gcc);
+    let with = profiled(&binary, &["pause"], "discovery=eager:counts=exact");
+    let mut checked = 0;
+    for line in with.run.stderr.lines().filter_map(|line| line.strip_prefix("child ")) {
+        let (pid, calls) = line.split_once(' ').expect("two numbers");
+        let [pid, made] = [pid, calls].map(|number| number.parse::<f64>().expect("a number"));
+        let Some(report) = with.reports.iter().find(|report| report.json["pid"] == pid as u64) else {
+            continue;
+        };
+        for row in report.functions() {
+            let calls = &row["calls"];
+            let (low, high) = (calls["low"].as_f64().expect("a number"), calls["high"].as_f64());
+            assert!(low <= made && high.is_none_or(|high| made <= high), "{made} calls, stated {calls}");
+            checked += 1;
+        }
+        let notes = report.json["notes"].to_string();
+        assert!(notes.contains("made before its first tick"), "{notes}");
+    }
+    assert!(checked > 0, "{checked} children were observed: {}", with.run.stderr);
+}
+
 /// The calls to a function are counted even if its sites must be executed to determine it,
 /// including those between the first one and the announcement of the probe.
 #[test]

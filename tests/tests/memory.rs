@@ -29,6 +29,25 @@ fn functions_that_are_called_a_few_times_need_little_memory() {
     assert!(many.1 >= 8192.0 && of_probe < 300.0, "{of_probe} bytes per probe: {many:?}, {few:?}");
 }
 
+/// A thread whose samples are read soon needs little memory however many they are, and one that has
+/// ended needs hardly any.
+#[test]
+fn threads_need_little_memory_for_their_samples() {
+    const THREADS: f64 = 100.0;
+    let binary = compile("fixtures/many_threads.c", &["-O1"], Gcc);
+    let per_thread = |case: &str| {
+        // On a busy machine, samples may not be read soon.
+        let sizes = [(); 3].map(|()| {
+            let profiled = profiled(&binary, &[case], "counts=exact:stacks=0");
+            assert!(profiled.run.status.success(), "{}", profiled.run.stderr);
+            memory(profiled.report()) / THREADS / 1e3
+        });
+        sizes.into_iter().fold(f64::INFINITY, f64::min)
+    };
+    let [live, ended] = ["live", "ended"].map(per_thread);
+    assert!(live < 150.0 && ended < 50.0, "{live} kB, {ended} kB of a thread that has ended");
+}
+
 /// Their memory is reused, but only once the service thread has found that they have ended.
 #[test]
 fn short_lived_threads_reuse_their_memory() {

@@ -176,6 +176,30 @@ fn vfork_before_the_first_probe_of_a_thread() {
     }
 }
 
+/// Of two libraries, one after the other at the same place, each keeps its calls.
+#[test]
+fn callers_in_unloaded_libraries_keep_their_calls() {
+    // The first call of the second library comes before it is noticed.
+    const CALLS: std::ops::RangeInclusive<f64> = 1000.0..=1002.0;
+    let plugin = |name: &str| {
+        let define = format!("-DNAME={name}");
+        let plugin = compile("fixtures/calling_plugin.c", &["-O2", "-shared", "-fPIC", &define], Gcc);
+        plugin.into_os_string().into_string().expect("a UTF-8 path")
+    };
+    let (first, second) = (plugin("first_caller"), plugin("second_caller"));
+    let binary = compile("fixtures/dlopen_callers.c", &["-O2", "-rdynamic"], Gcc);
+    let profiled = profiled(&binary, &[&first, &second], "counts=exact");
+    assert!(profiled.run.status.success(), "{}", profiled.run.stderr);
+    assert!(profiled.run.stderr.contains("at the same place"), "{}", profiled.run.stderr);
+    let arcs = profiled.report().json["arcs"].as_array().expect("a list");
+    for name in ["first_caller", "second_caller"] {
+        let is_wanted =
+            |arc: &&serde_json::Value| arc["caller"]["name"] == name && arc["callee"]["name"] == "main_work";
+        let calls = arcs.iter().find(is_wanted).and_then(|arc| arc["calls"]["value"].as_f64());
+        assert!(calls.is_some_and(|calls| CALLS.contains(&calls)), "{name}: {calls:?}: {arcs:?}");
+    }
+}
+
 #[test]
 fn dlopen_dlclose_libraries_come_and_go_at_the_same_place() {
     for &(compiler, flags) in

@@ -52,7 +52,7 @@ pub(crate) fn write(observer: &mut Observer, text: String) -> Unwritten {
     let is_fork_child = observer.identity.is_fork_child || !is_first;
     let identity = Identity { is_fork_child, ..observer.identity.clone() };
     match write_text(&text, &template, &identity, observer.written.as_ref()) {
-        Ok(Written::File(file)) => observer.written = Some(file),
+        Ok(Written::File(file) | Written::Apart(file, _)) => observer.written = Some(file),
         Ok(Written::Stream(stream)) => unwritten.report = Some((stream, text)),
         Err(error) => {
             unwritten.say(&error.to_string());

@@ -3,6 +3,7 @@
 //! needed.
 
 use super::{MIN_PREEMPTION, ON, Observed};
+use crate::callers::{FunctionAt, settled};
 use crate::thread::Sample;
 
 /// Maximum number of calls.
@@ -49,6 +50,11 @@ impl Few {
         let sum = u32::try_from(calls).ok().and_then(|calls| self.early.checked_add(calls));
         self.early = sum.unwrap_or(self.early);
         sum.is_some()
+    }
+
+    /// See [`crate::callers::Callers::settle`].
+    pub(super) fn settle(&mut self, function_at: &FunctionAt<'_>) {
+        self.calls.iter_mut().for_each(|call| call.caller = settled(call.caller, function_at));
     }
 
     pub(super) fn interrupted(&mut self) {

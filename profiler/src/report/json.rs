@@ -162,6 +162,12 @@ fn parse_symbols(bytes: &[u8], path: &Path) -> Result<Report, Error> {
     if bytes.is_empty() {
         return Err(other("an empty file".to_owned()));
     }
+    // Takes a third of the time of what follows, which finds out what is wrong with other files.
+    if let Ok(report) = serde_json::from_slice::<Report>(bytes)
+        && report.version == Report::VERSION
+    {
+        return Ok(report);
+    }
     let value: Value = serde_json::from_slice(bytes).map_err(|error| match error.classify() {
         Category::Eof => Error::TruncatedReport { path: path.to_owned(), line: error.line() },
         _ => other(format!("not JSON: {error}")),

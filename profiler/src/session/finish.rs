@@ -12,6 +12,7 @@ use fastinst_sigsafe::futex;
 
 use super::OVER;
 use super::write::is_printing;
+use crate::output;
 use crate::stderr::stderr;
 
 /// Numbers of reports that were requested and written.
@@ -37,7 +38,8 @@ pub enum Leaving {
 
 /// Requests the report from the service thread, and waits for it for at most 10 s. A process that
 /// exits waits longer while the reader of its report (a pager, for example) blocks the write, as it
-/// would for its own output. Returns immediately if the last report has been written.
+/// would for its own output. Every process waits longer while others merge their reports before its
+/// own. Returns immediately if the last report has been written.
 ///
 /// The service thread writes it, because the caller may be a signal handler: it does not allocate,
 /// and holds no lock. The service thread in turn uses neither the program's allocator nor its
@@ -52,6 +54,7 @@ pub fn finish(leaving: Leaving) {
     let wanted = REQUESTED.fetch_add(1, Ordering::AcqRel) + 1;
     service::notify();
     let mut deadline = Instant::now() + PATIENCE;
+    let mut merged = output::merged_by_others();
     loop {
         let done = DONE.load(Ordering::Acquire);
         if done.wrapping_sub(wanted) < u32::MAX / 2 {
@@ -59,7 +62,8 @@ pub fn finish(leaving: Leaving) {
         }
         if Instant::now() < deadline {
             futex::wait(&DONE, done, deadline);
-        } else if leaving == Leaving::Exit && is_printing() {
+        } else if leaving == Leaving::Exit && is_printing() || merged != output::merged_by_others() {
+            merged = output::merged_by_others();
             deadline = Instant::now() + PATIENCE;
         } else {
             stderr().write_now(

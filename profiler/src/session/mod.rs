@@ -25,6 +25,7 @@ pub use reconfigure::{reconfigure, settings};
 pub use write::{is_printing, print, say, speak_for_the_run};
 
 use known::KnownFunctions;
+use probes::Unloaded;
 use reconfigure::Change;
 use write::{Occasion, Unwritten};
 
@@ -73,6 +74,9 @@ struct Session {
     /// The number of early calls that may belong to any function of a library that was unloaded, or
     /// of one that was loaded in its place.
     calls_of_unloaded: u64,
+    unloaded: Unloaded,
+    /// Whether this is a forked child that could not be observed from the fork on.
+    has_begun_late: bool,
     reclaiming: Reclaiming,
     retries: Retries,
     toggles_before: u64,
@@ -180,6 +184,8 @@ impl Session {
             early_calls: HashMap::new(),
             known_at_early_calls: 0,
             calls_of_unloaded: 0,
+            unloaded: Unloaded::default(),
+            has_begun_late: false,
             reclaiming: Reclaiming::new(),
             retries: Retries::new(),
             toggles_before: 0,
@@ -257,7 +263,7 @@ impl Work for Ticks {
     /// tick.
     fn tick(&mut self, wake: Wake) -> Duration {
         if TEXT_IS_SHARED.load(Ordering::Acquire) {
-            unshare_text();
+            unshare_text(true);
         }
         self.request = finish::requested();
         if wake == Wake::Last {
@@ -285,6 +291,7 @@ impl Work for Ticks {
         let next = with_session(|session| {
             session.written = self.rescued.take().or(session.written.take());
             session.governor.reported(std::mem::take(&mut self.wrote));
+            session.settle_unloaded();
             if self.request.is_none()
                 && occasion.is_none()
                 && wake == Wake::Work
@@ -319,12 +326,14 @@ impl Work for Ticks {
     }
 }
 
-/// Gives a forked child its own text, and starts to observe there.
-fn unshare_text() {
+/// Gives a forked child its own text, and starts to observe there: late, if the program has run in
+/// the child since the fork.
+fn unshare_text(is_late: bool) {
     // SAFETY: until this succeeds, every store to the text is refused with `SharedWithParent`.
     if unsafe { wordpatch::text::unshare() }.is_ok() {
         TEXT_IS_SHARED.store(false, Ordering::Release);
         with_session(|session| {
+            session.has_begun_late = is_late;
             session.schedule.drain();
             session.schedule.begin_all();
         });
@@ -351,6 +360,7 @@ pub(crate) fn restart_in_child() {
     finish::forget_requests();
     OVER.store(false, Ordering::Relaxed);
     output::forget_in_child();
+    fire::restart();
     write::SPEAKS_FOR_THE_RUN.store(false, Ordering::Relaxed);
     TEXT_IS_SHARED.store(true, Ordering::Release);
     let is_running = with_session(|session| {
@@ -362,6 +372,7 @@ pub(crate) fn restart_in_child() {
         session.has_said_notes = false;
         session.early_calls.clear();
         session.calls_of_unloaded = 0;
+        session.has_begun_late = false;
         provider::take_early_calls(|_, _| {});
         session.identity.pid = std::process::id();
         session.identity.is_fork_child = true;
@@ -371,7 +382,7 @@ pub(crate) fn restart_in_child() {
         session.stacks.restart();
     });
     if wordpatch::text::copied_bytes() <= COPIED_AT_ONCE {
-        unshare_text();
+        unshare_text(false);
     }
     // Without a service thread the child is not profiled, but otherwise works.
     is_running.into_iter().for_each(|()| _ = start_service_thread());

@@ -1,6 +1,7 @@
 //! The probes of a session: the function to which each belongs, and the calls that were made before
 //! that was known.
 
+use std::collections::HashSet;
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -32,6 +33,25 @@ impl Early {
             EarlyCalls::Interrupted => self.is_interrupted = true,
             EarlyCalls::OfUnloaded(calls) => self.of_unloaded += calls,
         }
+    }
+}
+
+/// The probes of libraries that were unloaded.
+#[derive(Debug, Default)]
+pub(super) struct Unloaded {
+    probes: HashSet<ProbeId>,
+    /// [`fastinst::load_count`] when this was brought up to date.
+    loads: u64,
+}
+
+/// Adds the code of the function whose entry probe this is.
+fn add_body(id: ProbeId, bodies: &mut Bodies) {
+    if let Some(Executed { index, .. }) = Function::of_probe(id)
+        && let Some(probe) = fastinst::lasting_metadata(id)
+        && ProbeType::of(probe.kind) == Some(ProbeType::Entry)
+        && probe.function_address == probe.body_start
+    {
+        bodies.insert(probe.body_start, probe.body_end, index);
     }
 }
 
@@ -89,20 +109,34 @@ impl Session {
         Some(index)
     }
 
-    /// The code of the observed functions, for their calls.
+    /// The code of the observed functions, for their calls, without that of libraries whose calls
+    /// were settled.
     pub(super) fn bodies(&self) -> Bodies {
         let mut bodies = Bodies::default();
+        let all = (0..fastinst::probe_count() as u32).map(ProbeId);
+        all.filter(|id| !self.unloaded.probes.contains(id)).for_each(|id| add_body(id, &mut bodies));
+        bodies.sort();
+        bodies
+    }
+
+    /// If libraries were unloaded, replaces the callers in them by their functions: another library
+    /// may be loaded at the same addresses. To be called after each look for libraries.
+    pub(super) fn settle_unloaded(&mut self) {
+        let loads = fastinst::load_count();
+        if std::mem::replace(&mut self.unloaded.loads, loads) == loads {
+            return;
+        }
+        self.schedule.drain();
+        let mut bodies = Bodies::default();
         for id in (0..fastinst::probe_count() as u32).map(ProbeId) {
-            if let Some(Executed { index, .. }) = Function::of_probe(id)
-                && let Some(probe) = fastinst::lasting_metadata(id)
-                && ProbeType::of(probe.kind) == Some(ProbeType::Entry)
-                && probe.function_address == probe.body_start
-            {
-                bodies.insert(probe.body_start, probe.body_end, index);
+            if fastinst::is_loaded(id) {
+                self.unloaded.probes.remove(&id);
+            } else if self.unloaded.probes.insert(id) {
+                add_body(id, &mut bodies);
             }
         }
         bodies.sort();
-        bodies
+        self.schedule.settle(&|address| bodies.function_at(address));
     }
 
     /// Whether the user selected a function with this address in its object.

@@ -64,6 +64,7 @@ impl Session {
         self.schedule.drain();
         self.take_early_calls();
         self.add_functions_without_probes();
+        self.settle_unloaded();
         // Before the times are read of which those of functions are parts.
         self.stacks.finish();
         let ticks_per_ns = self.ticks_per_ns();
@@ -73,7 +74,7 @@ impl Session {
         let times = self.stacks.times(self.waiting(thread_time));
         let bodies = self.bodies();
         let function_at = |address| bodies.function_at(address);
-        let missed = MissedCalls::of_unloaded(self.calls_of_unloaded());
+        let missed = MissedCalls::of(self.calls_of_unloaded(), self.has_begun_late);
         let (mut functions, arcs) =
             summary::of(&self.schedule, &function_at, &units, times.as_ref(), &missed);
         disambiguate(&mut functions, &mut self.locations);
@@ -106,7 +107,7 @@ impl Session {
             },
             notes: (notes().into_iter().chain(self.note_of_change()))
                 .chain(self.stacks.note().map(str::to_owned))
-                .chain(missed.note())
+                .chain(missed.notes())
                 .chain(if self.settings.filter.asks_for_files() {
                     self.locations.notes()
                 } else {
@@ -179,6 +180,10 @@ impl Session {
                 let target = Target { template, format: *format, merge: self.merge };
                 match write_report(&report, target, &self.identity, self.written.as_ref()) {
                     Ok(Written::File(file)) => self.written = Some(file),
+                    Ok(Written::Apart(file, why)) => {
+                        unwritten.messages.push(line(&why));
+                        self.written = Some(file);
+                    }
                     Ok(Written::Stream(stream)) => {
                         unwritten.report = Some((Destination::Stream(stream), report));
                     }
@@ -320,12 +325,8 @@ const RESCUE: &str = "/tmp/fastinst.%e.%p.txt";
 pub(crate) fn notes() -> Vec<String> {
     let mut notes = provider::notes();
     notes.extend(function::details::note().map(str::to_owned));
-    if !clock::tsc_is_invariant() {
-        notes.push(
-            "the TSC of this machine is not invariant: latencies may be off while its frequency changes"
-                .into(),
-        );
-    }
+    notes.extend(clock::note_of_tsc().map(str::to_owned));
+    notes.extend(fire::note());
     notes
 }
 
