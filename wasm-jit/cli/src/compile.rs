@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use wasm_jit::{Config, Engine};
 
@@ -71,6 +72,8 @@ struct Stats {
     code_bytes: usize,
     /// Time from bytes in memory to executable code: parsing, validation, compilation and linking.
     milliseconds: f64,
+    /// Processor time of all threads meanwhile.
+    processor_milliseconds: f64,
     /// 10^6 bytes of the binary module per second.
     megabytes_per_second: f64,
     /// Number of compiling threads.
@@ -79,13 +82,22 @@ struct Stats {
 
 impl Stats {
     fn text(&self) -> String {
-        let Self { functions, bytes_in, code_bytes, milliseconds, megabytes_per_second, threads } = self;
+        let Self {
+            functions,
+            bytes_in,
+            code_bytes,
+            milliseconds,
+            processor_milliseconds,
+            megabytes_per_second,
+            threads,
+        } = self;
         let per_byte = *code_bytes as f64 / (*bytes_in).max(1) as f64;
         format!(
             "functions   {functions}\n\
              bytes in    {bytes_in}\n\
              code bytes  {code_bytes} ({per_byte:.2} for each byte in)\n\
              time        {milliseconds:.3} ms on {threads} {}\n\
+             processor   {processor_milliseconds:.3} ms\n\
              throughput  {megabytes_per_second:.2} MB/s\n",
             if *threads == 1 { "thread" } else { "threads" },
         )
@@ -113,15 +125,15 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
         Cow::Borrowed(_) => bytes,
     };
     let size = bytes.len();
-    let start = Instant::now();
+    let (start, processor_start) = (Instant::now(), processor_time());
     let module = wasm_jit::Module::from_owned_binary(&engine, bytes).map_err(|error| of_file(&error))?;
-    let time = start.elapsed();
+    let (time, processor_time) = (start.elapsed(), processor_time() - processor_start);
     if let Some(output) = &arguments.output {
         let bytes = module.serialize().map_err(|error| of_file(&error))?;
         OutputFile::write(output, &bytes)?;
     }
     if arguments.stats {
-        let stats = stats(&module, size, time, threads.get());
+        let stats = stats(&module, size, time, processor_time, threads.get());
         let text = match arguments.json {
             true => serde_json::to_string(&stats).map_err(Failure::new)? + "\n",
             false => stats.text(),
@@ -131,12 +143,24 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn stats(module: &wasm_jit::Module, bytes_in: usize, time: Duration, threads: usize) -> Stats {
+/// The processor time of all threads of the process so far.
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).expect("every process has this clock").into()
+}
+
+fn stats(
+    module: &wasm_jit::Module,
+    bytes_in: usize,
+    time: Duration,
+    processor_time: Duration,
+    threads: usize,
+) -> Stats {
     Stats {
         functions: module.functions().filter(|function| function.body().is_some()).count(),
         bytes_in,
         code_bytes: module.code_size(),
         milliseconds: time.as_secs_f64() * 1e3,
+        processor_milliseconds: processor_time.as_secs_f64() * 1e3,
         megabytes_per_second: bytes_in as f64 / 1e6 / time.as_secs_f64().max(1e-9),
         threads,
     }

@@ -739,7 +739,7 @@ fn compile_prints_sizes_and_times() {
     place.run(&["compile", "math.wat"]).check(0, "");
     let ran = place.run(&["compile", "--stats", "--threads", "1", "math.wat"]);
     let names: Vec<&str> = ran.stdout.lines().map(|line| line.split("  ").next().unwrap()).collect();
-    assert_eq!(names, ["functions", "bytes in", "code bytes", "time", "throughput"], "{ran:?}");
+    assert_eq!(names, ["functions", "bytes in", "code bytes", "time", "processor", "throughput"], "{ran:?}");
     assert!(ran.stdout.starts_with("functions   3\n") && ran.stdout.contains("on 1 thread\n"), "{ran:?}");
     let ran = place.run(&["compile", "--stats", "--json", "math.wat"]);
     let stats: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
@@ -750,6 +750,9 @@ fn compile_prints_sizes_and_times() {
     let (time, rate) =
         (stats["milliseconds"].as_f64().unwrap(), stats["megabytes_per_second"].as_f64().unwrap());
     assert!((rate * time - binary.len() as f64 / 1e3).abs() < 1e-6, "{ran:?}");
+    let (processor, threads) =
+        (stats["processor_milliseconds"].as_f64().unwrap(), stats["threads"].as_u64().unwrap());
+    assert!(processor > 0.0 && processor < (time + 1.0) * (threads + 1) as f64, "{ran:?}");
     place.text("invalid.wat", "(module (func (result i32)))");
     place.run(&["compile", "invalid.wat"]).check(1, "").says(&["invalid.wat: ", "type mismatch"]);
 }
