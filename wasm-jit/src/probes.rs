@@ -114,8 +114,8 @@
 //!
 //! # Consistency
 //! - A thread sees a change of a site as soon as its instruction fetch sees a store by another
-//!   thread: within a few microseconds on all processors that were measured. No thread is waited
-//!   for, and none is stopped.
+//!   thread: within [T_max](wordpatch::TMax), of which wordpatch's README has measured values. No
+//!   thread is waited for, and none is stopped.
 //! - If the change required a new version (see above), an existing frame sees it at the next
 //!   iteration of a loop, or when a call returns to it; new calls begin in the new version.
 //! - A thread that has reached a site completes the list of probes that the site had then. Changes
