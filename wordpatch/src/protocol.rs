@@ -48,7 +48,7 @@
 //! * After the last store, therefore, a core executes either INT3 or the new instruction, and both
 //!   are complete. A core that still has the INT3 traps; the handler finds the site unlocked or the
 //!   INT3 gone, and the IRET at its end serializes the core before it fetches the instruction
-//!   again. (If the registers allow it, as directly behind a SYSCALL, the kernel may return by
+//!   again. (If the registers allow it, as directly after a SYSCALL, the kernel may return by
 //!   SYSRET, which does not: then the core may trap once more.)
 //!
 //! Therefore a wait after the last store would prevent nothing: even without it, cores execute only

@@ -29,11 +29,11 @@ Exit codes:
   1   it is invalid or not supported, or cannot be read, or FILE cannot be written
   2   mistake in the command line";
 
-/// Compiles a module; writes it with its code, or discards the code
+/// Compile a module; write it with its code, or discard the code
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct Compile {
-    /// Writes the module and its machine code to this file, which wasm-jit run --allow-precompiled
+    /// Write the module and its machine code to this file, which wasm-jit run --allow-precompiled
     /// loads without compiling it, if version and code-generation settings are the same
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -41,15 +41,15 @@ pub(super) struct Compile {
     #[command(flatten)]
     code: CodeSettings,
 
-    /// Compiles for wasm-jit run --fuel
+    /// Compile for wasm-jit run --fuel
     #[arg(long)]
     fuel: bool,
 
-    /// Prints sizes and times
+    /// Print sizes and times
     #[arg(long)]
     stats: bool,
 
-    /// Prints them as one line of JSON
+    /// Print them as one line of JSON
     #[arg(long, requires = "stats")]
     json: bool,
 
