@@ -109,8 +109,8 @@ pub(crate) struct TextMapping {
     stays_shared: bool,
     /// Whether the text is a private mapping of that file.
     is_private: bool,
-    /// Whether a forked child has its own copy of the pages from the start.
-    private: bool,
+    /// Whether `fork` gives a child its own copy of the pages.
+    is_copied_by_fork: bool,
     /// Whether addresses in it were resolved outside [`preparing`].
     is_given_out: bool,
     /// Of [generated code](crate::code_memory): the number of bytes, from its start, that were
@@ -465,17 +465,16 @@ impl TextMapping {
         if !mapping.executable || !mapping.readable {
             return Err(Error::NotExecutable { address: wanted.start });
         }
-        let private = !mapping.shared;
         let stays_shared = mapping.shared && !alias::is_of_own_pages(&mapping);
         if stays_shared {
             // Sets up the mark by which a child is detected, which finds its parent's locked sites
             // in the table.
             site_table::reserve()?;
         }
-        let mut is_private = !mapping.writable && private && access() == TextAccess::Private;
+        let mut is_private = !mapping.writable && !mapping.shared && access() == TextAccess::Private;
         // If the text is already one of our files, it was forgotten while it was mapped: another
         // file would disconnect the earlier alias.
-        let known = if mapping.is_ours && private && !mapping.writable {
+        let known = if mapping.is_ours && !mapping.shared && !mapping.writable {
             // SAFETY: aliases are emptied or moved with the caller's lock held, and only if the
             // text is gone or known.
             unsafe { alias::duplicate_view_of(&mapping)? }
@@ -506,18 +505,16 @@ impl TextMapping {
             (Some(writable), true)
         };
         let is_given_out = !IS_PREPARING.get();
-        let private = private && !copied;
-        let forks = fork::forks();
         Ok(Self {
             range,
             writable,
             copied,
             stays_shared,
             is_private,
-            private,
+            is_copied_by_fork: !mapping.shared && !copied,
             is_given_out,
             written: None,
-            forks,
+            forks: fork::forks(),
         })
     }
 
@@ -553,7 +550,7 @@ pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>, written: Arc<
         copied: true,
         stays_shared: false,
         is_private: false,
-        private: false,
+        is_copied_by_fork: false,
         is_given_out: true,
         written: Some(written),
         forks: fork::forks(),
@@ -794,7 +791,9 @@ pub(crate) unsafe fn roll_back_own_pages(mappings: &[TextMapping], sites: &[(usi
     protect::release_in_child();
     for (site, old) in sites {
         let wanted = *site..site + old.len();
-        let Some(mapping) = mappings.iter().find(|m| m.contains(&wanted) && m.private) else { continue };
+        let Some(mapping) = mappings.iter().find(|m| m.contains(&wanted) && m.is_copied_by_fork) else {
+            continue;
+        };
         let place = mapping.at(*site);
         // SAFETY: the caller's obligations; the site is not executed while its bytes are restored.
         unsafe { place.put_back(old) };
