@@ -291,7 +291,7 @@ impl Shared {
                 "seconds": ticks.map(|ticks| self.seconds(ticks)),
             });
             let line = format!("{line}\n");
-            let _ = lock(&stream).write_all(line.as_bytes());
+            let _ = lock(stream).write_all(line.as_bytes());
             return;
         }
         let thread = if local.thread > 1 { format!("[{}] ", local.thread) } else { String::new() };
@@ -300,7 +300,7 @@ impl Shared {
         let name = printable(&function.name);
         let line = format!("{thread}{name}({arguments}){results}{time}\n");
         // The program continues, even if the lines cannot be written.
-        let _ = lock(&stream).write_all(line.as_bytes());
+        let _ = lock(stream).write_all(line.as_bytes());
     }
 
     fn seconds(&self, ticks: u64) -> f64 {
@@ -660,7 +660,7 @@ impl Hostcalls {
     fn flush(&self) {
         if let Some(stream) = &self.shared.stream {
             // Nothing can be done about lines that cannot be written.
-            let _ = lock(&stream).flush();
+            let _ = lock(stream).flush();
         }
     }
 }
