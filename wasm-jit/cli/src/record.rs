@@ -15,7 +15,7 @@ Examples:
   wasm-jit record -o app.trace --dir .::/ app.wasm input.txt
   wasm-jit record --from parse -o app.trace app.wasm        one call of a function
   wasm-jit record --from parse:1000 --calls 20 -o app.trace app.wasm
-  wasm-jit record --each -o traces --preload lib=lib.wasm app.wasm   traces/program.trace and traces/lib.trace
+  wasm-jit record --each -o traces --preload lib=lib.wasm app.wasm   program.trace, lib.trace
   wasm-jit trace dump app.trace                             what was recorded
   wasm-jit replay-gen app.trace app.wasm -o bench.wasm      the same run, alone, in any engine";
 

@@ -17,7 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   wasm-jit run --monitors=count.mm app.wasm           compiles the script, and runs the monitor
   wasm-jit whamm compile count.mm -o monitor.wasm     a monitor module, for run --monitors
-  wasm-jit whamm instrument count.mm app.wasm -o counted.wasm     a program that counts in any engine
+  wasm-jit whamm instrument count.mm app.wasm -o counted.wasm   a program for any engine
   wasm-jit whamm info 'wasm:opcode:*load*:before'     what matches, and what is bound";
 
 const EXIT_CODES: &str = "\

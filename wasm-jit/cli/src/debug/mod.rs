@@ -34,7 +34,7 @@ const EXAMPLES: &str = "\
 Examples:
   wasm-jit debug --dir .::/ app.wasm input.txt        then: break main, run, next, print x, help
   wasm-jit debug --invoke fib math.wat 30
-  wasm-jit debug --replay app.trace app.wasm          a recorded run: also reverse-continue, reverse-step
+  wasm-jit debug --replay app.trace app.wasm          a recorded run, which can go back
   wasm-jit debug --command 'break gcd' --command run --command backtrace --batch \\
       --invoke gcd math.wat 1071 462";
 
