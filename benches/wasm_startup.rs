@@ -21,18 +21,21 @@ fn main() {
     let mut loaded = Table::new(
         "Until a module can be instantiated",
         "Milliseconds: of compilation on all processors; of loading from a cache, the module's hash included; of \
-         loading a precompiled file. Then the first as a multiple of the others, and the processor time of all \
-         threads of the others, which depends less on what else the machine does. Sizes in MB.",
+         loading a precompiled file, executed in the mapped file or copied (`Config::map_stored_code`). Then the \
+         first as a multiple of the cached and of the mapped one, and the processor time of all threads of all but \
+         the first, which depends less on what else the machine does. Sizes in MB.",
         &[
             "module",
             "code",
             "compiled",
             "cached",
             "precompiled",
+            "copied",
             "of cached",
             "of precompiled",
             "cached, processor",
             "precompiled, processor",
+            "copied, processor",
         ],
     );
     let mut first_result = Table::new(
@@ -118,21 +121,24 @@ fn measure(functions: usize, options: &Options, [loaded, first_result]: [&mut Ta
     let code = compiled.code_size();
     drop(compiled);
     Module::new(&caches, &bytes).expect("the module is valid");
-    let ways: [&dyn Fn() -> Module; 4] = [
+    let copies = Engine::new(Config::new().map_stored_code(false)).expect("the settings are possible");
+    let methods: [&dyn Fn() -> Module; 5] = [
         &|| Module::new(&compiles, &bytes).expect("the module is valid"),
         &|| Module::new(&caches, &bytes).expect("the module is valid"),
         &|| Module::new(&lazy, &bytes).expect("the module is valid"),
         // SAFETY: written above, and not changed.
         &|| unsafe { Module::deserialize_file(&compiles, &file) }.expect("the file was just written"),
+        // SAFETY: as above.
+        &|| unsafe { Module::deserialize_file(&copies, &file) }.expect("the file was just written"),
     ];
     let runs = options.runs(7);
-    let mut least = [[f64::INFINITY; 3]; 4];
+    let mut least = [[f64::INFINITY; 3]; 5];
     let mut called = 0;
     for _ in 0..runs {
-        for (way, [least, with_result, processor]) in ways.iter().zip(&mut least) {
+        for (method, [least, with_result, processor]) in methods.iter().zip(&mut least) {
             let (start, before) = (Instant::now(), processor_time());
             let milliseconds = || start.elapsed().as_secs_f64() * 1e3;
-            let module = way();
+            let module = method();
             *least = least.min(milliseconds());
             *processor = processor.min(processor_time() - before);
             assert_eq!(checksum(&module), expected);
@@ -149,6 +155,7 @@ fn measure(functions: usize, options: &Options, [loaded, first_result]: [&mut Ta
         [cached, _, cached_processor],
         [_, lazy_result, _],
         [precompiled, _, precompiled_processor],
+        [copied, _, copied_processor],
     ] = least;
     first_result.push(vec![
         megabytes(bytes.len()).into(),
@@ -164,9 +171,11 @@ fn measure(functions: usize, options: &Options, [loaded, first_result]: [&mut Ta
         compiled.into(),
         cached.into(),
         precompiled.into(),
+        copied.into(),
         (compiled / cached).into(),
         (compiled / precompiled).into(),
         cached_processor.into(),
         precompiled_processor.into(),
+        copied_processor.into(),
     ]);
 }

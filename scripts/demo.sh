@@ -5,9 +5,9 @@
 # usage: scripts/demo.sh [ROWS]
 # ROWS: size of the workload's main table (default 1000000: some ten seconds)
 #
-# Needs Rust and a network or a filled cargo cache; installs other missing packages. The workload's
-# own output goes to target/demo/output.txt, the full table and the JSON report to the same
-# directory; the first lines of the table go to stdout.
+# Needs Rust and a network or a filled cargo cache; installs a C compiler if there is none. The
+# workload's own output goes to target/demo/output.txt, the full table and the JSON report to the
+# same directory; the first lines of the table go to stdout.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -16,7 +16,7 @@ rows=${1:-1000000}
 lines=30
 
 cd "$root"
-scripts/install-packages.sh
+scripts/install-packages.sh demo
 "${CARGO:-cargo}" build --quiet --release -p fastinst-cli -p fastinst-preload
 workload=$(scripts/third-party.sh sqlite)
 

@@ -2,10 +2,10 @@
 # Installs missing packages, and runs every test of the workspace in release mode.
 #
 # usage: scripts/test.sh [--quick | --build | ARGUMENTS OF cargo test...]
-#        scripts/test.sh -p tests --test preload fork
+#        scripts/test.sh -p tests --test preload fork         with -p or --workspace
 #
-# Without arguments, all of them: a few minutes on two processors, most of it for building the
-# product and the real programs that it is tested on (which needs the network or a filled cargo
+# Without arguments, all of them: twenty minutes on two processors, including the time for building
+# the product and the real programs that it is tested on (which needs the network or a filled cargo
 # cache).
 #
 # --quick checks the formatting and the lints, and runs the tests that need neither the network nor

@@ -2,14 +2,15 @@
 //!
 //! Each engine compiles the complete module on one thread, function by function, into memory or
 //! into a file. The modules are real programs (`--module`); by default, one module with all
-//! kernels.
+//! kernels. Speeds are by processor time, which depends less than elapsed time on what else the
+//! machine does; engines take turns.
 
 use std::path::{Path, PathBuf};
 
 use benches::child::{self, Run};
 use benches::kernels;
 use benches::options::Options;
-use benches::report::{Report, Table};
+use benches::report::{Cell, Report, Table};
 use benches::sections::{self, Size};
 use benches::wasm::{self, Engine};
 use clap::Parser;
@@ -33,7 +34,7 @@ struct Arguments {
 struct Measured {
     module: usize,
     engine: Engine,
-    /// The compilation alone, if the engine reports its time.
+    /// Processor time of the compilation alone, if the engine reports it.
     compilation: Option<f64>,
     /// The entire process.
     seconds: f64,
@@ -119,8 +120,8 @@ fn record(measured: &mut Vec<Measured>, module: usize, engine: Engine, compilati
     entry.peak_rss = entry.peak_rss.max(run.peak_rss);
 }
 
-/// The seconds of the compilation alone, if the engine reports them, and the entire run; or the
-/// engine's last message.
+/// Seconds of processor time of the compilation alone, if the engine reports them, and the entire
+/// run; or the engine's last message.
 fn compile(engine: Engine, module: &Path) -> Result<(Option<f64>, Run), String> {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let said = folder.path().join("stderr");
@@ -135,7 +136,7 @@ fn compile(engine: Engine, module: &Path) -> Result<(Option<f64>, Run), String> 
     let milliseconds = match engine {
         Engine::WasmJit => {
             let stats: serde_json::Value = serde_json::from_slice(&run.output).expect("statistics");
-            Some(stats["milliseconds"].as_f64().expect("milliseconds"))
+            Some(stats["processor_milliseconds"].as_f64().expect("milliseconds"))
         }
         Engine::Liftoff => Some(String::from_utf8_lossy(&run.output).trim().parse().expect("milliseconds")),
         _ => None,
@@ -146,34 +147,39 @@ fn compile(engine: Engine, module: &Path) -> Result<(Option<f64>, Run), String> 
 fn throughput(modules: &[PathBuf], sizes: &[Size], measured: &[Measured]) -> Table {
     let mut table = Table::new(
         "Compilation by one thread",
-        "Times: the minimum of all turns. Compilation: from the module's bytes in memory to executable code, which wasm-jit \
-         and Liftoff (`new WebAssembly.Module`) report; for the other engines, the entire process. MB/s: bytes of the code \
-         section by that time. Process: the entire process, which reads the file; node takes long to start. CPU: of all \
-         threads of the process. Peak: resident memory of the process, and as a multiple of the module's size.",
+        "Times: the minimum of all turns. Compilation: processor time from the module's bytes in memory to executable \
+         code, which wasm-jit and Liftoff (`new WebAssembly.Module`) report; for the other engines, that of the entire \
+         process. MB/s: bytes of the code section by that time. Relative: this time as a multiple of wasm-jit's. \
+         Process: elapsed and processor time of the entire process, which reads the file; node takes long to start. \
+         Peak: resident memory of the process, and as a multiple of the module's size.",
         &[
             "module",
             "MB",
             "code MB",
             "engine",
-            "compilation s",
+            "compilation ms",
             "MB/s",
+            "relative",
             "process s",
-            "CPU s",
+            "its CPU s",
             "peak MB",
             "times module",
         ],
     );
     for Measured { module, engine, compilation, seconds, cpu_seconds, peak_rss } in measured {
         let size = sizes[*module];
-        let compilation = compilation.unwrap_or(*seconds);
+        let compilation = compilation.unwrap_or(*cpu_seconds);
+        let ours = measured.iter().find(|other| other.module == *module && other.engine == Engine::WasmJit);
+        let relative = ours.and_then(|ours| ours.compilation).map(|ours| compilation / ours);
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         table.push(vec![
             name(&modules[*module]).into(),
             megabytes(size.file).into(),
             megabytes(size.code).into(),
             engine.name().into(),
-            compilation.into(),
+            (compilation * 1e3).into(),
             (megabytes(size.code) / compilation).into(),
+            relative.map_or_else(|| "".into(), Cell::from),
             (*seconds).into(),
             (*cpu_seconds).into(),
             megabytes(*peak_rss).into(),

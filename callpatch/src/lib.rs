@@ -56,8 +56,10 @@
 //! * **Island**: a RET within reach, for the one split whose front is a single byte.
 //!
 //! # Toggling and retargeting
-//! [`CallSite::activate`] and [`CallSite::deactivate`] are single stores: they never block,
-//! allocate or enter the kernel, and may be called from a signal handler or a probe function.
+//! [`CallSite::activate`] and [`CallSite::deactivate`] are single stores, which never allocate, and
+//! may be made by a signal handler or a probe function. They block and enter the kernel only if
+//! text access is by mprotect, if a debugger has copied the page, or while text is moved after a
+//! fork ([`TextRef::compare_exchange`](wordpatch::TextRef::compare_exchange) has the details).
 //! Another core may still execute the old form for T_max.
 //!
 //! [`retarget`] changes the target of sites. If the operand itself crosses a window it takes two

@@ -187,13 +187,13 @@ impl Retarget {
             return Err(Error::Foreign { address, expected: edit.active, found: edit.inactive });
         }
         let [front, back] = parts(&self.old);
-        let is_cut = !back.is_empty();
-        let is_whole = self.old.instruction[front.clone()] == self.new.instruction[front.clone()];
+        let crosses_a_window = !back.is_empty();
+        let fronts_are_equal = self.old.instruction[front.clone()] == self.new.instruction[front.clone()];
         self.exchange(back.clone(), &self.old, &self.new)?;
         self.phase = if self.old.instruction[back.clone()] == self.new.instruction[back] {
             self.exchange(front, &self.old, &self.new)?;
-            if is_cut { Phase::Stored } else { Phase::Done }
-        } else if is_whole {
+            if crosses_a_window { Phase::Stored } else { Phase::Done }
+        } else if fronts_are_equal {
             Phase::Stored
         } else {
             Phase::Between

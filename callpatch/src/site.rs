@@ -169,16 +169,17 @@ impl CallSite {
         (self.address() + self.shape.len()).wrapping_add_signed(self.displacement() as isize)
     }
 
-    /// Activates the call. This is one atomic store: it does not block, allocate or enter the
-    /// kernel (unless text access is by mprotect), and may be made by any thread, by a signal
-    /// handler, or by the probe function of this site.
+    /// Activates the call. This is one atomic store, which may be made by any thread, by a signal
+    /// handler, or by the probe function of this site. It never allocates; it blocks and enters the
+    /// kernel only if text access is by mprotect, if a debugger has copied the page, or while text
+    /// is moved after a fork
+    /// ([`TextRef::compare_exchange`](wordpatch::TextRef::compare_exchange) has the details).
     ///
     /// # Errors
     /// [`Error::Foreign`] if the site has neither form. [`Error::Text`] with
-    /// [`SharedWithParent`](wordpatch::Error::SharedWithParent) in a forked child, and if text
-    /// access is by mprotect or a debugger has copied the page, with
-    /// [`Contended`](wordpatch::Error::Contended) or
-    /// [`ProtectRefused`](wordpatch::Error::ProtectRefused); with
+    /// [`SharedWithParent`](wordpatch::Error::SharedWithParent) in a forked child; with
+    /// [`Contended`](wordpatch::Error::Contended) after ten seconds in those cases; with
+    /// [`ProtectRefused`](wordpatch::Error::ProtectRefused) in the first two; with
     /// [`NotMapped`](wordpatch::Error::NotMapped) if the text was found unmapped.
     #[inline]
     pub fn activate(&self) -> Result<Toggle, Error> {

@@ -73,9 +73,9 @@
  *   callers are stubs without unwind tables, and code that holds locks.
  * - Times are in ticks of the time-stamp counter (RDTSC); a nanosecond has about 2 to 4 ticks.
  *
- * Visibility: other threads see a change of code a little later, in practice within 1,000 ticks.
- * Until then they may still run the old code. After wordpatch_serialize_all_cores, all threads run
- * the new code.
+ * Visibility: other threads may run the old code for T_max after a change, a time that depends on
+ * the processor (wordpatch/README.md has measured values). After wordpatch_serialize_all_cores, all
+ * threads run the new code.
  *
  * Loading: the library stays in the process until it ends, even after dlclose. It replaces
  * functions of the C library in programs that are linked with it: sigaction and signal, to hide the
@@ -283,11 +283,14 @@ int fastinst_register_callback(fastinst_discovery_callback callback, void *user_
  * Makes the probe call `fn` from now on. If the probe is already active, only a pointer changes,
  * and no code.
  *
- * A few atomic operations, 50 to 200 ticks. Async-signal-safe: does not block, lock, allocate or
- * enter the kernel, except with text access by mprotect (wordpatch_set_text_access), and in a page
- * where a debugger has set a breakpoint: there it makes four system calls. Other threads continue
- * to run; each of them sees either the old or the new code, never a mixture. If several threads
- * activate a probe with different functions at the same time, one of the functions remains.
+ * A few atomic operations, 50 to 200 ticks. Async-signal-safe: never allocates. Blocks and enters
+ * the kernel only in two cases, for ten seconds at most (FASTINST_ERROR_CONTENDED): with text
+ * access by mprotect (wordpatch_set_text_access), and in a page where a debugger has set a
+ * breakpoint, it makes four system calls, after those of other threads that do the same; while the
+ * library moves code to other pages, which it may do after a fork, it waits for the end of the
+ * move, a millisecond for 4 MB of code. Other threads continue to run; each of them sees either the
+ * old or the new code, never a mixture. If several threads activate a probe with different
+ * functions at the same time, one of the functions remains.
  *
  * The profiler may override changes to its probes at any time: run the program with tool=none.
  *
@@ -371,9 +374,9 @@ size_t fastinst_notes(char *buffer, size_t size);
  * calibration, which tmax-probe measures and writes, it is the value in the file: 8, 16, 32 or 64
  * bytes. wordpatch_fetch_model_in_force reports the values that patches rely on and their source.
  *
- * A wait ensures that all processors see the stored bytes. It is one call to membarrier (1,000 to
- * 40,000 ticks; each running thread loses a few hundred), or lasts T_max ticks if the calibration
- * contains the processor's T_max: the longest time for which it executes stale code.
+ * A wait ensures that all processors see the stored bytes. It is one call to membarrier
+ * (wordpatch/README.md has measured times), or lasts T_max ticks if the calibration contains the
+ * processor's T_max: the longest time for which it executes stale code.
  */
 
 /*
@@ -621,8 +624,7 @@ size_t wordpatch_calibration_warning(char *buffer, size_t size);
 
 /*
  * Returns when no thread of this process can execute code that was replaced before the call. One
- * call to membarrier: 1,000 to 40,000 ticks; each running thread loses a few hundred.
- * Async-signal-safe.
+ * call to membarrier (wordpatch/README.md has measured times). Async-signal-safe.
  *
  * Errors: FASTINST_ERROR_SYSTEM (membarrier is refused: a seccomp filter, or a kernel before 4.16).
  */
@@ -797,11 +799,11 @@ int callpatch_decode_nop(void *address, const void *target, callpatch_site **sit
 
 /*
  * Activate or deactivate the call of `site`; succeed even if it is already in that state. One
- * atomic store. Async-signal-safe: they do not block, lock, allocate or enter the kernel, except
- * with text access by mprotect, and in a page where a debugger has set a breakpoint.
+ * atomic store. Async-signal-safe: they never allocate, and block and enter the kernel only in the
+ * cases of fastinst_activate.
  *
  * Errors: FASTINST_ERROR_ARGUMENT (null), FASTINST_ERROR_FOREIGN_BYTES,
- * FASTINST_ERROR_SHARED_WITH_PARENT; with text access by mprotect FASTINST_ERROR_CONTENDED,
+ * FASTINST_ERROR_SHARED_WITH_PARENT, FASTINST_ERROR_CONTENDED; with text access by mprotect
  * FASTINST_ERROR_NOT_TEXT (the code was found unmapped) and FASTINST_ERROR_SYSTEM.
  */
 int callpatch_activate(const callpatch_site *site);

@@ -74,9 +74,12 @@ fn count(toggles: u64) {
 /// If the library of the probe is unloaded and later loaded again at the same address, the probe is
 /// active again. The same holds if it is activated while the library is unloaded.
 ///
-/// Makes a few atomic operations, of which one changes code; does not block, lock or allocate, and
-/// may be called from signal handlers and probe functions. Other threads see the change within
-/// T_max. (The provider of a [group] may document something else for its probes.)
+/// Makes a few atomic operations, of which one changes code; never allocates, and may be called
+/// from signal handlers and probe functions. Blocks and enters the kernel only if text access is by
+/// mprotect, if a debugger has copied the page, or while text is moved after a fork
+/// ([`TextRef::compare_exchange`](wordpatch::TextRef::compare_exchange) has the details). Other
+/// threads see the change within T_max. (The provider of a [group] may document something else for
+/// its probes.)
 ///
 /// # Errors
 /// [`Error::UnknownProbe`], [`Error::Undiscovered`], [`Error::Retired`], without an effect.

@@ -264,8 +264,7 @@ impl Schedule {
         self.queued
     }
 
-    /// Observes functions that take more of the program's time more closely. Like everything, this
-    /// is decided from past data.
+    /// Observes functions more closely that take more of the program's time, as measured so far.
     fn weigh(&mut self) {
         let functions = &mut self.functions;
         self.sampled.sort_unstable();

@@ -58,12 +58,12 @@
 //! probe is switched off again later, or by [`deactivate_all`], or until one of its probes is
 //! dropped.
 //!
-//! A function with counters (how many, [`Config::counter_stubs`](crate::Config::counter_stubs)
-//! says), or with one for [branches](Kind::CountBranch), gets a *counting version* instead, which
-//! counts whichever probes are on: one addition for each sequence of instructions without a branch
-//! or a call that has a counter, or for all if half of the instructions have one. Switching such a
-//! counter changes no code. Other kinds of probe have sites in
-//! counting versions, too.
+//! A function with more counters than
+//! [`Config::counter_stubs`](crate::Config::counter_stubs), or with one for
+//! [branches](Kind::CountBranch), gets a *counting version* instead, which counts whichever probes
+//! are on: one addition for each sequence of instructions without a branch or a call that has a
+//! counter, or for all if half of the instructions have one. Switching such a counter changes no
+//! code. Other kinds of probe have sites in counting versions, too.
 //!
 //! With [`Config::probe_sites`](crate::Config::probe_sites), functions have sites from the start,
 //! at entries or also at control instructions. Counters there, and all probes at entries except
@@ -114,8 +114,8 @@
 //!
 //! # Consistency
 //! - A thread sees a change of a site as soon as its instruction fetch sees a store by another
-//!   thread: within a few microseconds on all processors that were measured. No thread is waited
-//!   for, and none is stopped.
+//!   thread: within [T_max](wordpatch::TMax), of which wordpatch's README has measured values. No
+//!   thread is waited for, and none is stopped.
 //! - If the change required a new version (see above), an existing frame sees it at the next
 //!   iteration of a loop, or when a call returns to it; new calls begin in the new version.
 //! - A thread that has reached a site completes the list of probes that the site had then. Changes
@@ -751,7 +751,7 @@ impl Module {
             Err(error) => {
                 let error = ProbeError::from(error);
                 let positions = body.positions();
-                // What is wrong with a place for itself is known only of some.
+                // `error` is about all of the requests; of some, the reason is known by itself.
                 let refused = |request: Result<Request, ProbeError>, spec: &ProbeSpec| match request {
                     Ok(Request { position, .. }) if !positions.contains(&position) => {
                         let no = NoProbe::NoInstruction;

@@ -23,11 +23,11 @@ use crate::{Error, Patch, serialize, trap};
 /// are given or change. If the instruction is inside one fetch window, the patch is one atomic
 /// store, after a few hundred ticks for looking up the address and decoding. If it crosses a
 /// window, the caller blocks: for one wait if bytes change on one side only, otherwise for two. A
-/// wait takes T_max if it is known, otherwise a `membarrier` of about 600 to 40,000 ticks. Threads
-/// that execute the instruction during the waits take a trap of a few thousand ticks and continue;
-/// they never wait for the caller. After the function has returned, other cores may still execute
-/// the old instruction for T_max. [`serialize_all_cores`] ends that, except for a thread that is in
-/// the out-of-line copy of the old instruction.
+/// wait takes T_max if it is known, otherwise a `membarrier` (the README has measured times).
+/// Threads that execute the instruction during the waits take a trap of a few thousand ticks and
+/// continue; they never wait for the caller. After the function has returned, other cores may still
+/// execute the old instruction for T_max. [`serialize_all_cores`] ends that, except for a thread
+/// that is in the out-of-line copy of the old instruction.
 ///
 /// The bytes may be several instructions, if the instruction boundaries stay the same. If more than
 /// one instruction changes, the bytes from the start of the first to the end of the last one that

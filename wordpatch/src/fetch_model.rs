@@ -92,7 +92,7 @@ pub struct TMax(pub u32);
 impl TMax {
     /// The assumed T_max where it is unknown and `membarrier` cannot be used: it does not reach a
     /// forked child, and may be refused in the middle of a change. No vendor guarantees a bound.
-    /// Measured values of T_max are 600 to 3,000 ticks.
+    /// This is more than ten times the measured values of T_max (see the README).
     pub(crate) const OF_CHILDREN: Self = Self(50_000);
 }
 

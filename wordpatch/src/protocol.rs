@@ -20,7 +20,7 @@
 //!
 //! An instruction that crosses a window but changes on one side only is patched by a single store
 //! and a wait after it. The store compares the bytes on its own side only, so the patch must own
-//! the site ([`Protocol::needs_site`]). Without the wait, a patch of the other side could follow
+//! the site ([`Protocol::waits`]). Without the wait, a patch of the other side could follow
 //! immediately, and a core could run the new bytes of the second patch with the old bytes of the
 //! first: an instruction that is neither patch's. (`exploration` finds this, and a stress test
 //! found it on real machines.)
@@ -48,7 +48,7 @@
 //! * After the last store, therefore, a core executes either INT3 or the new instruction, and both
 //!   are complete. A core that still has the INT3 traps; the handler finds the site unlocked or the
 //!   INT3 gone, and the IRET at its end serializes the core before it fetches the instruction
-//!   again. (If the registers allow it, as directly behind a SYSCALL, the kernel may return by
+//!   again. (If the registers allow it, as directly after a SYSCALL, the kernel may return by
 //!   SYSRET, which does not: then the core may trap once more.)
 //!
 //! Therefore a wait after the last store would prevent nothing: even without it, cores execute only
@@ -181,15 +181,11 @@ impl Protocol {
         self.kind == Kind::Locking
     }
 
-    /// Whether the protocol contains a wait, if only at its end.
+    /// Whether the protocol contains a wait, if only at its end. Exactly then, its stores do not
+    /// compare the entire instruction, so other patches of the site must be excluded during the
+    /// patch.
     pub fn waits(&self) -> bool {
         matches!(self.kind, Kind::OneSide | Kind::Locking)
-    }
-
-    /// Whether other patches of the site must be excluded during the patch, because its stores do
-    /// not compare the entire instruction.
-    pub fn needs_site(&self) -> bool {
-        self.waits()
     }
 
     /// The part of the patch that is in the text after its first `made` steps.

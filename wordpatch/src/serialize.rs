@@ -2,9 +2,9 @@
 //!
 //! `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)` makes each core that runs a thread of this process
 //! execute a core-serializing instruction before the call returns (membarrier(2)); a thread that is
-//! not running executes one before it returns to user mode. Measured: 1,400 ticks with no other
-//! thread running, about 23,000 with one. This is the vendors' protocol for cross-modification
-//! (Intel SDM volume 3, "handling self- and cross-modifying code") in user space.
+//! not running executes one before it returns to user mode. The README has measured times. This is
+//! the vendors' protocol for cross-modification (Intel SDM volume 3, "handling self- and
+//! cross-modifying code") in user space.
 //!
 //! It does not affect forked children, which execute the parent's text until they call
 //! [`unshare`](crate::text::unshare): they are other processes, and have been observed to execute
@@ -53,8 +53,8 @@ pub fn wait_for_visibility() -> Result<(), Error> {
 
 /// Returns when no core is assumed to execute bytes older than the last store, without a system
 /// call: after T_max, or after 50,000 ticks if T_max is unknown. No vendor guarantees such a bound
-/// (measured values of T_max are 600 to 3,000 ticks), so this is only for rolling a change back
-/// after [`wait_for_visibility`] has failed in the middle of it.
+/// (the README has measured values of T_max), so this is only for rolling a change back after
+/// [`wait_for_visibility`] has failed in the middle of it.
 pub fn wait_for_assumed_bound() {
     let mut stored_at = tsc::now_after_all();
     #[cfg(model)]

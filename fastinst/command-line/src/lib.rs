@@ -3,6 +3,7 @@
 //!
 //! * [`print()`] writes a result to standard output. A closed pipe is not an error, so that a
 //!   command can be piped to `head`; a full disk is.
+//! * [`wide_lines`] finds hand-aligned lines of help that are too wide, for a test of each command.
 //! * [`Generate`] adds two subcommands: `completions SHELL` prints the completions for a
 //!   shell, `man DIRECTORY` writes a manual page for the command and for each of its subcommands.
 //!
@@ -44,8 +45,10 @@
 //! written.
 
 mod generate;
+mod width;
 
 pub use generate::{Generate, GenerateError};
+pub use width::wide_lines;
 
 use std::io::{self, BufWriter, ErrorKind, Write};
 

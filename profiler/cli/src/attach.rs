@@ -45,7 +45,7 @@ Exit codes:
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = crate::TEMPLATE)]
 pub(crate) struct Attach {
-    /// Ends the observation after this time (default: at Ctrl-C, or when the process ends)
+    /// End the observation after this time (default: at Ctrl-C, or when the process ends)
     #[arg(long = "for", value_name = "SECONDS", value_parser = seconds)]
     duration: Option<Duration>,
 

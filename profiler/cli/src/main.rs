@@ -28,7 +28,7 @@ Examples:
 
 const TEMPLATE: &str = "{about}\n\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
 
-/// Measures the latency of functions in programs compiled with -finstrument-functions
+/// Measure the latency of functions in programs compiled with -finstrument-functions
 #[derive(Debug, Parser)]
 #[command(name = "fastinst", version, before_help = EXAMPLES, help_template = TEMPLATE)]
 struct Cli {
@@ -94,6 +94,7 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+        assert_eq!(fastinst_command_line::wide_lines(&Cli::command()), Vec::<String>::new());
     }
 
     #[test]

@@ -76,11 +76,11 @@ pub(crate) struct Record {
     #[arg(short, long, value_name = "FILE")]
     output: Option<Output>,
 
-    /// Writes one report for all processes of the run to FILE.json, instead of one for each
+    /// Write one report for all processes of the run to FILE.json, instead of one for each
     #[arg(long, requires = "output")]
     merge: bool,
 
-    /// Also writes the report while the program runs: when the process gets this signal (USR1,
+    /// Also write the report while the program runs: when the process gets this signal (USR1,
     /// USR2, HUP or QUIT), or at an interval such as 30s, 5m or 1h. Each covers the time since the
     /// start, and replaces the one before
     #[arg(long, value_name = "SIGNAL|TIME", conflicts_with = "merge")]

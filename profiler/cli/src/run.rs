@@ -80,11 +80,11 @@ pub(crate) struct Run {
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
 
-    /// Lets fastinst attach add scripts to the program, and to its children, while they run
+    /// Let fastinst attach add scripts to the program, and to its children, while they run
     #[arg(long)]
     control: bool,
 
-    /// Begins with the script off: each SIGUSR2 toggles it, and writes the report when it is
+    /// Begin with the script off: each SIGUSR2 toggles it, and writes the report when it is
     /// switched off
     #[arg(long, requires = "script")]
     toggle: bool,

@@ -28,15 +28,22 @@ Examples:
   tmax-probe report run.json                   the report of an earlier run";
 
 const AFTER: &str = "\
-Exit codes: 0 done; 1 failed; 2 wrong usage; 3 not known: there is no calibration, or none results, or the check could not detect tears; 4 a check failed; \
-130 interrupted.
+Exit codes:
+  0    done
+  1    failed
+  2    wrong usage
+  3    not known: there is no calibration, or none results, or the check could not detect tears
+  4    a check failed
+  130  interrupted
 
-The calibration is written to, and read by wordpatch from, the first of: $FASTINST_CALIBRATION (none: use no calibration),
-$XDG_CONFIG_HOME/fastinst/calibration.toml (default ~/.config), /etc/fastinst/calibration.toml (read only; see --calibration).";
+The calibration is written to, and read by wordpatch from, the first of:
+  $FASTINST_CALIBRATION (none: use no calibration)
+  $XDG_CONFIG_HOME/fastinst/calibration.toml (default ~/.config)
+  /etc/fastinst/calibration.toml (read only; see --calibration)";
 
 const TEMPLATE: &str = "{about}\n\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
 
-/// Measures the fetch window and T_max of this machine, and stores them for wordpatch
+/// Measure the fetch window and T_max of this machine, and store them for wordpatch
 #[derive(Debug, Parser)]
 #[command(
     name = "tmax-probe",
@@ -139,6 +146,7 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+        assert_eq!(fastinst_command_line::wide_lines(&Cli::command()), Vec::<String>::new());
     }
 
     #[test]

@@ -36,7 +36,7 @@ Exit codes:
   1   there is no such process, or it does not listen, or has refused: the reason is on stderr
   2   mistake in the command line; nothing was sent";
 
-/// Switches the monitors of a running program, or records a part of its run
+/// Switch the monitors of a running program, or record a part of its run
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 #[command(subcommand_value_name = "REQUEST", subcommand_help_heading = "Requests")]
@@ -52,22 +52,22 @@ pub(super) struct Attach {
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
 enum Request {
-    /// Prints the monitors, and whether they are on
+    /// Print the monitors, and whether they are on
     List,
-    /// Starts monitors, or switches them on again
+    /// Start monitors, or switch them on again
     Enable {
         /// The monitors, with options: 'hotness{function=main},icount'; or a script or monitor
         /// module with its libraries, as for run --monitors, which the other process reads
         #[arg(value_name = "NAME[{OPTIONS}][,NAME...]", value_parser = list)]
         monitors: List,
     },
-    /// Switches a monitor off; it keeps its observations
+    /// Switch a monitor off; it keeps its observations
     Disable {
         /// The monitor
         #[arg(value_name = "NAME")]
         monitor: Monitor,
     },
-    /// Prints what one or all monitors have observed so far
+    /// Print what one or all monitors have observed so far
     Report {
         /// The monitor [default: all that were started]
         #[arg(value_name = "NAME")]
@@ -77,7 +77,7 @@ enum Request {
         #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = format)]
         format: String,
     },
-    /// Records the program from now on, or calls to a function, as wasm-jit record --from does,
+    /// Record the program from now on, or calls to a function, as wasm-jit record --from does,
     /// without a restart
     ///
     /// Without --from, the recording begins with the next call of a function, and has all calls
@@ -88,7 +88,7 @@ enum Request {
     /// The recording ends after these calls, with --stop, or with the program, which then prints
     /// that calls are missing; afterwards it costs nothing.
     Record {
-        /// Records only calls to this function (name or index), from its CALLth call on, counted
+        /// Record only calls to this function (name or index), from its CALLth call on, counted
         /// from now [default: 1]
         #[arg(long, value_name = "FUNCTION[:CALL]")]
         from: Option<String>,
@@ -102,7 +102,7 @@ enum Request {
         #[arg(short, long, value_name = "TRACE", required_unless_present = "stop")]
         output: Option<PathBuf>,
 
-        /// Ends the recording, and prints how many calls it contains
+        /// End the recording, and print how many calls it contains
         #[arg(long, conflicts_with_all = ["from", "output"])]
         stop: bool,
     },

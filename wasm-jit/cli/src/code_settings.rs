@@ -7,16 +7,16 @@ use wasm_jit::{BoundsChecks, Config};
 /// Settings of the generated code.
 #[derive(Clone, Debug, Args)]
 pub(super) struct CodeSettings {
-    /// Checks memory accesses with instructions, instead of reserving 8 GiB of addresses for each
+    /// Check memory accesses with instructions, instead of reserving 8 GiB of addresses for each
     /// memory [default: only if the reservation is refused, as under ulimit -v]
     #[arg(long)]
     bounds_checks: bool,
 
-    /// Hardens the code against speculative bypassing of bounds checks
+    /// Harden the code against speculative bypassing of bounds checks
     #[arg(long)]
     harden_speculation: bool,
 
-    /// Uses no AVX-512, so that precompiled code can be loaded, with this option, on processors
+    /// Use no AVX-512, so that precompiled code can be loaded, with this option, on processors
     /// without it [default: as the processor has it]
     #[arg(long)]
     no_avx512: bool,

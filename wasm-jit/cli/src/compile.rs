@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use wasm_jit::{Config, Engine};
 
@@ -28,11 +29,11 @@ Exit codes:
   1   it is invalid or not supported, or cannot be read, or FILE cannot be written
   2   mistake in the command line";
 
-/// Compiles a module; writes it with its code, or discards the code
+/// Compile a module; write it with its code, or discard the code
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct Compile {
-    /// Writes the module and its machine code to this file, which wasm-jit run --allow-precompiled
+    /// Write the module and its machine code to this file, which wasm-jit run --allow-precompiled
     /// loads without compiling it, if version and code-generation settings are the same
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -40,15 +41,15 @@ pub(super) struct Compile {
     #[command(flatten)]
     code: CodeSettings,
 
-    /// Compiles for wasm-jit run --fuel
+    /// Compile for wasm-jit run --fuel
     #[arg(long)]
     fuel: bool,
 
-    /// Prints sizes and times
+    /// Print sizes and times
     #[arg(long)]
     stats: bool,
 
-    /// Prints them as one line of JSON
+    /// Print them as one line of JSON
     #[arg(long, requires = "stats")]
     json: bool,
 
@@ -71,6 +72,8 @@ struct Stats {
     code_bytes: usize,
     /// Time from bytes in memory to executable code: parsing, validation, compilation and linking.
     milliseconds: f64,
+    /// Processor time of all threads meanwhile.
+    processor_milliseconds: f64,
     /// 10^6 bytes of the binary module per second.
     megabytes_per_second: f64,
     /// Number of compiling threads.
@@ -79,13 +82,22 @@ struct Stats {
 
 impl Stats {
     fn text(&self) -> String {
-        let Self { functions, bytes_in, code_bytes, milliseconds, megabytes_per_second, threads } = self;
+        let Self {
+            functions,
+            bytes_in,
+            code_bytes,
+            milliseconds,
+            processor_milliseconds,
+            megabytes_per_second,
+            threads,
+        } = self;
         let per_byte = *code_bytes as f64 / (*bytes_in).max(1) as f64;
         format!(
             "functions   {functions}\n\
              bytes in    {bytes_in}\n\
              code bytes  {code_bytes} ({per_byte:.2} for each byte in)\n\
              time        {milliseconds:.3} ms on {threads} {}\n\
+             processor   {processor_milliseconds:.3} ms\n\
              throughput  {megabytes_per_second:.2} MB/s\n",
             if *threads == 1 { "thread" } else { "threads" },
         )
@@ -113,15 +125,15 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
         Cow::Borrowed(_) => bytes,
     };
     let size = bytes.len();
-    let start = Instant::now();
+    let (start, processor_start) = (Instant::now(), processor_time());
     let module = wasm_jit::Module::from_owned_binary(&engine, bytes).map_err(|error| of_file(&error))?;
-    let time = start.elapsed();
+    let (time, processor_time) = (start.elapsed(), processor_time() - processor_start);
     if let Some(output) = &arguments.output {
         let bytes = module.serialize().map_err(|error| of_file(&error))?;
         OutputFile::write(output, &bytes)?;
     }
     if arguments.stats {
-        let stats = stats(&module, size, time, threads.get());
+        let stats = stats(&module, size, time, processor_time, threads.get());
         let text = match arguments.json {
             true => serde_json::to_string(&stats).map_err(Failure::new)? + "\n",
             false => stats.text(),
@@ -131,12 +143,24 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn stats(module: &wasm_jit::Module, bytes_in: usize, time: Duration, threads: usize) -> Stats {
+/// The processor time of all threads of the process so far.
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).expect("every process has this clock").into()
+}
+
+fn stats(
+    module: &wasm_jit::Module,
+    bytes_in: usize,
+    time: Duration,
+    processor_time: Duration,
+    threads: usize,
+) -> Stats {
     Stats {
         functions: module.functions().filter(|function| function.body().is_some()).count(),
         bytes_in,
         code_bytes: module.code_size(),
         milliseconds: time.as_secs_f64() * 1e3,
+        processor_milliseconds: processor_time.as_secs_f64() * 1e3,
         megabytes_per_second: bytes_in as f64 / 1e6 / time.as_secs_f64().max(1e-9),
         threads,
     }

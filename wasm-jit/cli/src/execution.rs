@@ -39,26 +39,27 @@ Exit codes:
   the program's own   it ended; with --invoke and without an error, 0
   134                 it trapped, needed more memory than it may have, called a function that is
                       missing, or its time was up: reason and backtrace go to stderr
-  1                   it could not be loaded or linked, does not have a named function, does not take
-                      the arguments, or did not catch an exception; a directory or monitor is missing
+  1                   it could not be loaded or linked, does not have a named function, does not
+                      take the arguments, or did not catch an exception; a directory or monitor
+                      is missing
   2                   mistake in the command line, or in a script";
 
-/// Runs a WebAssembly program
+/// Run a WebAssembly program
 #[derive(Clone, Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 #[command(override_usage = "wasm-jit run [OPTIONS] <FILE> [ARGS]...")]
 pub(super) struct Run {
-    /// Gives the program access to this directory of the host, under the name GUEST (default: the
+    /// Give the program access to this directory of the host, under the name GUEST (default: the
     /// same name); may be repeated. If it contains /proc, the program can access this process there
     #[arg(long = "dir", value_name = "HOST[::GUEST]", value_parser = directory)]
     directories: Vec<(PathBuf, String)>,
 
-    /// Sets a variable in the program's environment, or passes on one of this environment; the
+    /// Set a variable in the program's environment, or pass on one of this environment; the
     /// program sees no others; may be repeated
     #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
     environment: Vec<(String, Option<String>)>,
 
-    /// Calls this exported function with ARGS, and prints its results, one per line [default:
+    /// Call this exported function with ARGS, and print its results, one per line [default:
     /// _start, with ARGS as the program's arguments]
     #[arg(long, value_name = "NAME")]
     pub(super) invoke: Option<String>,
@@ -66,7 +67,7 @@ pub(super) struct Run {
     #[command(flatten)]
     pub(super) limits: ProgramLimits,
 
-    /// Instantiates this module first, and makes its exports available to imports from NAME; may be
+    /// Instantiate this module first, and make its exports available to imports from NAME; may be
     /// repeated
     #[arg(long = "preload", value_name = "NAME=FILE", value_parser = preload)]
     preloads: Vec<(String, PathBuf)>,
@@ -76,7 +77,7 @@ pub(super) struct Run {
     #[arg(long, value_name = "NAME", default_value = "'")]
     string_constants: String,
 
-    /// Runs the program even if functions that it imports are undefined: it traps when it calls one
+    /// Run the program even if functions that it imports are undefined: it traps when it calls one
     /// of them
     #[arg(long)]
     allow_unknown_functions: bool,
@@ -87,8 +88,8 @@ pub(super) struct Run {
     #[command(flatten)]
     loading: Loading,
 
-    /// Counts how often this function (name or index) is called, or the instruction at this offset
-    /// of the module, as backtraces print it, is executed; prints the counts to stderr when the
+    /// Count how often this function (name or index) is called, or the instruction at this offset
+    /// of the module, as backtraces print it, is executed; print the counts to stderr when the
     /// program has ended; may be repeated
     #[arg(long = "count", value_name = "FUNCTION[:OFFSET]")]
     pub(super) counts: Vec<String>,
@@ -96,22 +97,22 @@ pub(super) struct Run {
     #[command(flatten)]
     pub(super) monitors: super::monitors::Arguments,
 
-    /// Lets debuggers attach to the program: wasm-jit debug --connect ADDRESS, or LLDB; ADDRESS is
+    /// Let debuggers attach to the program: wasm-jit debug --connect ADDRESS, or LLDB; ADDRESS is
     /// a port of 127.0.0.1, which every user of this host can connect to, or the path of a new
     /// socket
     #[arg(long, value_name = "ADDRESS")]
     pub(super) debug_port: Option<String>,
 
-    /// Writes /tmp/perf-PID.map, from which perf takes the names of functions
+    /// Write /tmp/perf-PID.map, from which perf takes the names of functions
     #[arg(long)]
     pub(super) perf_map: bool,
 
-    /// Registers the names of functions with gdb; with probes, tell it
+    /// Register the names of functions with gdb; with probes, tell it
     /// `handle SIGILL nostop noprint pass`
     #[arg(long)]
     pub(super) gdb: bool,
 
-    /// Repeats a recorded run of the program (wasm-jit record -o TRACE) without its host: files,
+    /// Repeat a recorded run of the program (wasm-jit record -o TRACE) without its host: files,
     /// arguments and the environment come from the trace, and the program's output is not written
     /// again
     #[arg(

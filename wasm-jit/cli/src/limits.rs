@@ -11,11 +11,11 @@ use super::units;
 /// What the program may use.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ProgramLimits {
-    /// Stops the program with a trap after this time: 10s, 500ms, 2m [default: never]
+    /// Stop the program with a trap after this time: 10s, 500ms, 2m [default: never]
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     pub(super) timeout: Option<Duration>,
 
-    /// Stops each thread of the program with a trap after N units of fuel: 1 for each instruction,
+    /// Stop each thread of the program with a trap after N units of fuel: 1 for each instruction,
     /// and 1 for each call; at the same instruction in every run [default: unlimited]
     #[arg(long, value_name = "N")]
     pub(super) fuel: Option<u64>,

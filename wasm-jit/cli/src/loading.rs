@@ -12,7 +12,7 @@ use super::{Failure, folders, units};
 /// Options for the origin of the modules' machine code.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Loading {
-    /// Caches the machine code of modules in this directory, so that they are not compiled again in
+    /// Cache the machine code of modules in this directory, so that they are not compiled again in
     /// later runs [default: none; without DIR: $XDG_CACHE_HOME/wasm-jit or ~/.cache/wasm-jit]
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     cache: Option<Option<PathBuf>>,
@@ -21,12 +21,12 @@ pub(super) struct Loading {
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = units::bytes, requires = "cache")]
     cache_size: usize,
 
-    /// Compiles each function when it is called for the first time: for large programs that run
+    /// Compile each function when it is called for the first time: for large programs that run
     /// once
     #[arg(long, conflicts_with = "cache")]
     lazy: bool,
 
-    /// Accepts a precompiled module (wasm-jit compile -o) as FILE: its machine code is not confined
+    /// Accept a precompiled module (wasm-jit compile -o) as FILE: its machine code is not confined
     /// to the sandbox, so it must be from somebody who may run programs as you
     #[arg(long)]
     allow_precompiled: bool,

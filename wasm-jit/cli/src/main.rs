@@ -52,12 +52,12 @@ Examples:
   wasm-jit debug app.wasm                        breakpoints, steps, values
   wasm-jit record -o app.trace app.wasm          record the host's calls, to replay them
   wasm-jit compile --stats app.wasm              how large the code gets, and how fast
-  wasm-jit compile -o app.cwasm app.wasm         code for run --allow-precompiled, which starts at once
+  wasm-jit compile -o app.cwasm app.wasm         compile once, for run --allow-precompiled
   wasm-jit objdump --function main app.wasm      WebAssembly and machine code side by side";
 
 const TEMPLATE: &str = "{about}\n\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
 
-/// Runs WebAssembly with a single-pass compiler for x86-64
+/// Run WebAssembly with a single-pass compiler for x86-64
 #[derive(Debug, Parser)]
 #[command(name = "wasm-jit", version, before_help = EXAMPLES, help_template = TEMPLATE)]
 struct Cli {
@@ -170,6 +170,7 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+        assert_eq!(fastinst_command_line::wide_lines(&Cli::command()), Vec::<String>::new());
     }
 
     #[test]

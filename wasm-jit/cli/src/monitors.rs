@@ -20,7 +20,7 @@ use super::signals::{end_by, is_ignored};
 /// Of `wasm-jit run`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Arguments {
-    /// Observes the program by monitors, such as hotness; `wasm-jit monitors` lists them; quote
+    /// Observe the program by monitors, such as hotness; `wasm-jit monitors` lists them; quote
     /// options: 'hotness{function=main}'. Reports are written when the program ends, and at
     /// SIGUSR1. A name with a dot or a slash is the file of a monitor module or script:
     /// ./monitor.wasm, or monitor.wasm+whamm_core.wasm with a library. The libraries of a script
@@ -28,7 +28,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAME[{OPTIONS}],...")]
     monitors: Vec<String>,
 
-    /// Writes the monitors' reports and files to this directory [default: reports to stderr]
+    /// Write the monitors' reports and files to this directory [default: reports to stderr]
     #[arg(long, value_name = "DIR")]
     monitor_out: Option<PathBuf>,
 
@@ -36,11 +36,11 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = str::parse::<Format>)]
     monitor_format: Format,
 
-    /// Begins with the monitors switched off: each SIGUSR2 toggles them
+    /// Begin with the monitors switched off: each SIGUSR2 toggles them
     #[arg(long, requires = "monitors")]
     monitor_toggle: bool,
 
-    /// Lets `wasm-jit attach PID` switch monitors and print reports while the program runs
+    /// Let `wasm-jit attach PID` switch monitors and print reports while the program runs
     #[arg(long)]
     control: bool,
 
@@ -242,11 +242,11 @@ Exit codes:
   1   the output cannot be written
   2   mistake in the command line, or there is no such monitor";
 
-/// Lists the monitors for run --monitors, or describes one
+/// List the monitors for run --monitors, or describe one
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct List {
-    /// Describes this monitor
+    /// Describe this monitor
     #[arg(value_name = "NAME")]
     name: Option<String>,
 }

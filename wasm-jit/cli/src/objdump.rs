@@ -26,25 +26,25 @@ Exit codes:
   1   there is no such function, or the module cannot be read or compiled
   2   mistake in the command line";
 
-/// Prints WebAssembly and machine code side by side
+/// Print WebAssembly and machine code side by side
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct Objdump {
-    /// Prints only this function, given by its name in the name section or its index [default: all]
+    /// Print only this function, given by its name in the name section or its index [default: all]
     #[arg(long, value_name = "NAME|INDEX")]
     function: Option<String>,
 
-    /// Prints the versions of functions that probes at these places use: each site is marked, and
+    /// Print the versions of functions that probes at these places use: each site is marked, and
     /// followed by its stub
     #[arg(long, value_enum, value_name = "PLACES")]
     sites: Option<Sites>,
 
-    /// Switches probes of these kinds on at each site, so that their stubs are listed; several
+    /// Switch probes of these kinds on at each site, so that their stubs are listed; several
     /// kinds, separated by commas, share a stub
     #[arg(long, value_enum, value_name = "KINDS", value_delimiter = ',', requires = "sites")]
     probes: Vec<ProbeKind>,
 
-    /// Accepts a precompiled module (wasm-jit compile -o), from somebody who may run programs as
+    /// Accept a precompiled module (wasm-jit compile -o), from somebody who may run programs as
     /// you
     #[arg(long)]
     allow_precompiled: bool,

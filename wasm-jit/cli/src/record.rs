@@ -15,7 +15,7 @@ Examples:
   wasm-jit record -o app.trace --dir .::/ app.wasm input.txt
   wasm-jit record --from parse -o app.trace app.wasm        one call of a function
   wasm-jit record --from parse:1000 --calls 20 -o app.trace app.wasm
-  wasm-jit record --each -o traces --preload lib=lib.wasm app.wasm   traces/program.trace and traces/lib.trace
+  wasm-jit record --each -o traces --preload lib=lib.wasm app.wasm   program.trace, lib.trace
   wasm-jit trace dump app.trace                             what was recorded
   wasm-jit replay-gen app.trace app.wasm -o bench.wasm      the same run, alone, in any engine";
 
@@ -24,7 +24,7 @@ Exit codes: as for wasm-jit run, but 1 instead of 0 if the function of --from wa
 calls could not be recorded. The trace is complete up to the last call between the program and its
 host, however the program ends.";
 
-/// Runs a program, and records what its host does
+/// Run a program, and record what its host does
 ///
 /// All calls between the program and its host are recorded, and all changes by the host in
 /// memories, globals and tables. Programs with threads are refused. Calls between the program and
@@ -39,7 +39,7 @@ pub(super) struct Record {
     #[arg(short, long, value_name = "TRACE")]
     output: PathBuf,
 
-    /// Writes a trace of each module, in one run: `program.trace` and, for each
+    /// Write a trace of each module, in one run: `program.trace` and, for each
     /// `--preload NAME=FILE`, `NAME.trace`, in the directory TRACE, which is created if it does not
     /// exist. Each can be replayed separately, with its module
     #[arg(long, requires = "preloads", conflicts_with = "from")]

@@ -73,7 +73,7 @@ const PROGRAM: &str = "program";
 /// The calls to record.
 #[derive(Clone, Debug, Args)]
 pub(super) struct FunctionCalls {
-    /// Records only calls to this function (name or index), from its CALLth call on [default: 1]:
+    /// Record only calls to this function (name or index), from its CALLth call on [default: 1]:
     /// the trace begins with the memories, tables and globals that the call finds, and the host
     /// calls the function. Before and after, the program runs at full speed
     #[arg(long, value_name = "FUNCTION[:CALL]")]

@@ -26,7 +26,7 @@ Exit codes:
   1   the trace or text is damaged or does not fit the program, or a file cannot be read or written
   2   mistake in the command line";
 
-/// Shows or imports traces of programs that were recorded
+/// Show or import traces of programs that were recorded
 #[derive(Debug, Args)]
 #[command(before_help = TRACE_EXAMPLES, after_help = TRACE_EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct Trace {
@@ -40,14 +40,14 @@ enum Verb {
     Import(Import),
 }
 
-/// Prints the events of a trace, one per line
+/// Print the events of a trace, one per line
 ///
 /// A line contains the number of the event, its kind and its fields; integers are signed, and NaNs
 /// are printed as bits. If the trace is damaged, the events before the damage are printed, and the
 /// exit code is 1.
 #[derive(Debug, Args)]
 struct Dump {
-    /// Prints a JSON object per line: `number`, `event` (the kind), and the fields. 64-bit integers
+    /// Print a JSON object per line: `number`, `event` (the kind), and the fields. 64-bit integers
     /// are strings; the bits of 64-bit floats and of vectors are hexadecimal strings
     #[arg(long)]
     json: bool,
@@ -57,7 +57,7 @@ struct Dump {
     trace: PathBuf,
 }
 
-/// Converts a trace in the text format of Wasm-R3 (EC, ER, IC, IR, L and others)
+/// Convert a trace in the text format of Wasm-R3 (EC, ER, IC, IR, L and others)
 ///
 /// The program runs with a host that acts as the text describes. A line that cannot be parsed, or
 /// that does not fit the program, is an error; then no trace is written. If the text ends before
@@ -146,7 +146,7 @@ Exit codes:
   1   the trace is damaged or does not fit the program, or a file cannot be read or written
   2   mistake in the command line";
 
-/// Makes a module from a program and a trace, which repeats the recorded run by itself, in any
+/// Make a module from a program and a trace, which repeats the recorded run by itself, in any
 /// engine
 ///
 /// The module has no imports; its _start repeats the calls made by the host. A run that ended by
@@ -159,19 +159,19 @@ pub(super) struct ReplayGen {
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Makes a host in JavaScript: the files replay.mjs, program.wasm, which is the program with
+    /// Make a host in JavaScript: the files replay.mjs, program.wasm, which is the program with
     /// more exports, and events.bin. Started with --check, it compares arguments and results with
     /// the recorded ones. Its exit codes: 0 the run was repeated, 1 it differs, 2 the recording
     /// ends before the program
     #[arg(long, conflicts_with_all = ["check", "separate"])]
     javascript: bool,
 
-    /// Makes three modules: imports.wasm, program.wasm, which is the program with more exports but
+    /// Make three modules: imports.wasm, program.wasm, which is the program with more exports but
     /// without _start and _initialize, and host.wasm, whose _start repeats the run
     #[arg(long)]
     separate: bool,
 
-    /// Compares the order of all calls, their arguments and results with the recorded ones: the
+    /// Compare the order of all calls, their arguments and results with the recorded ones: the
     /// first difference traps, and the exported global replay.difference is the number of its
     /// event, as trace dump prints it
     #[arg(long)]
@@ -235,7 +235,7 @@ Exit codes:
   1   the run differs from the trace, the trace is damaged, or a file cannot be read or written
   2   mistake in the command line";
 
-/// Writes a smaller trace of the same run
+/// Write a smaller trace of the same run
 ///
 /// Bytes that the host has written and the program does not read are dropped. For this, the program
 /// runs once more, without its host, about ten times slower; a run that differs from the trace is
@@ -244,13 +244,13 @@ Exit codes:
 #[derive(Debug, Args)]
 #[command(before_help = REDUCE_EXAMPLES, after_help = REDUCE_EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct Reduce {
-    /// Keeps only the calls to this function, given by its name or its index: in the new trace, the
+    /// Keep only the calls to this function, given by its name or its index: in the new trace, the
     /// host calls it, with the memories, tables and globals that it found. Recursive calls are part
     /// of the outermost one. The program runs twice
     #[arg(long, value_name = "FUNCTION")]
     slice: Option<String>,
 
-    /// Prints the figures as JSON: `events` and `bytes`, each before and after; `calls` of the
+    /// Print the figures as JSON: `events` and `bytes`, each before and after; `calls` of the
     /// slice
     #[arg(long)]
     json: bool,

@@ -17,7 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   wasm-jit run --monitors=count.mm app.wasm           compiles the script, and runs the monitor
   wasm-jit whamm compile count.mm -o monitor.wasm     a monitor module, for run --monitors
-  wasm-jit whamm instrument count.mm app.wasm -o counted.wasm     a program that counts in any engine
+  wasm-jit whamm instrument count.mm app.wasm -o counted.wasm   a program for any engine
   wasm-jit whamm info 'wasm:opcode:*load*:before'     what matches, and what is bound";
 
 const EXIT_CODES: &str = "\
@@ -26,7 +26,7 @@ Exit codes:
   1   a file cannot be read or written, or the program cannot be rewritten
   2   mistake in the command line, or in a script";
 
-/// Compiles Whamm scripts to monitor modules or into programs, and describes match rules
+/// Compile Whamm scripts to monitor modules or into programs, and describe match rules
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct Whamm {
@@ -41,7 +41,7 @@ enum Verb {
     Info(Info),
 }
 
-/// Compiles a script to a monitor module
+/// Compile a script to a monitor module
 #[derive(Debug, Args)]
 struct Compile {
     /// The module [default: the script's name with .wasm]
@@ -53,7 +53,7 @@ struct Compile {
     script: String,
 }
 
-/// Rewrites a program so that it executes a script itself, in any engine
+/// Rewrite a program so that it executes a script itself, in any engine
 ///
 /// The report goes to standard error when the program ends by returning from _start or by exit. A
 /// program without _start, such as a library, reports when the exported function that --entry names
@@ -78,7 +78,7 @@ struct Instrument {
     program: PathBuf,
 }
 
-/// Lists the events that a rule matches, and the variables that each binds
+/// List the events that a rule matches, and the variables that each binds
 #[derive(Debug, Args)]
 struct Info {
     /// A match rule, such as wasm:opcode:call:before, wasm:func:entry or

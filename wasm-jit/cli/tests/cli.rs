@@ -739,7 +739,7 @@ fn compile_prints_sizes_and_times() {
     place.run(&["compile", "math.wat"]).check(0, "");
     let ran = place.run(&["compile", "--stats", "--threads", "1", "math.wat"]);
     let names: Vec<&str> = ran.stdout.lines().map(|line| line.split("  ").next().unwrap()).collect();
-    assert_eq!(names, ["functions", "bytes in", "code bytes", "time", "throughput"], "{ran:?}");
+    assert_eq!(names, ["functions", "bytes in", "code bytes", "time", "processor", "throughput"], "{ran:?}");
     assert!(ran.stdout.starts_with("functions   3\n") && ran.stdout.contains("on 1 thread\n"), "{ran:?}");
     let ran = place.run(&["compile", "--stats", "--json", "math.wat"]);
     let stats: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
@@ -747,9 +747,10 @@ fn compile_prints_sizes_and_times() {
     let binary = wat::parse_str(MATH).unwrap();
     assert_eq!(stats["bytes_in"], binary.len());
     assert!(stats["code_bytes"].as_u64().unwrap() > 20, "{ran:?}");
-    let (time, rate) =
-        (stats["milliseconds"].as_f64().unwrap(), stats["megabytes_per_second"].as_f64().unwrap());
+    let names = ["milliseconds", "megabytes_per_second", "processor_milliseconds", "threads"];
+    let [time, rate, processor, threads] = names.map(|name| stats[name].as_f64().unwrap());
     assert!((rate * time - binary.len() as f64 / 1e3).abs() < 1e-6, "{ran:?}");
+    assert!(processor > 0.0 && processor < (time + 1.0) * (threads + 1.0), "{ran:?}");
     place.text("invalid.wat", "(module (func (result i32)))");
     place.run(&["compile", "invalid.wat"]).check(1, "").says(&["invalid.wat: ", "type mismatch"]);
 }

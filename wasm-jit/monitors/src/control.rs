@@ -25,13 +25,14 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
+use crate::lock::lock;
 use crate::options::Request;
 use crate::{Error, Format, Session};
 
@@ -235,10 +236,6 @@ fn make_room(connected: &mut BTreeMap<usize, Connected>) -> bool {
 /// Sends an error, which fits into the buffer of the socket.
 fn refuse(mut client: &UnixStream, reason: &str) {
     let _ = client.write_all(format!("error: {reason}\n").as_bytes());
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn serve_one(

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use wasm_jit::probes::{FirstCallWatch, Location, Place, Probe, ProbeSpec};
 use wasm_jit::{FunctionInfo, Module};
 
+use crate::lock::lock;
 use crate::{Error, Report, Setup, make, switch};
 
 /// Probes of the chosen functions, made in each function when it is first called. Thus, starting
@@ -79,10 +80,6 @@ struct State {
     made: BTreeMap<u32, Vec<Probe>>,
     /// The functions whose probes cannot be made, with the reasons.
     refused: Vec<(u32, String)>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl LazyProbes {

@@ -50,6 +50,7 @@ mod builtin;
 pub mod control;
 mod error;
 mod lazy;
+mod lock;
 mod monitor;
 mod names;
 mod options;

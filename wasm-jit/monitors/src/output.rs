@@ -5,8 +5,9 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use crate::lock::lock;
 use crate::report::{csv, json, text};
 use crate::{Error, Report};
 
@@ -96,7 +97,7 @@ impl<W: Write> Noted<W> {
                 None => error.kind().into(),
             };
             let path = self.path.clone();
-            lost.lock().unwrap_or_else(PoisonError::into_inner).push(Error::Lost { path, source });
+            lock(&lost).push(Error::Lost { path, source });
         }
         done
     }
@@ -164,7 +165,7 @@ impl Output {
 
     /// The errors of streams since the last call.
     pub(crate) fn lost(&self) -> Vec<Error> {
-        std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.lost))
     }
 
     /// Whether streams go to standard error, where reports are JSON.

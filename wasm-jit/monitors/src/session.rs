@@ -1,9 +1,10 @@
 //! [`Session`]: the monitors of a module.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use wasm_jit::Module;
 
+use crate::lock::lock;
 use crate::output::NewFiles;
 use crate::{ALL, Description, Error, Monitor, Options, Output, Program, Report, Request, Setup};
 
@@ -223,7 +224,7 @@ impl Session {
     }
 
     fn started(&self) -> MutexGuard<'_, Vec<Started>> {
-        self.started.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.started)
     }
 }
 

@@ -12,7 +12,7 @@ use wasmparser::Operator;
 use super::wasm::WasmFn;
 use super::{Callback, Kind, Location, Place, ProbeError, Recorder, ValueError};
 use crate::code::CodeImage;
-use crate::code::probed::{Argument, CalledBy, RequestedKind, Use};
+use crate::code::probed::{Argument, CalleeSource, RequestedKind, Use};
 use crate::runtime::callback::call_back;
 pub use crate::runtime::callback::{NO_FUNCTION, OTHER_FUNCTION};
 use crate::types::{RefType, ValType};
@@ -134,7 +134,7 @@ pub(super) struct Body<'a> {
     /// The memory accesses of instructions, by position.
     accesses: Option<HashMap<u32, Access>>,
     /// The tables of indirect calls, by position.
-    calls: Option<HashMap<u32, CalledBy>>,
+    calls: Option<HashMap<u32, CalleeSource>>,
 }
 
 impl<'a> Body<'a> {
@@ -205,7 +205,7 @@ impl<'a> Body<'a> {
         let mut arguments = Vec::with_capacity(values.0.len());
         for (number, &value) in values.0.iter().enumerate() {
             let argument = if value == Bound::Callee {
-                callees.push((number, self.called_by(location, position)?));
+                callees.push((number, self.callee_source(location, position)?));
                 Argument::Of(Wanted::Operand(0), Use::Value)
             } else {
                 let takes = types.map_or(Takes::Word, |types| Takes::WordOf(types[number]));
@@ -215,12 +215,12 @@ impl<'a> Body<'a> {
         }
         let mut called = None;
         if callback.takes_callee() {
-            called = Some(self.called_by(location, position)?);
+            called = Some(self.callee_source(location, position)?);
             arguments.push(Argument::Of(Wanted::Operand(0), Use::Value));
         }
         let types = types.map(|types| types.iter().map(|ty| Ty::from(ty.to_wasm())).collect());
         let (routine, callback) = (call_back as *const () as usize, callback.clone());
-        Ok(RequestedKind::CallBack { routine, callback, arguments, callees: callees.into(), called, types })
+        Ok(RequestedKind::Callback { routine, callback, arguments, callees: callees.into(), called, types })
     }
 
     /// The request for a probe that appends a record.
@@ -236,7 +236,7 @@ impl<'a> Body<'a> {
     }
 
     /// How an indirect call names its callee.
-    fn called_by(&mut self, location: Location, position: u32) -> Result<CalledBy, ProbeError> {
+    fn callee_source(&mut self, location: Location, position: u32) -> Result<CalleeSource, ProbeError> {
         let calls = || indirect_calls(self.image, self.function);
         let by = self.calls.get_or_insert_with(calls).get(&position).copied();
         by.ok_or_else(|| self.error(Bound::Callee, location, ValueError::NoCallee))
@@ -403,13 +403,13 @@ fn accesses(image: &CodeImage, function: u32) -> HashMap<u32, Access> {
 }
 
 /// How the indirect calls of a function name their callees, by their positions.
-pub(super) fn indirect_calls(image: &CodeImage, function: u32) -> HashMap<u32, CalledBy> {
+pub(super) fn indirect_calls(image: &CodeImage, function: u32) -> HashMap<u32, CalleeSource> {
     by_position(image, function, |operator| match operator {
         Operator::CallIndirect { table_index, type_index }
         | Operator::ReturnCallIndirect { table_index, type_index } => {
-            Some(CalledBy::Table { table: *table_index, ty: *type_index })
+            Some(CalleeSource::Table { table: *table_index, ty: *type_index })
         }
-        Operator::CallRef { .. } | Operator::ReturnCallRef { .. } => Some(CalledBy::Reference),
+        Operator::CallRef { .. } | Operator::ReturnCallRef { .. } => Some(CalleeSource::Reference),
         _ => None,
     })
 }

@@ -7,7 +7,7 @@ use super::instance::InstanceData;
 use super::redirect;
 use super::store::StoreArea;
 use crate::code::probed::counters::InstanceId;
-use crate::code::probed::{CallBack, Called, CalledBy, FindCalled};
+use crate::code::probed::{BoundCallback, Called, CalleeSource, ResolveCallee};
 use crate::vmctx::{VmContext, VmFuncRef, VmTable};
 
 /// The value of [`Bound::Callee`](crate::probes::Bound::Callee) for a call that will trap, because
@@ -24,7 +24,7 @@ pub const OTHER_FUNCTION: u64 = u64::MAX - 1;
 /// Called by stubs only, which pass an object that their image keeps, as many values as it names,
 /// and the running context.
 pub(crate) unsafe extern "sysv64" fn call_back(
-    call: *const CallBack,
+    call: *const BoundCallback,
     values: *mut u64,
     context: *mut VmContext,
 ) -> u64 {
@@ -58,7 +58,7 @@ pub(crate) unsafe extern "sysv64" fn call_back(
 /// # Safety
 /// The context is that of the running instance. Its module has the table; a reference is one in
 /// compiled code.
-pub(crate) unsafe fn callee(context: *mut VmContext, by: CalledBy, value: u64) -> u64 {
+pub(crate) unsafe fn callee(context: *mut VmContext, by: CalleeSource, value: u64) -> u64 {
     // SAFETY: the caller's obligation.
     unsafe { Found::of(context, by, value) }.index()
 }
@@ -67,19 +67,19 @@ pub(crate) unsafe fn callee(context: *mut VmContext, by: CalledBy, value: u64) -
 struct Found<'a> {
     /// The running instance.
     instance: &'a InstanceData,
-    by: CalledBy,
+    by: CalleeSource,
     function: Option<VmFuncRef>,
 }
 
 impl<'a> Found<'a> {
     /// # Safety
     /// As for [`callee`]; the instance exists for `'a`.
-    unsafe fn of(context: *mut VmContext, by: CalledBy, value: u64) -> Self {
+    unsafe fn of(context: *mut VmContext, by: CalleeSource, value: u64) -> Self {
         // SAFETY: the caller's obligation: instances live as long as their store.
         let instance = unsafe { &*((*context).owner as *const InstanceData) };
         let reference = match by {
-            CalledBy::Reference => value,
-            CalledBy::Table { table, .. } => {
+            CalleeSource::Reference => value,
+            CalleeSource::Table { table, .. } => {
                 let offset = instance.module.code().layout.table(table);
                 // SAFETY: the caller's obligation; only this thread changes the store's tables.
                 unsafe {
@@ -105,7 +105,7 @@ impl<'a> Found<'a> {
     }
 }
 
-impl FindCalled for Found<'_> {
+impl ResolveCallee for Found<'_> {
     fn index(&self) -> u64 {
         let Some(function) = self.function else { return NO_FUNCTION };
         if function.context == self.instance.block.context() {
@@ -123,9 +123,9 @@ impl FindCalled for Found<'_> {
     fn is_called(&self) -> bool {
         let Some(function) = self.function else { return false };
         match self.by {
-            CalledBy::Reference => true,
+            CalleeSource::Reference => true,
             // SAFETY: the function keeps its type in use.
-            CalledBy::Table { ty, .. } => unsafe {
+            CalleeSource::Table { ty, .. } => unsafe {
                 (*function.ty).is(&self.instance.module.object_type(ty).vm)
             },
         }

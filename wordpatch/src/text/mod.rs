@@ -30,7 +30,7 @@
 //!
 //! A parent can leave its pages to the children that it has forked: those of generated code
 //! ([`leave_to_children`]), or of other text while threads store into it
-//! ([`leave_text_to_children`], `moves`). Then its later patches are not theirs.
+//! ([`leave_text_to_children`], `moves`). Its later patches do not reach those children.
 
 pub(crate) mod alias;
 pub(crate) mod atfork;
@@ -109,8 +109,8 @@ pub(crate) struct TextMapping {
     stays_shared: bool,
     /// Whether the text is a private mapping of that file.
     is_private: bool,
-    /// Whether a forked child has its own copy of the pages from the start.
-    private: bool,
+    /// Whether `fork` gives a child its own copy of the pages.
+    is_copied_by_fork: bool,
     /// Whether addresses in it were resolved outside [`preparing`].
     is_given_out: bool,
     /// Of [generated code](crate::code_memory): the number of bytes, from its start, that were
@@ -293,16 +293,22 @@ impl TextRef {
     }
 
     /// Replaces `old` by `new`, `offset` bytes after the address, by one atomic store inside
-    /// `window`. It never allocates, and except with [`TextAccess::Mprotect`] it never blocks, so a
-    /// probe function or a signal handler may call it. With [`TextAccess::Private`], it makes a
-    /// system call to read text that may be unmapped ([`TextRef::staying_mapped`]); if a debugger
-    /// has copied the page, it blocks as with [`TextAccess::Mprotect`].
+    /// `window`. Never allocates; probe functions and signal handlers may call it.
+    ///
+    /// It blocks, for ten seconds at most ([`Error::Contended`]), and enters the kernel
+    /// 1. with [`TextAccess::Mprotect`], and in a page that a debugger has copied: four system
+    ///    calls, after those of other threads that do the same;
+    /// 2. while another thread moves text to other pages ([`leave_text_to_children`]), which it
+    ///    does only after a fork: until the end of the move, a millisecond for 4 MB of text.
+    ///
+    /// With [`TextAccess::Private`], it also reads text that may be unmapped
+    /// ([`TextRef::staying_mapped`]) by a system call. In all other cases it does neither.
     ///
     /// # Errors
     /// [`Error::Mismatch`] if the bytes are not `old`, [`Error::SharedWithParent`] in a forked
-    /// child before [`unshare`]; with [`TextAccess::Mprotect`], or on a copied page, also
-    /// [`Error::Contended`] and [`Error::ProtectRefused`], and [`Error::NotMapped`] if the text was
-    /// found unmapped.
+    /// child before [`unshare`], [`Error::Contended`]; with [`TextAccess::Mprotect`], or on a
+    /// copied page, also [`Error::ProtectRefused`], and [`Error::NotMapped`] if the text was found
+    /// unmapped.
     ///
     /// # Panics
     /// If the bytes cross a boundary of `window`, or `old` and `new` differ in length.
@@ -312,6 +318,8 @@ impl TextRef {
     ///    [`TextAccess::Mprotect`] still be mapped.
     /// 2. Every thread that executes `new`, or any mixture of old and new bytes outside `window`,
     ///    must run valid code.
+    /// 3. With [`TextAccess::Private`], text in a page that a debugger has copied must not be
+    ///    unmapped during the call. (Text that is already unmapped is left unchanged.)
     pub unsafe fn compare_exchange(
         &self,
         window: FetchWindow,
@@ -331,7 +339,7 @@ impl TextRef {
         }
         // SAFETY: the caller's obligations.
         let store = || unsafe { self.store(window, offset, old, new) }.map(|()| true);
-        moves::beside(address, store).map(|_| ())
+        moves::despite_moves(address, store).map(|_| ())
     }
 
     /// [`TextRef::compare_exchange`], whose store may be lost if the text is moved meanwhile.
@@ -401,7 +409,9 @@ impl TextRef {
         if !self.is_copied_page(1) {
             return Ok(());
         }
-        // SAFETY: the text is mapped; the rest is the caller's obligation.
+        // SAFETY: the text was mapped just now, its page is a copy, and it stays mapped during the
+        // call: obligation 3 of `compare_exchange`, or that of `staying_mapped`. The other
+        // obligations are the caller's.
         unsafe { place.follow_store(old, new) }
     }
 
@@ -455,17 +465,16 @@ impl TextMapping {
         if !mapping.executable || !mapping.readable {
             return Err(Error::NotExecutable { address: wanted.start });
         }
-        let private = !mapping.shared;
         let stays_shared = mapping.shared && !alias::is_of_own_pages(&mapping);
         if stays_shared {
             // Sets up the mark by which a child is detected, which finds its parent's locked sites
             // in the table.
             site_table::reserve()?;
         }
-        let mut is_private = !mapping.writable && private && access() == TextAccess::Private;
+        let mut is_private = !mapping.writable && !mapping.shared && access() == TextAccess::Private;
         // If the text is already one of our files, it was forgotten while it was mapped: another
         // file would disconnect the earlier alias.
-        let known = if mapping.is_ours && private && !mapping.writable {
+        let known = if mapping.is_ours && !mapping.shared && !mapping.writable {
             // SAFETY: aliases are emptied or moved with the caller's lock held, and only if the
             // text is gone or known.
             unsafe { alias::duplicate_view_of(&mapping)? }
@@ -496,18 +505,16 @@ impl TextMapping {
             (Some(writable), true)
         };
         let is_given_out = !IS_PREPARING.get();
-        let private = private && !copied;
-        let forks = fork::forks();
         Ok(Self {
             range,
             writable,
             copied,
             stays_shared,
             is_private,
-            private,
+            is_copied_by_fork: !mapping.shared && !copied,
             is_given_out,
             written: None,
-            forks,
+            forks: fork::forks(),
         })
     }
 
@@ -543,7 +550,7 @@ pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>, written: Arc<
         copied: true,
         stays_shared: false,
         is_private: false,
-        private: false,
+        is_copied_by_fork: false,
         is_given_out: true,
         written: Some(written),
         forks: fork::forks(),
@@ -784,7 +791,9 @@ pub(crate) unsafe fn roll_back_own_pages(mappings: &[TextMapping], sites: &[(usi
     protect::release_in_child();
     for (site, old) in sites {
         let wanted = *site..site + old.len();
-        let Some(mapping) = mappings.iter().find(|m| m.contains(&wanted) && m.private) else { continue };
+        let Some(mapping) = mappings.iter().find(|m| m.contains(&wanted) && m.is_copied_by_fork) else {
+            continue;
+        };
         let place = mapping.at(*site);
         // SAFETY: the caller's obligations; the site is not executed while its bytes are restored.
         unsafe { place.put_back(old) };

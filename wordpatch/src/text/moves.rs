@@ -68,10 +68,13 @@ pub(super) fn wait(address: usize) -> Result<(), Error> {
     protect::acquire().map(drop).ok_or(Error::Contended { address })
 }
 
-/// Makes a store, which returns whether it has changed anything, and once more after each move that
-/// came in between.
+/// Makes a store, and repeats it until no text is moved during it. `store` returns whether it has
+/// changed anything; so does this, for all repetitions together.
 #[inline(always)]
-pub(super) fn beside(address: usize, mut store: impl FnMut() -> Result<bool, Error>) -> Result<bool, Error> {
+pub(super) fn despite_moves(
+    address: usize,
+    mut store: impl FnMut() -> Result<bool, Error>,
+) -> Result<bool, Error> {
     let begin = Moment::now();
     let stored = store();
     if begin.is_undisturbed() { stored } else { repeat(address, stored, &mut store) }

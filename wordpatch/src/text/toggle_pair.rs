@@ -91,19 +91,19 @@ impl TogglePair {
     }
 
     /// Replaces the other form by form `to`. Returns `false` if the bytes already have this form.
-    /// One atomic store; like [`TextRef::compare_exchange`], it may be called from a signal
-    /// handler.
+    /// One atomic store, which may be made by probe functions and signal handlers. Never allocates;
+    /// blocks and enters the kernel only in cases 1 and 2 of [`TextRef::compare_exchange`].
     ///
     /// # Errors
     /// [`Error::Mismatch`] if the bytes have neither form, [`Error::SharedWithParent`],
     /// [`Error::Contended`], [`Error::ProtectRefused`], as for [`TextRef::compare_exchange`].
     ///
     /// # Safety
-    /// The obligations of [`TextRef::compare_exchange`].
+    /// Obligations 1 and 2 of [`TextRef::compare_exchange`].
     #[inline]
     pub unsafe fn exchange(&self, to: Form) -> Result<bool, Error> {
         // SAFETY: the caller's obligations.
-        moves::beside(self.address, || unsafe { self.exchange_once(to) })
+        moves::despite_moves(self.address, || unsafe { self.exchange_once(to) })
     }
 
     /// [`TogglePair::exchange`], whose store may be lost if the text is moved meanwhile.
@@ -237,7 +237,7 @@ impl TogglePair {
     #[cold]
     unsafe fn exchange_or_explain(&self, old: u64, new: u64) -> Result<bool, Error> {
         let place = self.place();
-        // Text that may be unmapped is not read here either.
+        // Text that may be unmapped is not read here either, so that obligation 3 does not apply.
         let place = TextRef { is_private: place.is_private && place.stays_mapped, ..place };
         let (old, new) = (self.quadword.bytes(old), self.quadword.bytes(new));
         // SAFETY: the caller's obligations.

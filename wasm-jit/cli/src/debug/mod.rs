@@ -34,7 +34,7 @@ const EXAMPLES: &str = "\
 Examples:
   wasm-jit debug --dir .::/ app.wasm input.txt        then: break main, run, next, print x, help
   wasm-jit debug --invoke fib math.wat 30
-  wasm-jit debug --replay app.trace app.wasm          a recorded run: also reverse-continue, reverse-step
+  wasm-jit debug --replay app.trace app.wasm          a recorded run, which can go back
   wasm-jit debug --command 'break gcd' --command run --command backtrace --batch \\
       --invoke gcd math.wat 1071 462";
 
@@ -115,26 +115,26 @@ const NOT_WITH_CONNECT: [&str; 29] = [
     "timeout",
 ];
 
-/// Runs a WebAssembly program in a debugger
+/// Run a WebAssembly program in a debugger
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 #[command(override_usage = "wasm-jit debug [OPTIONS] <FILE> [ARGS]...")]
 #[command(mut_args(without_only_run))]
 pub(super) struct Debug {
-    /// Executes this debugger command first; may be repeated
+    /// Execute this debugger command first; may be repeated
     #[arg(long = "command", value_name = "COMMAND")]
     commands: Vec<String>,
 
-    /// Ends after these commands, and at the first of them that fails
+    /// End after these commands, and at the first of them that fails
     #[arg(long)]
     batch: bool,
 
-    /// Waits for a client of the GDB remote protocol at this port of 127.0.0.1, instead of reading
+    /// Wait for a client of the GDB remote protocol at this port of 127.0.0.1, instead of reading
     /// commands; LLDB 22 or later: process connect --plugin wasm connect://127.0.0.1:PORT
     #[arg(long, value_name = "PORT", conflicts_with_all = ["commands", "batch"])]
     gdb_server: Option<u16>,
 
-    /// Attaches to a program that was started by run --debug-port ADDRESS; only --command and
+    /// Attach to a program that was started by run --debug-port ADDRESS; only --command and
     /// --batch go with it
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = NOT_WITH_CONNECT)]
     connect: Option<String>,

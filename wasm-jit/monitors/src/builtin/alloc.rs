@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use wasm_jit::probes::{
     Bound, Callback, Frame, GenericFn, Kind, Location, Place, ProbeSpec, UnwoundWatch, Values,
@@ -18,6 +18,7 @@ use wasm_jit_hooks::CallForm;
 
 use super::contexts::{CONTEXTS_OPTION, Contexts, Current, Measure, name};
 use super::stacks::{Function, Node, Stacks};
+use crate::lock::lock;
 use crate::names::Names;
 use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table};
 
@@ -481,7 +482,7 @@ impl Shared {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use wasm_jit::probes::{
     Callback, Called, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeSpec, UnwoundWatch,
@@ -24,6 +24,7 @@ use super::fixed_tables::FixedTables;
 use super::graph::Graph;
 use super::other_functions::{self, Callee as Other};
 use crate::lazy::Order;
+use crate::lock::lock;
 use crate::{Cell, Description, Error, LazyProbes, Monitor, Program, Report, Setup, Table};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -101,7 +102,7 @@ impl Targets {
     }
 
     fn others(&self) -> MutexGuard<'_, HashMap<u64, u64>> {
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.others)
     }
 
     fn counts(&self) -> Vec<(u64, u64)> {
@@ -176,10 +177,6 @@ impl Calls {
         });
         calls
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The call sites in a function, with the kinds of their probes.

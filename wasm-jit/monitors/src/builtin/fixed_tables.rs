@@ -5,7 +5,7 @@
 //! the module nor other instances can write it: it is neither imported nor exported, and no
 //! instruction of the module does so.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use wasm_jit::Module;
 use wasm_jit::probes::{Bound, Kind, NO_FUNCTION, Recorder};
@@ -14,6 +14,7 @@ use wasm_jit::wasmparser::{
 };
 
 use crate::Error;
+use crate::lock::lock;
 
 /// Larger tables are not treated in this way: each call has a count for each of its elements.
 const MAX_LENGTH: u64 = 4096;
@@ -198,8 +199,4 @@ impl FixedTables {
         }
         called
     }
-}
-
-fn lock(calls: &Mutex<Vec<Calls>>) -> MutexGuard<'_, Vec<Calls>> {
-    calls.lock().unwrap_or_else(PoisonError::into_inner)
 }

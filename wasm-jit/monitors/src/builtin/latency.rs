@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use profiler::embedded::{self, CALLS, Empty, EntryProbe, Function, Probes, Profiler};
 use profiler::options::{Budget, Counts};
@@ -16,6 +16,7 @@ use wasm_jit::probes::{
 use wasm_jit::{Engine, Instance, Module, Store, TypedFunc, printable};
 use wasm_jit_hooks::CallForm;
 
+use crate::lock::lock;
 use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -158,7 +159,7 @@ struct Switches(Vec<OfFunction>);
 impl Probes for Switches {
     fn switch_entry(&self, function: usize, to: EntryProbe) -> bool {
         let of = &self.0[function];
-        let mut entry = of.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entry = lock(&of.entry);
         let changes = *entry != to;
         *entry = to;
         switch(&of.timed, to == EntryProbe::Timed);
@@ -168,7 +169,7 @@ impl Probes for Switches {
 
     fn switch_exits(&self, function: usize, on: bool) -> bool {
         let of = &self.0[function];
-        let mut has_exits = of.has_exits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut has_exits = lock(&of.has_exits);
         let changes = std::mem::replace(&mut *has_exits, on) != on;
         of.exits.iter().for_each(|exit| switch(Some(exit), on));
         changes

@@ -162,10 +162,10 @@ impl fmt::Debug for Callback {
 
 /// The function that an indirect call is about to call, for a closure of
 /// [`Callback::with_callee`].
-pub struct Called<'a>(pub(crate) &'a dyn FindCalled);
+pub struct Called<'a>(pub(crate) &'a dyn ResolveCallee);
 
 /// What the runtime knows of the function that is about to be called.
-pub(crate) trait FindCalled {
+pub(crate) trait ResolveCallee {
     fn index(&self) -> u64;
     fn is_called(&self) -> bool;
     fn definition(&self) -> Option<(InstanceId, u32)>;
@@ -214,7 +214,7 @@ impl fmt::Debug for Called<'_> {
 
 /// How an instruction names the function that it calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum CalledBy {
+pub(crate) enum CalleeSource {
     /// By an index in a table. The function must have the type of this index.
     Table { table: u32, ty: u32 },
     /// By a reference.
@@ -224,16 +224,16 @@ pub(crate) enum CalledBy {
 /// A closure that a probe calls, with its values. Stubs refer to it, so the lists of a site keep it
 /// alive.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(crate) struct CallBack {
+pub(crate) struct BoundCallback {
     /// The address of the routine that stubs call.
     pub routine: usize,
     pub callback: Callback,
     pub values: Box<[Value]>,
     /// The numbers of values that are table indices, with their tables: the closure gets the
     /// function there.
-    pub callees: Box<[(usize, CalledBy)]>,
+    pub callees: Box<[(usize, CalleeSource)]>,
     /// For a closure that gets the callee: the last value, which it does not get, stands for it.
-    pub called: Option<CalledBy>,
+    pub called: Option<CalleeSource>,
     /// The instances in which it is called, if not in all.
     pub only: Option<Only>,
 }

@@ -356,7 +356,7 @@ impl Needs {
             }
             ProbeAction::CountChoice(choice) => self.choice = Some(*choice),
             // At the exit, the results are in their locations, but the locals are not.
-            ProbeAction::Call(_) | ProbeAction::CallBack(_) | ProbeAction::Record(_) => {
+            ProbeAction::Call(_) | ProbeAction::Callback(_) | ProbeAction::Record(_) => {
                 (self.site, self.settled) = (true, self.settled || !is_exit)
             }
             ProbeAction::Generic(_) => (self.site, self.settled) = (true, true),

@@ -89,7 +89,7 @@ use super::forks;
 use super::lazy::LazyFunctions;
 use super::{CodeImage, CompileError, ObserveError};
 use blocks::{Arenas, Block, Blocks};
-pub(crate) use callback::{CallBack, CalledBy, FindCalled};
+pub(crate) use callback::{BoundCallback, CalleeSource, ResolveCallee};
 pub use callback::{Callback, Called};
 use counting::{RunCells, Tally};
 pub(crate) use listed::{Listed, ListedSite};

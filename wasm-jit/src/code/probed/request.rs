@@ -6,7 +6,7 @@ use std::sync::Arc;
 use wasm_jit_codegen::{At, Callee, Lane, Located, NoValue, Only, Ty, Value, Wanted};
 
 use super::buffers::RecordBuffers;
-use super::callback::{CallBack, Callback, CalledBy};
+use super::callback::{BoundCallback, Callback, CalleeSource};
 use super::counting::Choice;
 use super::stubs::{Call, Generic, ProbeAction, Record};
 use super::version::ValueAtSite;
@@ -30,14 +30,14 @@ pub(crate) enum RequestedKind {
         callee: Callee,
         arguments: Vec<Argument>,
     },
-    CallBack {
-        /// As in the [`CallBack`].
+    Callback {
+        /// As in the [`BoundCallback`].
         routine: usize,
         callback: Callback,
         arguments: Vec<Argument>,
-        /// As in the [`CallBack`].
-        callees: Box<[(usize, CalledBy)]>,
-        called: Option<CalledBy>,
+        /// As in the [`BoundCallback`].
+        callees: Box<[(usize, CalleeSource)]>,
+        called: Option<CalleeSource>,
         /// The types of the values, if operands of other types are refused.
         types: Option<Box<[Ty]>>,
     },
@@ -80,7 +80,7 @@ impl RequestedKind {
     /// The values that are passed or recorded.
     fn arguments(&self) -> &[Argument] {
         match self {
-            Self::Call { arguments, .. } | Self::CallBack { arguments, .. } => arguments,
+            Self::Call { arguments, .. } | Self::Callback { arguments, .. } => arguments,
             Self::Record { values, .. } => values,
             Self::Nothing | Self::Count | Self::CountChoice | Self::Generic { .. } => &[],
         }
@@ -121,7 +121,7 @@ impl RequestedKind {
             Self::Nothing => return Ok(ProbeAction::Nothing),
             Self::Count => return Ok(ProbeAction::Count),
             Self::CountChoice => return choice().map(ProbeAction::CountChoice).ok_or(NoProbe::NoChoice),
-            Self::Call { .. } | Self::CallBack { .. } | Self::Record { .. } => {}
+            Self::Call { .. } | Self::Callback { .. } | Self::Record { .. } => {}
             Self::Generic { fire, fuel, closure } => {
                 let located = located.expect("the place was shown").clone();
                 let (fire, fuel, closure) = (*fire, *fuel, closure.clone());
@@ -136,7 +136,7 @@ impl RequestedKind {
         }
         let (parameters, takes_vectors) = match self {
             Self::Call { callee: Callee::Wasm { parameters, .. }, .. } => (Some(&parameters[..]), true),
-            Self::CallBack { types, .. } => (types.as_deref(), false),
+            Self::Callback { types, .. } => (types.as_deref(), false),
             _ => (None, false),
         };
         let value = |(number, argument): (usize, &Argument)| {
@@ -167,10 +167,17 @@ impl RequestedKind {
         };
         let values = self.arguments().iter().enumerate().map(value).collect::<Result<_, _>>()?;
         Ok(match self {
-            Self::CallBack { routine, callback, callees, called, .. } => {
+            Self::Callback { routine, callback, callees, called, .. } => {
                 let (routine, called) = (*routine, *called);
                 let (callback, callees) = (callback.clone(), callees.clone());
-                ProbeAction::CallBack(Arc::new(CallBack { routine, callback, values, callees, called, only }))
+                ProbeAction::Callback(Arc::new(BoundCallback {
+                    routine,
+                    callback,
+                    values,
+                    callees,
+                    called,
+                    only,
+                }))
             }
             Self::Call { callee, .. } => {
                 ProbeAction::Call(Arc::new(Call { callee: callee.clone(), arguments: values, only }))

@@ -22,7 +22,7 @@ use wordpatch::Error;
 
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
 use super::buffers::RecordBuffers;
-use super::callback::CallBack;
+use super::callback::BoundCallback;
 use super::counting::Choice;
 use super::stub_memory::{Change, StubMemory};
 use super::version::{SitePlace, Version};
@@ -93,7 +93,7 @@ pub(crate) enum ProbeAction {
     /// Counts the choices of an instruction, which only counting versions do.
     CountChoice(Choice),
     Call(Arc<Call>),
-    CallBack(Arc<CallBack>),
+    Callback(Arc<BoundCallback>),
     Generic(Arc<Generic>),
     Record(Arc<Record>),
 }
@@ -117,7 +117,7 @@ impl ProbeAction {
     fn needs_list(&self) -> bool {
         match self {
             Self::Nothing | Self::Count | Self::CountChoice(_) => false,
-            Self::Call(_) | Self::CallBack(_) | Self::Generic(_) | Self::Record(_) => true,
+            Self::Call(_) | Self::Callback(_) | Self::Generic(_) | Self::Record(_) => true,
         }
     }
 }
@@ -407,7 +407,7 @@ pub(super) fn generate(
     };
     let values = |item: &ProbeAction| match item {
         ProbeAction::Call(call) => in_version(&call.arguments),
-        ProbeAction::CallBack(call) => in_version(&call.values),
+        ProbeAction::Callback(call) => in_version(&call.values),
         ProbeAction::Record(record) => in_version(&record.values),
         _ => Box::default(),
     };
@@ -420,7 +420,7 @@ pub(super) fn generate(
             let Call { callee, only, .. } = &**call;
             Some(Action::Call { callee, arguments: values, only: *only })
         }
-        ProbeAction::CallBack(call) => {
+        ProbeAction::Callback(call) => {
             let (function, callback) = (call.routine, Arc::as_ptr(call) as usize);
             Some(Action::Callback { function, callback, values, only: call.only })
         }

@@ -9,13 +9,14 @@
 mod values;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use wasm_jit::probes::{Bound, Kind, Location, ProbeSpec, Recorder, StoreId};
 use wasm_jit::wasmparser::Operator;
 use wasm_jit_hooks::{AccessInfo, AccessKind};
 
 use super::graph::Graph;
+use crate::lock::lock;
 use crate::{Error, LazyProbes, Report, Setup};
 
 /// An access of an instruction, which has one or two.
@@ -48,10 +49,6 @@ pub(super) trait Consumer: Send + 'static {
 
     /// Called after several hundred accesses.
     fn pause(&mut self) {}
-}
-
-fn lock<C>(consumer: &Mutex<C>) -> MutexGuard<'_, C> {
-    consumer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The accesses of an instruction. A notification has an address, but neither loads nor stores.

@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex};
 use wasm_jit::probes::{Bound, Kind, Location, ProbeSpec, Recorder, StoreId};
 use wasm_jit_hooks::AccessInfo;
 
-use super::{Access, Consumer, Site, lock};
+use super::{Access, Consumer, Site};
 use crate::Error;
 use crate::builtin::graph::Graph;
+use crate::lock::lock;
 
 /// The kind of a record; the comments list its other words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -50,7 +50,7 @@ mod tree;
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use wasm_jit::probes::{ProbeSpec, ThreadWord, UnwoundWatch};
 use wasm_jit::{FunctionInfo, Module};
@@ -64,6 +64,7 @@ pub(super) use self::sites::host_in_tables;
 use self::tree::Tree;
 use super::clock::Clock;
 use crate::lazy::Order;
+use crate::lock::lock;
 use crate::{Error, LazyProbes, OptionInfo, Report, Setup, lazy};
 
 /// The host, at the root of each tree.
@@ -218,7 +219,7 @@ impl Contexts {
     }
 
     pub(super) fn activate(&self) -> Result<(), Error> {
-        let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sampler = lock(&self.sampler);
         if sampler.is_none() && self.shared.measure == Measure::SampledTimes {
             *sampler = Some(Sampler::start(self.shared.clone())?);
         }
@@ -243,7 +244,7 @@ impl Contexts {
             self.shared.is_active.store(false, Ordering::Relaxed);
         }
         // Waits for the thread: no sample is added after this.
-        *self.sampler.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.sampler) = None;
         switched
     }
 
@@ -380,12 +381,12 @@ impl Shared {
     }
 
     fn threads(&self) -> MutexGuard<'_, Threads> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.threads)
     }
 }
 
 fn monitors() -> MutexGuard<'static, BTreeMap<u64, Weak<Shared>>> {
-    MONITORS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&MONITORS)
 }
 
 impl Drop for Shared {

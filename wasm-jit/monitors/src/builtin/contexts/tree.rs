@@ -1,11 +1,12 @@
 //! [`Tree`]: the contexts of a thread. Only this thread changes them, while reports read them.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::sampler::Samples;
 use super::state::State;
 use super::{HOST, LEFT_OUT, REST, ROOT, Shared};
+use crate::lock::lock;
 
 /// The tree of a thread.
 pub(super) struct Tree {
@@ -113,7 +114,7 @@ impl Tree {
     }
 
     pub(super) fn nodes(&self) -> MutexGuard<'_, Vec<Arc<Node>>> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.nodes)
     }
 
     /// Publishes that the function of this node, which is at this address, runs from now on.

@@ -15,7 +15,7 @@ mod lines;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use wasm_jit::probes::{Bound, Callback, Kind, ProbeSpec, UnwoundWatch};
 use wasm_jit::{FunctionInfo, Module};
@@ -23,6 +23,7 @@ use wasm_jit::{FunctionInfo, Module};
 use self::branches::Branch;
 use self::function::{Covered, Function, Segment};
 use super::graph::Graph;
+use crate::lock::lock;
 use crate::{Cell, Description, Error, LazyProbes, Monitor, OptionInfo, Program, Report, Setup, Table};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -57,7 +58,7 @@ struct Functions {
 
 impl Functions {
     fn known(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Function>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 
     fn get(&self, index: u32) -> Option<Arc<Function>> {

@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use wasm_jit::probes::{
     Bound, Callback, Called, Frame, GenericFn, Kind, Location, Place, ProbeSpec, UnwoundWatch, Values,
@@ -26,6 +26,7 @@ use super::contexts::host_in_tables;
 use super::operands::{OperandTypes, bounds, listed};
 use super::other_functions::{self, Callee};
 use super::trace_stream::trace_stream;
+use crate::lock::lock;
 use crate::names::Names;
 use crate::{
     Cell, Description, Error, LazyProbes, Monitor, OptionInfo, Program, Report, Setup, Stream, Table,
@@ -185,7 +186,7 @@ impl Shared {
             Callee::Of(index) => return self.functions.get(index as usize).cloned(),
             Callee::Other(number) => number,
         };
-        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut others = lock(&self.others);
         let new = || {
             let name = other_functions::name(number).unwrap_or_default();
             Arc::new(Function::new(number, name, None, Vec::new(), Vec::new()))
@@ -239,7 +240,7 @@ impl Shared {
                 && *code != 0
             {
                 function.errors.fetch_add(1, Ordering::Relaxed);
-                let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut errors = lock(&self.errors);
                 *errors.entry((function.number, *code)).or_default() += 1;
             }
             match begun.arguments {
@@ -290,7 +291,7 @@ impl Shared {
                 "seconds": ticks.map(|ticks| self.seconds(ticks)),
             });
             let line = format!("{line}\n");
-            let _ = stream.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
+            let _ = lock(stream).write_all(line.as_bytes());
             return;
         }
         let thread = if local.thread > 1 { format!("[{}] ", local.thread) } else { String::new() };
@@ -299,7 +300,7 @@ impl Shared {
         let name = printable(&function.name);
         let line = format!("{thread}{name}({arguments}){results}{time}\n");
         // The program continues, even if the lines cannot be written.
-        let _ = stream.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
+        let _ = lock(stream).write_all(line.as_bytes());
     }
 
     fn seconds(&self, ticks: u64) -> f64 {
@@ -610,7 +611,7 @@ impl Monitor for Hostcalls {
         let shared = &self.shared;
         let rate = shared.clock.nanoseconds_per_tick();
         let nanoseconds = |ticks: u64| (ticks as f64 * rate) as u64;
-        let others = shared.others.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let others = lock(&shared.others).clone();
         let functions = shared.functions.iter().chain(others.values());
         let mut called: Vec<(&Arc<Function>, u64)> =
             functions.map(|function| (function, nanoseconds(get(&function.ticks)))).collect();
@@ -640,7 +641,7 @@ impl Monitor for Hostcalls {
             ]);
         }
         report.table(table);
-        let errors = shared.errors.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let errors = lock(&shared.errors).clone();
         if !errors.is_empty() {
             let mut errors: Vec<_> = errors.into_iter().collect();
             errors.sort_by_key(|((function, code), calls)| (Reverse(*calls), *function, *code));
@@ -659,7 +660,7 @@ impl Hostcalls {
     fn flush(&self) {
         if let Some(stream) = &self.shared.stream {
             // Nothing can be done about lines that cannot be written.
-            let _ = stream.lock().unwrap_or_else(PoisonError::into_inner).flush();
+            let _ = lock(stream).flush();
         }
     }
 }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use wasm_jit::{Error as WasmError, ExternType, ImportType, Linker, Module, ValType};
 
-use super::{ArcData, State, lock};
+use super::{ArcData, State};
 use crate::builtin::clock::Clock;
+use crate::lock::lock;
 use crate::{Program, Session};
 
 /// The results of the monitor `profile`, for use while the program runs: the interface of WasmProf

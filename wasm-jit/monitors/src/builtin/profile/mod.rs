@@ -10,13 +10,14 @@ mod graph;
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use wasm_jit::Module;
 
 pub use self::arcs::CallArcs;
 use self::graph::Graph;
 use super::contexts::{CONTEXTS_OPTION, Contexts, Measure, TIMES_OPTION};
+use crate::lock::lock;
 use crate::{Cell, Description, Error, Monitor, Program, Report, Stream};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -68,10 +69,6 @@ struct State {
 struct ArcData {
     calls: u64,
     time: f64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl State {

@@ -494,7 +494,8 @@ impl<'a> Code<'a> {
                 }
             }
             Kind::Request(name) => {
-                let parameter = self.requests.get(name).copied().unwrap_or(0);
+                let parameter = self.requests.get(name).copied();
+                let parameter = parameter.expect("a function has a parameter for each request of its body");
                 self.emit(Instruction::LocalGet(parameter));
                 if expr.ty == Type::Str {
                     // Loads the string's address and length.

@@ -77,7 +77,7 @@ impl Code<'_> {
     }
 }
 
-/// Gives the memories of a module, of which so many are imported, the numbers that they have.
+/// Renumbers the memories of a module for this number of imported ones, which precede its own.
 struct ImportedFirst(u32);
 
 impl Reencode for ImportedFirst {
@@ -88,7 +88,7 @@ impl Reencode for ImportedFirst {
     }
 }
 
-/// The module with the right numbers of memories, if it imports so many.
+/// The module with its memories renumbered for `imported` imported ones.
 pub(super) fn import_first(module: Vec<u8>, imported: usize) -> Vec<u8> {
     if imported == 0 {
         return module;
