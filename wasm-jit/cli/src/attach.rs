@@ -1,8 +1,10 @@
 //! `wasm-jit attach`: monitors and recordings of a program that runs in another process.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::num::NonZeroU64;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{self, Path, PathBuf};
 use std::process::{self, ExitCode};
@@ -166,22 +168,28 @@ pub(super) fn run(arguments: &Attach) -> Result<ExitCode, Failure> {
     let is_silent = |error: &io::Error| {
         matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
     };
-    let failed = |error: io::Error| match is_silent(&error) {
+    let failed = |error: io::Error, tried: &[PathBuf]| match is_silent(&error) {
         true if !in_proc.exists() => Failure::new(format_args!("there is no process {process}")),
-        true => Failure::new(format_args!("process {process} does not listen: start it with run --control")),
+        true => {
+            let tried: Vec<_> = tried.iter().map(|path| path.display().to_string()).collect();
+            let tried = tried.join(", ");
+            let message =
+                format!("process {process} does not listen at {tried}: start it with run --control");
+            Failure::new(message)
+        }
         false => Failure::new(error).about(format_args!("process {process}")),
     };
-    let path = directory().join(process.to_string());
     let mut attempts = 0;
     let mut text = String::new();
     for line in arguments.request.lines() {
         let answer = loop {
-            match control::request(&path, &line) {
+            let paths = sockets(process, &in_proc);
+            match ask(&paths, &line, is_silent) {
                 Err(error) if is_silent(&error) && in_proc.exists() && attempts < ATTEMPTS => {
                     attempts += 1;
                     thread::sleep(BETWEEN);
                 }
-                answer => break answer.map_err(failed)?,
+                answer => break answer.map_err(|error| failed(error, &paths))?,
             }
         };
         text += &answer.map_err(Failure::new)?;
@@ -194,10 +202,54 @@ pub(super) fn run(arguments: &Attach) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Sends a request to the first of these sockets at which a process listens.
+fn ask(
+    paths: &[PathBuf],
+    line: &str,
+    is_silent: impl Fn(&io::Error) -> bool,
+) -> io::Result<Result<String, String>> {
+    let mut answer = Err(io::ErrorKind::NotFound.into());
+    for path in paths {
+        answer = control::request(path, line);
+        if !answer.as_ref().is_err_and(&is_silent) {
+            break;
+        }
+    }
+    answer
+}
+
+/// The paths at which a process may listen, which may belong to another user, and may have been
+/// started in another environment. Sockets of others than its user are left out.
+fn sockets(process: u32, in_proc: &Path) -> Vec<PathBuf> {
+    let own = getuid().as_raw();
+    let user = fs::metadata(in_proc).map_or(own, |found| found.uid());
+    let of_shell = |name: &str| std::env::var_os(name);
+    let mut directories = vec![directory(own, of_shell)];
+    // Only this user's processes, and root, can read it.
+    if let Ok(environment) = fs::read(in_proc.join("environ")) {
+        let of_process = |name: &str| {
+            let mut all = environment.split(|byte| *byte == 0);
+            let value = all.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
+            value.map(|value| OsStr::from_bytes(value).to_owned())
+        };
+        directories.push(directory(user, of_process));
+    }
+    directories.push(Path::new("/run/user").join(user.to_string()).join("wasm-jit"));
+    directories.push(directory(user, |_| None));
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for path in directories.into_iter().map(|directory| directory.join(process.to_string())) {
+        let is_of_other = fs::metadata(&path).is_ok_and(|found| ![own, user].contains(&found.uid()));
+        if !is_of_other && !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    paths
+}
+
 /// Lets other processes of this user toggle the monitors of this process, and record it, but not to
 /// one of its inputs.
 pub(super) fn listen(session: Arc<Session>, module: &Module, inputs: &[&Path]) -> Result<Control, Failure> {
-    let directory = directory();
+    let directory = directory(getuid().as_raw(), |name| std::env::var_os(name));
     let about = |message: &dyn std::fmt::Display| {
         Failure::new(message).about(format_args!("--control: {}", directory.display()))
     };
@@ -214,10 +266,15 @@ pub(super) fn listen(session: Arc<Session>, module: &Module, inputs: &[&Path]) -
     Control::listen_with(session, path, others).map_err(|error| Failure::new(error).about("--control"))
 }
 
-/// The directory of the sockets of this user's processes, which are named by process id.
-fn directory() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty()) {
-        Some(directory) => PathBuf::from(directory).join("wasm-jit"),
-        None => std::env::temp_dir().join(format!("wasm-jit-{}", getuid())),
+/// The directory of the sockets of a user's processes, which are named by process id, in an
+/// environment.
+fn directory(user: u32, environment: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+    let known = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    match known("XDG_RUNTIME_DIR") {
+        Some(directory) => directory.join("wasm-jit"),
+        None => {
+            let directory = known("TMPDIR").unwrap_or_else(|| PathBuf::from("/tmp"));
+            directory.join(format!("wasm-jit-{user}"))
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! `wasm-jit run --monitors=FILE`: monitors that are WebAssembly modules, in the program's store.
-//! If the program starts threads, or other processes may toggle the monitors, these have [their own
-//! stores](super::shared_monitors).
+//! If the program starts threads, its fuel is limited, or other processes may toggle the monitors,
+//! these have [their own stores](super::shared_monitors).
 
 use std::fs::File;
 use std::io::BufWriter;

@@ -47,6 +47,10 @@ pub(super) struct Arguments {
     /// Whether the program's store is that of a replay.
     #[arg(skip)]
     pub(super) is_replayed: bool,
+
+    /// Whether the program's fuel is limited: that of its store is only for the program.
+    #[arg(skip)]
+    pub(super) has_fuel: bool,
 }
 
 impl Arguments {
@@ -67,7 +71,7 @@ impl Arguments {
 
     /// Whether monitor modules and scripts have their own stores.
     fn has_shared(&self, program: &Module) -> bool {
-        self.control || self.monitor_toggle || self.is_replayed || starts_threads(program)
+        self.control || self.monitor_toggle || self.is_replayed || self.has_fuel || starts_threads(program)
     }
 
     /// The directory of the reports, if they are files.
@@ -165,6 +169,11 @@ impl Monitors {
         Ok(Self(Some(Arc::new(Running { session, shared, modules: files, control: Mutex::new(control) }))))
     }
 
+    /// Whether there are monitors, or there may be some later.
+    pub(super) fn any(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// The monitors that run in the store of the program.
     pub(super) fn modules(&self) -> &[Files] {
         self.0.as_ref().map_or(&[], |running| &running.modules)
@@ -201,11 +210,23 @@ impl Monitors {
 
     /// As [`Self::write`], at the end of the program, which can no longer be attached to.
     pub(super) fn finish(&self) {
+        self.end();
+        self.write();
+    }
+
+    /// Ends the monitors of a program that does not run. It can no longer be attached to.
+    pub(super) fn end(&self) {
+        self.detach();
         if let Some(running) = &self.0 {
-            running.control.lock().unwrap_or_else(PoisonError::into_inner).take();
             running.shared.finish();
         }
-        self.write();
+    }
+
+    /// Makes sure that the program can no longer be attached to.
+    pub(super) fn detach(&self) {
+        if let Some(running) = &self.0 {
+            running.control.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
     }
 
     /// Toggles the monitors: switches them on, or off if one of them is on.

@@ -21,6 +21,7 @@ use super::signals::Signals;
 /// Runs the program on a separate thread with the requested stack size.
 pub(super) fn run(mut arguments: Run) -> Result<ExitCode, Failure> {
     arguments.monitors.is_replayed = arguments.replay.is_some();
+    arguments.monitors.has_fuel = arguments.limits.fuel.is_some();
     let requests = arguments.monitors.requests()?;
     // Before there are threads: they must not get the signals.
     let signals = Signals::block(arguments.monitors.signals())?;
@@ -35,6 +36,18 @@ fn run_here(arguments: &Run, requests: Requests, signals: &Signals) -> Result<Ex
     let monitors = Monitors::start(&module, &arguments.inputs(), &arguments.monitors, requests)?;
     let of_signals = monitors.clone();
     signals.obey(move |signal| of_signals.act(signal));
+    let done = run_observed(arguments, module, counts, monitors.clone());
+    // If it has failed before the program could run.
+    monitors.detach();
+    done
+}
+
+fn run_observed(
+    arguments: &Run,
+    module: Module,
+    counts: Counts,
+    monitors: Monitors,
+) -> Result<ExitCode, Failure> {
     let debug_port = arguments.debug_port.as_ref().map(|address| Port::open(&module, address)).transpose()?;
     if arguments.perf_map {
         // Includes the code that runs while there are probes.

@@ -1,5 +1,5 @@
-//! Monitor modules and scripts that have their own stores: for programs that start threads, and if
-//! monitors are toggled while the program runs.
+//! Monitor modules and scripts that have their own stores: for programs that start threads, if
+//! monitors are toggled while the program runs, and if the fuel of its store is limited.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};

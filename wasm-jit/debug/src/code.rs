@@ -228,6 +228,11 @@ impl Code {
         of_source.unwrap_or_else(|| if is_64() { 8 } else { 4 })
     }
 
+    /// Whether a memory is shared by the threads of the program.
+    pub(crate) fn has_shared_memory(&self, memory: u32) -> bool {
+        self.module().memories().nth(memory as usize).is_some_and(|ty| ty.is_shared())
+    }
+
     /// The initial size of a memory in bytes; `None` if it is imported.
     pub(crate) fn memory_at_start(&self, memory: u32) -> Option<u64> {
         let imported = self.module().imports();

@@ -21,7 +21,7 @@ use crate::step::Resume;
 use crate::stop::{Breakpoint, Event, Outcome, Unwatched};
 use crate::watch::{Watch, WatchedFrame};
 
-/// Maximum time of one attempt to find a thread in compiled code.
+/// Maximum time of one attempt to find the function that a thread executes.
 const LOOK: Duration = Duration::from_millis(5);
 /// Maximum time between two attempts.
 const MAX_PAUSE: Duration = Duration::from_millis(50);
@@ -109,7 +109,9 @@ impl Debugger {
     /// Watches an expression: threads stop when an instruction has changed its value. Names denote
     /// what they denote in the frame at this level of the stopped thread (0 is the innermost),
     /// wherever the value changes. If there are locals, operands or variables of the frame among
-    /// them, the watchpoint ends with the frame. The condition is as for
+    /// them, the watchpoint ends with the frame. Globals, and memories that are not shared, are
+    /// those of the frame's instance or, if no thread is stopped, of the first instance that
+    /// executes an instruction; threads do not stop in other instances. The condition is as for
     /// [`Debugger::set_condition`]. Returns the number of the watchpoint.
     ///
     /// # Errors
@@ -152,8 +154,8 @@ impl Debugger {
             };
             // Only now: an expression without a value uses up no number.
             let number = shared.state().number();
-            let watch = Watch::new(number, watched, frame, named_in);
-            watch.begin(&mut scope);
+            let watch = Watch::new(number, watched, frame, named_in, &shared.code);
+            watch.begin(&mut scope)?;
             Ok((watch, given_condition.map(|condition| condition.bound(&find))))
         });
         let code = &self.shared.code;
@@ -167,7 +169,7 @@ impl Debugger {
                 {
                     return Err(Error::Outside { address, size });
                 }
-                let watch = Watch::new(self.shared.state().number(), Arc::new(bound), None, None);
+                let watch = Watch::new(self.shared.state().number(), Arc::new(bound), None, None, code);
                 (watch, condition.map(|condition| condition.bound(&find)))
             }
             Err(error) => return Err(error),

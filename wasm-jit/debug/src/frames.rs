@@ -1,7 +1,7 @@
 //! [`Stopped`]: a stopped thread, and [`Scope`]: one of its frames.
 
 use wasm_jit::Val;
-use wasm_jit::probes::{Frame, FrameAccessor, Location};
+use wasm_jit::probes::{Frame, FrameAccessor, InstanceId, Location};
 
 use crate::Error;
 use crate::code::Code;
@@ -145,6 +145,14 @@ impl<'a, 'f> Scope<'a, 'f> {
     /// The number of calls that are inlined at the location, but have frames further in.
     pub(crate) fn inner(&self) -> usize {
         self.inner
+    }
+
+    /// The instance that executes the function of the frame.
+    pub(crate) fn instance_id(&self) -> Result<InstanceId, Error> {
+        Ok(match self.accessor {
+            None => self.frame.instance_id(),
+            Some(accessor) => accessor.instance_id(self.frame)?,
+        })
     }
 
     /// The number of frames outside of this one, counted on each call.

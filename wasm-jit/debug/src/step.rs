@@ -123,8 +123,9 @@ impl Plan {
         let at = |index: usize| Some(Location { function: here.function, place: body.place(index)? });
         if matches!(resume, Resume::Finish { .. }) {
             let results = site.code.module().function(here.function).map_or(0, |of| of.ty().results().len());
-            let caller = locations[level + 1..].iter().flatten().next();
-            plan.returns = caller.and_then(|caller| Some((after(site.code, *caller)?, results)));
+            let caller = locations.get(level + 1).copied().flatten();
+            let caller = caller.filter(|caller| may_call(site.code, *caller, here.function));
+            plan.returns = caller.and_then(|caller| Some((after(site.code, caller)?, results)));
         } else if let Resume::FinishInlined { level } = resume {
             let left =
                 after_inlined(site.code, &body, here, level).ok_or(Error::NoFrame { level: level.frame })?;
@@ -247,6 +248,25 @@ fn after_inlined(code: &Code, body: &Body, here: Location, level: Level) -> Opti
     // Exceptions may be caught outside of the call.
     let next = inside.flat_map(|index| &body.successors[index]).chain(&body.handlers).copied();
     Some(next.filter(|index| !is_inside(*index)).collect())
+}
+
+/// Whether the call at which a frame waits may be that of this function, directly or by tail calls
+/// of others. Otherwise there is a host function between the two frames, which has results of its
+/// own.
+fn may_call(code: &Code, caller: Location, function: u32) -> bool {
+    let results = |function: u32| {
+        let info = code.module().function(function);
+        info.map(|info| info.ty().results().collect::<Vec<_>>())
+    };
+    let Ok(body) = code.body(caller.function) else { return false };
+    match body.calls.get(&body.index(caller.place)) {
+        Some(CallForm { callee: Some(callee), .. }) => {
+            code.has_body(*callee) && results(*callee) == results(function)
+        }
+        // The callee of an indirect call is not known any more.
+        Some(CallForm { callee: None, .. }) => true,
+        None => false,
+    }
 }
 
 /// The location at which a frame continues when its callee returns.

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-use wasm_jit::probes::{Frame, FrameAccessor, Location};
+use wasm_jit::probes::{Frame, FrameAccessor, InstanceId, Location};
 
+use crate::Error;
 use crate::code::Code;
 use crate::dwarf::entries::Key;
 use crate::expression::Expression;
@@ -26,8 +27,11 @@ pub(crate) struct Watch {
     /// Where names of static variables were given their meaning, and the number of calls that are
     /// inlined there further in; `None` for outside of functions.
     pub named_in: Option<(Location, usize)>,
-    /// `None` until it is first evaluated.
-    last: Mutex<Option<Current>>,
+    /// Whether other instances have another value.
+    is_of_instance: bool,
+    /// The instance in which it was last evaluated, and its value; `None` until it is first
+    /// evaluated.
+    last: Mutex<Option<(InstanceId, Current)>>,
 }
 
 /// The frame of a watched expression, in all re-executions of the run.
@@ -90,14 +94,21 @@ impl Watch {
         expression: Arc<Expression>,
         frame: Option<WatchedFrame>,
         named_in: Option<(Location, usize)>,
+        code: &Code,
     ) -> Self {
-        Self { number, expression, frame, named_in, last: Mutex::default() }
+        let is_of_instance = expression.is_of_instance(|memory| code.has_shared_memory(memory));
+        Self { number, expression, frame, named_in, is_of_instance, last: Mutex::default() }
     }
 
-    /// Records the present value, in the innermost frame.
-    pub(crate) fn begin(&self, scope: &mut Scope<'_, '_>) {
+    /// Records the present value in a frame.
+    ///
+    /// # Errors
+    /// As [`Scope::instance_id`].
+    pub(crate) fn begin(&self, scope: &mut Scope<'_, '_>) -> Result<(), Error> {
+        let instance = scope.instance_id()?;
         let value = self.expression.evaluate(scope).map_err(|error| error.to_string());
-        *lock(&self.last) = Some(value);
+        *lock(&self.last) = Some((instance, value));
+        Ok(())
     }
 
     /// Forgets the value: the next one is the first.
@@ -126,6 +137,11 @@ impl Watch {
                 Some((accessor, of.inlined))
             }
         };
+        let instance = frame.instance_id();
+        let is_other = |(last, _): &(InstanceId, Current)| *last != instance;
+        if self.frame.is_none() && self.is_of_instance && lock(&self.last).as_ref().is_some_and(is_other) {
+            return None;
+        }
         let mut evaluate = |expression: &Expression| -> Current {
             let value = match accessor {
                 None => expression.evaluate(&mut Scope::innermost(frame, code)),
@@ -135,7 +151,7 @@ impl Watch {
             value.map_err(|error| error.to_string())
         };
         let new = evaluate(&self.expression);
-        let old = lock(&self.last).replace(new.clone())?;
+        let (_, old) = lock(&self.last).replace((instance, new.clone()))?;
         if old == new {
             return None;
         }

@@ -8,8 +8,9 @@ use wasm_jit::probes::{Bound, InstanceId, Place, ProbeError};
 
 use crate::attach::{Instances, Probes, bodies, callback};
 use crate::call_form::CallForm;
-use crate::hook::{Hook, Period};
+use crate::hook::Hook;
 use crate::of_hooks::{HookKey, OfHooks};
+use crate::period::Period;
 
 /// How control enters or leaves a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,10 +1,10 @@
 //! [`Hook`]: the probes that report one kind of event.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use wasm_jit::probes::{Probe, ProbeError, UnwoundWatch, activate_all, deactivate_all};
+
+use crate::period::Period;
 
 /// The reporting of events of a module to a closure, which ends when this is dropped. It keeps the
 /// module's code alive.
@@ -67,26 +67,5 @@ impl Hook {
 impl fmt::Debug for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hook").field("probes", &self.probes.len()).finish_non_exhaustive()
-    }
-}
-
-/// The current period of a hook: an odd number while the hook is on, an even one while it is off.
-/// What was recorded in an earlier period is not reported: meanwhile, events were missed.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Period(Arc<AtomicU64>);
-
-impl Period {
-    pub(crate) fn current(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn begin(&self) {
-        self.0.fetch_or(1, Ordering::Relaxed);
-    }
-
-    fn end(&self) {
-        let next = |period: u64| (period % 2 == 1).then(|| period + 1);
-        // Fails if the hook is off.
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 }

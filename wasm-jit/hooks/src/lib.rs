@@ -68,6 +68,7 @@ mod hook;
 mod memory;
 mod of_hooks;
 mod pending;
+mod period;
 
 pub use after::{After, after};
 pub use attach::{Instances, Site};
@@ -79,3 +80,4 @@ pub use flow::Flow;
 pub use functions::{FunctionEvent, FunctionEventKind, functions};
 pub use hook::Hook;
 pub use memory::{Access, AccessInfo, AccessKind, accesses, memory};
+pub use period::Period;

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use wasm_jit::Module;
 use wasm_jit::probes::UnwoundWatch;
 
-use crate::hook::Period;
 use crate::of_hooks::{HookKey, OfHooks};
+use crate::period::Period;
 
 /// The records of a hook.
 #[derive(Clone, Debug)]

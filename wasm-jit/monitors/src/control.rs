@@ -21,7 +21,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +30,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::socket::{self, getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
 use crate::lock::lock;
@@ -45,10 +46,17 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of clients at a time.
 const MAX_CLIENTS: usize = 64;
 
+/// The time after which a connection is accepted again if that has failed, as it does if there are
+/// no more descriptors.
+const AGAIN: Duration = Duration::from_millis(50);
+
 /// Answers requests until it is dropped, which also removes the socket.
 #[derive(Debug)]
 pub struct Control {
     path: PathBuf,
+    /// The device and the number of the socket's file.
+    file: (u64, u64),
+    listener: Arc<UnixListener>,
     ends: Arc<AtomicBool>,
     server: Option<JoinHandle<()>>,
 }
@@ -77,12 +85,13 @@ impl Control {
     ) -> Result<Self, Error> {
         let path = path.as_ref().to_owned();
         let failed = |source| Error::Write { path: path.clone(), source };
-        let listener = bind(&path).map_err(failed)?;
+        let (listener, file) = bind(&path).map_err(failed)?;
+        let listener = Arc::new(listener);
         let ends = Arc::new(AtomicBool::new(false));
-        let is_ending = ends.clone();
-        let serve = move || serve(&session, &Mutex::new(others), &listener, &is_ending);
+        let (of_server, is_ending) = (listener.clone(), ends.clone());
+        let serve = move || serve(&session, &Mutex::new(others), &of_server, &is_ending);
         let server = thread::Builder::new().name("control".to_owned()).spawn(serve).map_err(failed)?;
-        Ok(Self { path, ends, server: Some(server) })
+        Ok(Self { path, file, listener, ends, server: Some(server) })
     }
 
     /// The path of the socket.
@@ -91,8 +100,9 @@ impl Control {
     }
 }
 
-/// Binds a socket at a path where there is nothing, or another socket.
-fn bind(path: &Path) -> io::Result<UnixListener> {
+/// Binds a socket at a path where there is nothing, or another socket. Returns the identity of its
+/// file, too.
+fn bind(path: &Path) -> io::Result<(UnixListener, (u64, u64))> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it exists, and is not a socket"));
@@ -103,12 +113,17 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     unfinished.push(format!(".{}", std::process::id()));
     let listener = UnixListener::bind(&unfinished)?;
     let named = fs::set_permissions(&unfinished, fs::Permissions::from_mode(0o600))
-        .and_then(|()| fs::rename(&unfinished, path));
-    if let Err(error) = named {
+        .and_then(|()| identity(Path::new(&unfinished)))
+        .and_then(|file| fs::rename(&unfinished, path).map(|()| file));
+    if named.is_err() {
         let _ = fs::remove_file(&unfinished);
-        return Err(error);
     }
-    Ok(listener)
+    Ok((listener, named?))
+}
+
+/// The device and the number of a file.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
 /// Whether a client belongs to this process's user, or to root. Others could connect before the
@@ -120,9 +135,12 @@ fn is_permitted(client: &UnixStream) -> bool {
 impl Drop for Control {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
-        // Wakes the server.
-        let woken = UnixStream::connect(&self.path);
-        let _ = fs::remove_file(&self.path);
+        // Another process may have its socket there now.
+        if identity(&self.path).is_ok_and(|file| file == self.file) {
+            let _ = fs::remove_file(&self.path);
+        }
+        // Wakes the server: connections are no longer accepted.
+        let woken = socket::shutdown(self.listener.as_raw_fd(), socket::Shutdown::Both);
         if let Some(server) = self.server.take()
             && woken.is_ok()
         {
@@ -151,7 +169,7 @@ pub fn request(path: impl AsRef<Path>, line: &str) -> io::Result<Result<String, 
 /// Answers requests that sessions do not know.
 type Others = dyn Fn(&str, &str) -> Option<Result<String, String>>;
 
-/// Serves clients, each on a thread of its own, until it is to end and a client comes.
+/// Serves clients, each on a thread of its own, until it is to end and the listener is shut down.
 fn serve(
     session: &Session,
     others: &Mutex<impl Fn(&str, &str) -> Option<Result<String, String>> + Send + 'static>,
@@ -164,7 +182,10 @@ fn serve(
             if is_ending.load(Ordering::Relaxed) {
                 break;
             }
-            let Ok(client) = client else { continue };
+            let Ok(client) = client else {
+                thread::sleep(AGAIN);
+                continue;
+            };
             if !is_permitted(&client) {
                 continue;
             }

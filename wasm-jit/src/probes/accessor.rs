@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wasm_jit_codegen::Ty;
 
 use super::frame::{Found, Frame, Values, has_shadow_stack};
-use super::{Location, ProbeError};
+use super::{InstanceId, Location, ProbeError};
 use crate::code::CodeImage;
 use crate::code::registry::share_image_at;
 use crate::error::Error;
@@ -176,6 +176,14 @@ impl FrameAccessor {
         // an instance of the store.
         let owner = unsafe { (*context.read()).owner.cast::<InstanceData>() };
         Ok(frame.instance_at(owner))
+    }
+
+    /// The identity of that instance.
+    ///
+    /// # Errors
+    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`].
+    pub fn instance_id(&self, frame: &Frame<'_>) -> Result<InstanceId, AccessError> {
+        Ok(self.instance(frame)?.id_in(frame.opaque()))
     }
 
     /// The frame's number: see [`Frame::number`].

@@ -29,11 +29,12 @@
 //! with `EINTR`. If the signal arrives just before that call, the next signal ends it.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use super::{own_signal, signals};
+use super::{ExecutionState, own_signal, signals};
 
 /// The default signal: its default action is to be ignored, and the kernel sends it for out-of-band
 /// data only.
@@ -83,11 +84,14 @@ pub(crate) struct Interruption {
     requests: Requests,
     /// The kernel's id of the thread in the store's outermost activation, or 0.
     thread: AtomicI32,
+    /// The state of the store while it runs, or null.
+    store: AtomicPtr<ExecutionState>,
     /// Number of nested activations.
     depth: AtomicU32,
     /// The outermost activation is being left because of the requests.
     ends_outermost: AtomicBool,
-    /// Where the last signal found the thread in compiled code, or 0.
+    /// Where the last signal found the thread in compiled code, or where the thread will return to
+    /// from a host function, if that is [asked for](super::Look); or 0.
     found_at: AtomicUsize,
     signal: i32,
 }
@@ -100,6 +104,7 @@ impl Interruption {
         Arc::new(Self {
             requests: Requests::default(),
             thread: AtomicI32::new(0),
+            store: AtomicPtr::new(null_mut()),
             depth: AtomicU32::new(0),
             ends_outermost: AtomicBool::new(false),
             found_at: AtomicUsize::new(0),
@@ -113,10 +118,11 @@ impl Interruption {
     }
 
     /// Records that this thread runs the store, as long as the guard lives.
-    pub(super) fn run(&self) -> Running<'_> {
+    pub(super) fn run(&self, store: *mut ExecutionState) -> Running<'_> {
         if self.depth.fetch_add(1, Ordering::Relaxed) == 0 {
             // SAFETY: takes nothing and touches no memory.
             let thread = unsafe { libc::gettid() };
+            self.store.store(store, Ordering::SeqCst);
             self.thread.store(thread, Ordering::SeqCst);
         }
         Running(self)
@@ -137,6 +143,20 @@ impl Interruption {
         self.found_at.store(pc, Ordering::SeqCst);
     }
 
+    /// What was recorded since this was last called, or 0.
+    pub(super) fn found_at(&self) -> usize {
+        self.found_at.swap(0, Ordering::SeqCst)
+    }
+
+    /// The state of the store if this thread runs it. Async-signal-safe.
+    pub(super) fn store_of_this_thread(&self) -> Option<*const ExecutionState> {
+        // SAFETY: takes nothing and touches no memory.
+        let thread = unsafe { libc::gettid() };
+        let store = self.store.load(Ordering::SeqCst);
+        // The thread is recorded after the store, and removed before it.
+        (self.thread.load(Ordering::SeqCst) == thread && !store.is_null()).then_some(store.cast_const())
+    }
+
     /// Whether there is a request.
     pub(super) fn is_requested(&self) -> bool {
         self.requests.is_any()
@@ -148,7 +168,7 @@ impl Interruption {
     }
 
     /// Sends the signal to the thread that runs the store.
-    fn poke(&self) {
+    pub(super) fn poke(&self) {
         let thread = self.thread.load(Ordering::SeqCst);
         if thread != 0 {
             // If the thread has left the store in the meantime, the signal has no effect on it; if
@@ -165,6 +185,7 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         if self.0.depth.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.thread.store(0, Ordering::SeqCst);
+            self.0.store.store(null_mut(), Ordering::SeqCst);
             if self.0.ends_outermost.swap(false, Ordering::Relaxed) {
                 self.0.requests.end_round();
             }
@@ -212,14 +233,8 @@ impl InterruptHandle {
         Ok(Timeout { handle: self.clone(), timer })
     }
 
-    /// Sends the thread a signal that records where it is. The program continues.
-    pub(crate) fn look(&self) {
-        self.interruption.poke();
-    }
-
-    /// Where a signal has found the thread in compiled code since this was last called, or 0.
-    pub(crate) fn found_at(&self) -> usize {
-        self.interruption.found_at.swap(0, Ordering::SeqCst)
+    pub(super) fn interruption(&self) -> &Interruption {
+        &self.interruption
     }
 
     /// Withdraws the pending requests of this handle, its clones and timeouts.

@@ -28,8 +28,8 @@
 //!
 //! Files: `state` (the state in a store), `unwind` (frames, and exception handlers), `routines`,
 //! `signals`, `own_signal`, `capture`, `innermost`, `interrupt`, `backtrace`, `lines`, `metered`,
-//! `walk` (frames, for probes), `accessors`, `code_in_use`, `trapped` (reports traps while the
-//! frames are intact).
+//! `walk` (frames, for probes), `accessors`, `code_in_use`, `look` (where a thread is), `trapped`
+//! (reports traps while the frames are intact).
 
 mod accessors;
 mod backtrace;
@@ -38,6 +38,7 @@ mod code_in_use;
 mod innermost;
 mod interrupt;
 mod lines;
+mod look;
 mod metered;
 mod own_signal;
 mod routines;
@@ -53,6 +54,7 @@ pub(crate) use code_in_use::code_in_use;
 pub(crate) use interrupt::{DEFAULT_SIGNAL, Interruption};
 pub use interrupt::{InterruptHandle, Timeout};
 pub(crate) use lines::Lines;
+pub(crate) use look::Look;
 pub(crate) use routines::routine;
 pub(crate) use state::{Activation, ExecutionState};
 pub(crate) use walk::{Waiting, Walk, walked};
@@ -98,7 +100,7 @@ pub(crate) unsafe fn enter(store: *mut ExecutionState, call: impl FnOnce() -> u6
     let interruption = unsafe { (*store).interruption.clone() };
     let _running = match &interruption {
         Some(interruption) => {
-            let running = interruption.run();
+            let running = interruption.run(store);
             if interruption.acknowledge() {
                 return Err(Raised::Trap { trap: Trap::Interrupt, backtrace: WasmBacktrace::default() });
             }

@@ -20,7 +20,7 @@
 //! sent it ([`own_signal`]).
 //!
 //! The signal that interrupts threads also asks them which code they will return to
-//! ([`code_in_use`]).
+//! ([`code_in_use`]), and where they are ([`look`]).
 //!
 //! # The signal stack
 //! A signal frame takes more than 3 KiB, and Rust's threads have a signal stack of 8 KiB. Therefore
@@ -42,6 +42,7 @@ use wasm_jit_codegen::UD2;
 use super::ExecutionState;
 use super::accessors;
 use super::code_in_use;
+use super::look;
 use super::own_signal;
 use super::routines::raise_by_signal;
 use crate::code::CodeImage;
@@ -213,6 +214,8 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     }
     if !is_interrupt {
         pass_on(signal, info, context);
+    } else if image.is_none() {
+        look::waiting(registers);
     }
 }
 

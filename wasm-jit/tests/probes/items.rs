@@ -190,6 +190,32 @@ fn the_location_of_a_frame_at_its_exit_is_the_exit() {
 }
 
 #[test]
+fn a_function_that_waits_for_the_host_is_found() {
+    let text = r#"(module (import "host" "wait" (func $wait))
+        (func $other)
+        (func $waits (call $wait))
+        (func (export "run") (call $waits)))"#;
+    let module = Module::new(&engine(), text).unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let mut linker = Linker::new(module.engine());
+    let (goes_on, go_on) = std::sync::mpsc::channel::<()>();
+    let go_on = std::sync::Mutex::new(go_on);
+    linker.func_wrap("host", "wait", move || _ = go_on.lock().unwrap().recv()).unwrap();
+    let instance = linker.instantiate(&mut store, &module).unwrap();
+    let handle = store.interrupt_handle();
+    let program = std::thread::spawn(move || {
+        instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ())
+    });
+    let within = Duration::from_secs(20);
+    // It may be found before it calls the host.
+    while module.running_function(&handle, within).expect("it is found") != 2 {}
+    assert_eq!(module.running_function(&handle, within), Some(2));
+    goes_on.send(()).unwrap();
+    program.join().unwrap().unwrap();
+    assert_eq!(module.running_function(&handle, Duration::ZERO), None, "nothing runs");
+}
+
+#[test]
 fn a_running_function_is_found() {
     let module = Module::new(
         &engine(),

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -61,17 +61,33 @@ impl Address {
     }
 }
 
-/// Listens at a path where there is nothing yet. The socket appears there when it accepts
-/// connections, so a process that waits for it can connect at once.
+/// Listens at a path where there is nothing yet, or the socket of a process that has ended. The
+/// socket appears there when it accepts connections, so a process that waits for it can connect at
+/// once.
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let mut other = path.as_os_str().to_owned();
     other.push(format!(".{}", std::process::id()));
     let listener = UnixListener::bind(&other)?;
     // Before anybody can connect: any process that can controls the program.
     let restricted = fs::set_permissions(&other, fs::Permissions::from_mode(0o600));
-    let linked = restricted.and_then(|()| fs::hard_link(&other, path));
-    let removed = fs::remove_file(&other);
-    linked.and(removed).map(|()| listener)
+    let named = restricted.and_then(|()| match fs::hard_link(&other, path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_left(path) => {
+            fs::rename(&other, path)
+        }
+        Err(error) => Err(error),
+        Ok(()) => fs::remove_file(&other),
+    });
+    if named.is_err() {
+        let _ = fs::remove_file(&other);
+    }
+    named.map(|()| listener)
+}
+
+/// Whether there is a socket at a path at which nobody listens any more.
+fn is_left(path: &Path) -> bool {
+    let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+        && UnixStream::connect(path).is_err_and(is_refused)
 }
 
 #[derive(Debug)]
@@ -136,5 +152,14 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read_to_string(&path).unwrap(), "text");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        // A process listens there.
+        let path = folder.path().join("socket");
+        let address = Address::Path(path.clone());
+        let listener = address.listen().unwrap();
+        assert_eq!(address.listen().map(drop).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        drop(listener);
+        let _listener = address.listen().unwrap();
+        UnixStream::connect(&path).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 }

@@ -174,7 +174,7 @@ pub(super) fn run(mut arguments: Debug) -> Result<ExitCode, Failure> {
     let debugger = Arc::new(Debugger::new(&module));
     let monitors = Monitors::start(&module, &arguments.run.inputs(), &arguments.run.monitors, requests)?;
     let (of_signals, paused) = (monitors.clone(), debugger.clone());
-    let launcher = Launcher::new(arguments.run, module, debugger.clone(), monitors);
+    let launcher = Arc::new(Launcher::new(arguments.run, module, debugger.clone(), monitors));
     signals.obey(move |signal| match signal {
         Signal::SIGINT if pauses => paused.pause(),
         signal => of_signals.act(signal),
@@ -182,11 +182,12 @@ pub(super) fn run(mut arguments: Debug) -> Result<ExitCode, Failure> {
     let done = match arguments.gdb_server {
         Some(port) => server::serve_one(&debugger, &launcher, port),
         None => {
-            let mut session = Session::new(debugger, launcher);
+            let mut session = Session::new(debugger, launcher.clone());
             converse(&arguments.commands, arguments.batch, |line| session.execute_or_complete(line))
         }
     };
-    // The monitors end as well.
+    launcher.end();
+    // The monitors have ended.
     signals.obey(end_by);
     done
 }

@@ -5,9 +5,12 @@
 //! command, which is answered by a text and a zero byte; the text of a command that has failed
 //! begins with a one byte ([`FAILED`]). `pause` stops the program of a session that waits for it. A
 //! client that goes without a word releases the program, even while its command waits; for this, a
-//! client goes when it closes its sending side, whether or not it still reads. One client is served
-//! at a time: others are refused during that time, with a line on stderr.
+//! client goes when it closes its sending side, whether or not it still reads, or when it sends too
+//! many lines ahead of the answers. One client is served at a time: others are refused during that
+//! time, with a line on stderr. A client that does not begin is closed after some seconds, and
+//! before if there are many.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io::{self, Write};
@@ -18,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gdbstub::conn::ConnectionExt;
 use wasm_jit::{InterruptHandle, Module};
@@ -31,19 +34,33 @@ use crate::{Failure, execution};
 /// Polling interval until the first byte of a new client.
 const POLL: Duration = Duration::from_millis(5);
 
+/// Maximum time until the first byte of a new client, and between the bytes of its first line.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Maximum number of clients that have not begun.
+const MAX_NEW: usize = 64;
+
+/// The time after which a connection is accepted again if that has failed, as it does if there are
+/// no more descriptors.
+const AGAIN: Duration = Duration::from_millis(50);
+
 /// The first character of the answer to a command that has failed.
 pub(super) const FAILED: char = '\u{1}';
 
 /// The longest line of a client.
 const MAX_LINE: usize = 64 << 10;
 
-/// Maximum number of lines that are read before they are executed.
+/// Maximum number of lines that are read before they are executed. A client that sends more without
+/// waiting for answers is gone: while nothing is read, its end would not be noticed.
 const MAX_LINES: usize = 100;
 
 /// A connection that one thread reads, and another one writes.
 trait Client: ConnectionExt<Error = io::Error> + Send + Sized + 'static {
     fn again(&self) -> io::Result<Self>;
     fn close(&self);
+
+    /// Sets the maximum time of a read.
+    fn read_within(&self, time: Option<Duration>) -> io::Result<()>;
 }
 
 impl Client for TcpStream {
@@ -54,6 +71,10 @@ impl Client for TcpStream {
     fn close(&self) {
         let _ = self.shutdown(Shutdown::Both);
     }
+
+    fn read_within(&self, time: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(time)
+    }
 }
 
 impl Client for UnixStream {
@@ -63,6 +84,10 @@ impl Client for UnixStream {
 
     fn close(&self) {
         let _ = self.shutdown(Shutdown::Both);
+    }
+
+    fn read_within(&self, time: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(time)
     }
 }
 
@@ -97,10 +122,11 @@ impl Port {
             busy: port.busy.clone(),
             client: Mutex::default(),
             is_attached: Mutex::default(),
+            new: Mutex::default(),
         });
         let listen = move || match listener {
-            Listener::Tcp(listener) => listener.incoming().flatten().for_each(|client| served.start(client)),
-            Listener::Unix(listener) => listener.incoming().flatten().for_each(|client| served.start(client)),
+            Listener::Tcp(listener) => listener.incoming().for_each(|client| served.accept(client)),
+            Listener::Unix(listener) => listener.incoming().for_each(|client| served.accept(client)),
         };
         thread::Builder::new().name("debug port".to_owned()).spawn(listen).map_err(about)?;
         Ok(port)
@@ -140,6 +166,15 @@ struct Served {
     client: Mutex<()>,
     /// Whether there is a session: without one, nothing would resume a program that is paused.
     is_attached: Mutex<bool>,
+    new: Mutex<NewClients>,
+}
+
+/// The clients that have not begun, with what closes their connections. They are numbered in the
+/// order in which they came.
+#[derive(Default)]
+struct NewClients {
+    so_far: u64,
+    close: BTreeMap<u64, Box<dyn Fn() + Send>>,
 }
 
 /// A session with the program, which is released when it ends.
@@ -154,20 +189,38 @@ impl Drop for Attached<'_> {
 }
 
 impl Served {
-    fn start(self: &Arc<Self>, client: impl Client) {
+    fn accept(self: &Arc<Self>, client: io::Result<impl Client>) {
+        let Ok(client) = client else { return thread::sleep(AGAIN) };
         let served = self.clone();
         // A connection that fails, or for which there is no thread, is closed.
         let serve = move || _ = served.serve(client);
         let _ = thread::Builder::new().name("debugger".to_owned()).spawn(serve);
     }
 
+    fn new_clients(&self) -> MutexGuard<'_, NewClients> {
+        self.new.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to wait for the first byte of a client; returns its number. If too many wait, the
+    /// connection of the first one is closed.
+    fn add_new(&self, client: impl Client) -> u64 {
+        let mut new = self.new_clients();
+        if new.close.len() >= MAX_NEW
+            && let Some((_, close)) = new.close.pop_first()
+        {
+            close();
+        }
+        new.so_far += 1;
+        let number = new.so_far;
+        new.close.insert(number, Box::new(move || client.close()));
+        number
+    }
+
     fn serve(&self, mut client: impl Client) -> io::Result<()> {
-        let first = loop {
-            match client.peek()? {
-                Some(first) => break first,
-                None => thread::sleep(POLL),
-            }
-        };
+        let number = self.add_new(client.again()?);
+        let first = first_byte(&mut client);
+        self.new_clients().close.remove(&number);
+        let first = first?;
         if matches!(first, b'+' | b'$' | 3) {
             let Some(turn) = self.turn() else {
                 refused();
@@ -183,7 +236,10 @@ impl Served {
             drop(connection);
             return served;
         }
-        match read_line(&mut client)?.as_str() {
+        client.read_within(Some(PATIENCE))?;
+        let line = read_line(&mut client)?;
+        client.read_within(None)?;
+        match line.as_str() {
             "pause" => {
                 let is_attached = self.is_attached();
                 if *is_attached {
@@ -274,12 +330,24 @@ fn lines(mut client: impl Client) -> io::Result<(Receiver<String>, Arc<AtomicBoo
     let gone = is_gone.clone();
     let read = move || {
         while let Ok(line) = read_line(&mut client)
-            && sender.send(line).is_ok()
+            && sender.try_send(line).is_ok()
         {}
         gone.store(true, Ordering::Release);
     };
     thread::Builder::new().name("commands".to_owned()).spawn(read)?;
     Ok((lines, is_gone))
+}
+
+/// Waits for the first byte of a client.
+fn first_byte(client: &mut impl Client) -> io::Result<u8> {
+    let begun = Instant::now();
+    loop {
+        match client.peek()? {
+            Some(first) => return Ok(first),
+            None if begun.elapsed() > PATIENCE => return Err(io::ErrorKind::TimedOut.into()),
+            None => thread::sleep(POLL),
+        }
+    }
 }
 
 fn read_line(client: &mut impl ConnectionExt<Error = io::Error>) -> io::Result<String> {
@@ -340,11 +408,15 @@ mod tests {
         fn close(&self) {
             self.0.close();
         }
+
+        fn read_within(&self, time: Option<Duration>) -> io::Result<()> {
+            self.0.set_read_timeout(time)
+        }
     }
 
     fn served(debugger: &Arc<Debugger>) -> Served {
-        let (busy, client, is_attached) = Default::default();
-        Served { debugger: debugger.clone(), busy, client, is_attached }
+        let (busy, client, is_attached, new) = Default::default();
+        Served { debugger: debugger.clone(), busy, client, is_attached, new }
     }
 
     #[test]
@@ -375,6 +447,57 @@ mod tests {
         }
         drop(arrived);
         program.join().unwrap();
+    }
+
+    #[test]
+    fn a_client_that_sends_too_much_and_dies_releases_the_program() {
+        let module = Module::new(&Engine::default(), LOOP).unwrap();
+        let debugger = Arc::new(Debugger::new(&module));
+        let served = Arc::new(served(&debugger));
+        let (ends, ended) = sync_channel(1);
+        let program = thread::spawn(move || {
+            let mut store = Store::new(module.engine(), ());
+            debugger.add_thread(store.interrupt_handle());
+            let instance = Linker::new(module.engine()).instantiate(&mut store, &module).unwrap();
+            let main = instance.get_func(&mut store, "main").unwrap();
+            main.call(&mut store, &[], &mut []).unwrap();
+            debugger.ended(Outcome::returned(""));
+        });
+        let (mut client, other) = UnixStream::pair().unwrap();
+        let of_thread = served.clone();
+        thread::spawn(move || {
+            _ = of_thread.serve(other);
+            ends.send(()).unwrap();
+        });
+        let lines = format!("session\ncontinue\n{}", "print 1\n".repeat(MAX_LINES + 10));
+        Write::write_all(&mut client, lines.as_bytes()).unwrap();
+        drop(client);
+        ended.recv_timeout(Duration::from_secs(20)).expect("the client is gone");
+        let (mut client, other) = UnixStream::pair().unwrap();
+        Write::write_all(&mut client, b"session\nset $stop = 1\ncontinue\n").unwrap();
+        let reader = thread::spawn(move || client.read_to_string(&mut String::new()));
+        let _ = served.serve(other);
+        reader.join().unwrap().unwrap();
+        program.join().unwrap();
+    }
+
+    #[test]
+    fn the_first_of_many_silent_clients_is_closed() {
+        let module = Module::new(&Engine::default(), LOOP).unwrap();
+        let served = Arc::new(served(&Arc::new(Debugger::new(&module))));
+        let mut clients = Vec::new();
+        for number in 1..=MAX_NEW + 1 {
+            let (client, other) = UnixStream::pair().unwrap();
+            client.set_read_timeout(Some(PATIENCE / 2)).unwrap();
+            clients.push(client);
+            served.accept(Ok(other));
+            while served.new_clients().so_far < number as u64 {
+                thread::yield_now();
+            }
+        }
+        assert_eq!(Read::read(&mut clients[0], &mut [0]).unwrap(), 0);
+        clients[1].set_nonblocking(true).unwrap();
+        assert_eq!(Read::read(&mut clients[1], &mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

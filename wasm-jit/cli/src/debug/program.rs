@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use wasm_jit::Module;
 use wasm_jit_debug::{Debugger, Outcome, Repetition};
@@ -14,6 +16,11 @@ use crate::monitors::Monitors;
 use crate::program::{self, Program};
 use crate::{replay, replayed};
 
+/// Maximum time until a program that is killed has ended.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The time after which it is looked at again.
+const POLL: Duration = Duration::from_millis(1);
+
 /// Starts the program, any number of times.
 #[derive(Debug)]
 pub(super) struct Launcher {
@@ -21,6 +28,8 @@ pub(super) struct Launcher {
     module: Module,
     debugger: Arc<Debugger>,
     monitors: Monitors,
+    /// The thread of the last run.
+    thread: Mutex<Option<JoinHandle<()>>>,
     /// Where later runs begin, if this is a recorded run.
     snapshots: Arc<Snapshots>,
 }
@@ -44,7 +53,7 @@ impl Launcher {
             };
             debugger.allow_reverse(arguments.given_fuel(), start);
         }
-        Self { arguments, module, debugger, monitors, snapshots }
+        Self { arguments, module, debugger, monitors, thread: Mutex::default(), snapshots }
     }
 
     /// The exported function that is called first, if it is known.
@@ -88,7 +97,33 @@ impl Launcher {
             monitors.write();
             debugger.ended(outcome);
         };
-        program::with_stack(self.arguments.limits.max_stack, run).map(|_| ())
+        let thread = program::with_stack(self.arguments.limits.max_stack, run)?;
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(())
+    }
+
+    /// Ends the program if it runs, which writes the reports of its monitors, and then the
+    /// monitors.
+    pub(super) fn end(&self) {
+        if !self.monitors.any() {
+            return;
+        }
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && !thread.is_finished()
+        {
+            self.debugger.kill();
+            let begun = Instant::now();
+            while !thread.is_finished() && begun.elapsed() < PATIENCE {
+                std::thread::sleep(POLL);
+            }
+            if !thread.is_finished() {
+                // It waits in a host function, and cannot be ended.
+                self.monitors.finish();
+                return;
+            }
+        }
+        self.monitors.end();
     }
 }
 

@@ -95,6 +95,21 @@ fn reports_are_written_if_a_thread_of_a_debugged_program_fails() {
     assert!(text.contains("icount\n  instructions  "), "{text}");
 }
 
+#[test]
+fn reports_are_written_when_the_debugger_is_left() {
+    let place = Place::new();
+    let arguments = ["--monitors=icount", "--invoke", "main", "loops.wat"];
+    for commands in
+        [&["break turn", "run"][..], &["break turn", "run", "quit"], &["break turn", "run", "none"]]
+    {
+        let text = place.session(commands, &arguments);
+        assert_eq!(text.matches("icount\n  instructions  ").count(), 1, "{commands:?}: {text}");
+    }
+    // The program has ended before.
+    let text = place.session(&["break turn", "run", "delete", "set $stop = 7", "continue"], &arguments);
+    assert_eq!(text.matches("icount\n  instructions  ").count(), 1, "{text}");
+}
+
 /// The main thread waits, and cannot be paused.
 #[test]
 fn any_thread_of_a_program_is_paused() {

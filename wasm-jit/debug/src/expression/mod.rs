@@ -65,6 +65,17 @@ impl Expression {
         })
     }
 
+    /// Whether the value may be another one in another instance: the expression reads globals, or
+    /// memories that are not shared.
+    pub(crate) fn is_of_instance(&self, is_shared: impl Fn(u32) -> bool) -> bool {
+        self.node.any(&|node| match node {
+            Node::Global(_) | Node::Name(_) => true,
+            Node::Load(_, memory, _) => !is_shared(*memory),
+            Node::Static(_) => !is_shared(0),
+            _ => false,
+        })
+    }
+
     /// Whether the value may change: the expression does not consist of numbers only.
     pub(crate) fn may_change(&self) -> bool {
         self.node.any(&|node| match node {

@@ -217,8 +217,10 @@ impl Shared {
         if self.reasons(frame, location, false).is_empty() {
             return Ok(());
         }
-        // While it waited, another thread's stop may have changed the breakpoints here.
         let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
+        // While it waited, another thread's stop may have changed the breakpoints here, or have
+        // ended the program.
+        self.pass()?;
         match self.reasons(frame, location, true) {
             reasons if reasons.is_empty() => Ok(()),
             reasons => self.stop(frame, location, reasons, releases),
@@ -315,6 +317,7 @@ impl Shared {
             return Ok(());
         }
         let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
+        self.pass()?;
         {
             let state = &mut *self.state();
             if state.pause.is_some() {

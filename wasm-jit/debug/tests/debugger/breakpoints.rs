@@ -1,7 +1,12 @@
 //! Breakpoints: locations, conditions, toggling them while the program runs.
 
-use wasm_jit::{Module, Val};
-use wasm_jit_debug::{Debugger, Error, Expression, Reason, Resume};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use wasm_jit::{Engine, Linker, Module, Store, Val};
+use wasm_jit_debug::{Debugger, Error, Event, Expression, Reason, Resume};
 
 use super::watches::{STORES, use_memory_up};
 use super::{Debugged, is_breakpoint};
@@ -313,4 +318,40 @@ fn a_breakpoint_that_cannot_be_enabled_leaves_no_probe() {
     debugged.start_as(&[], false);
     assert_eq!(debugged.end().text, "42");
     assert_eq!(listing(&module), original);
+}
+
+#[test]
+fn threads_that_wait_for_their_turn_to_stop_are_killed() {
+    const THREADS: usize = 4;
+    let text = r#"(module (import "host" "come" (func $come))
+        (func (export "main") (call $come) (call $last))
+        (func $last))"#;
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let debugger = Arc::new(Debugger::new(&module));
+    debugger.add_breakpoint("last", None, false).unwrap();
+    let come = Arc::new(AtomicUsize::new(0));
+    let (ends, ended) = channel();
+    for _ in 0..THREADS {
+        let (module, come, ends) = (module.clone(), come.clone(), ends.clone());
+        std::thread::spawn(move || {
+            let mut store = Store::new(module.engine(), ());
+            let mut linker = Linker::new(module.engine());
+            let comes = move || _ = come.fetch_add(1, Ordering::Relaxed);
+            linker.func_wrap("host", "come", comes).unwrap();
+            let instance = linker.instantiate(&mut store, &module).unwrap();
+            let main = instance.get_typed_func::<(), ()>(&mut store, "main").unwrap();
+            ends.send(main.call(&mut store, ()).map_err(|error| error.reason())).unwrap();
+        });
+    }
+    assert!(matches!(debugger.wait(), Event::Stopped(_)));
+    while come.load(Ordering::Relaxed) < THREADS {
+        std::thread::yield_now();
+    }
+    // Most of them have come to the breakpoint by then.
+    (0..1000).for_each(|_| std::thread::yield_now());
+    debugger.kill();
+    for _ in 0..THREADS {
+        let end = ended.recv_timeout(Duration::from_secs(20)).expect("it does not stop");
+        assert_eq!(end, Err("killed by the debugger".to_owned()));
+    }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use wasm_jit_debug::{Event, Expression, Reason, Resume};
+use wasm_jit::{Engine, Linker, Module, Store};
+use wasm_jit_debug::{Debugger, Event, Expression, Outcome, Reason, Resume};
 
 use super::Debugged;
 
@@ -103,4 +104,36 @@ fn a_thread_is_paused_at_any_probe_that_it_comes_to() {
     let mut debugged = Debugged::new(LOOPS);
     debugged.debugger.add_watch(Expression::parse("i32[64]").unwrap(), None, 0).unwrap();
     run(&mut debugged);
+}
+
+/// The thread is in compiled code for a millionth of the time.
+#[test]
+fn a_thread_that_mostly_waits_in_the_host_is_paused() {
+    let text = r#"(module (import "host" "wait" (func $wait))
+        (func $waits (param $left i32)
+            (loop $again
+                (call $wait)
+                (br_if $again (local.tee $left (i32.sub (local.get $left) (i32.const 1))))))
+        (func (export "main") (call $waits (i32.const 100))))"#;
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let debugger = Debugger::new(&module);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut store = Store::new(module.engine(), ());
+            debugger.add_thread(store.interrupt_handle());
+            let mut linker = Linker::new(module.engine());
+            // A host function that waits for the world.
+            linker.func_wrap("host", "wait", || std::thread::sleep(Duration::from_millis(20))).unwrap();
+            let instance = linker.instantiate(&mut store, &module).unwrap();
+            let main = instance.get_typed_func::<(), ()>(&mut store, "main").unwrap();
+            main.call(&mut store, ()).unwrap();
+            debugger.ended(Outcome::returned(""));
+        });
+        debugger.pause();
+        match debugger.wait() {
+            Event::Stopped(stop) => assert!(matches!(stop.reasons[..], [Reason::Pause]), "{stop:?}"),
+            other => panic!("{other:?}"),
+        }
+        debugger.release();
+    });
 }

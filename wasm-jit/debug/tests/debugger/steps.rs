@@ -223,6 +223,16 @@ fn a_frame_is_finished_at_any_depth() {
     }
 }
 
+/// The host function has results of its own, although they look like those of the frame.
+#[test]
+fn a_frame_that_the_host_has_called_returns_nothing_to_the_caller_of_the_host() {
+    let (mut debugged, _) = Debugged::begin(WRITTEN, "back", &[]);
+    let finished = debugged.go(Resume::Finish { level: 0 });
+    assert_eq!(finished.depth, 0);
+    assert!(matches!(finished.reasons[..], [Reason::Step]), "{finished:?}");
+    debugged.finish();
+}
+
 #[test]
 fn the_outermost_frame_cannot_be_left_by_level() {
     let (mut debugged, _) = Debugged::begin(TRAPS, "main", &[]);

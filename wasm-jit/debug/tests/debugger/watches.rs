@@ -1,8 +1,8 @@
 //! Watchpoints.
 
-use wasm_jit::Module;
 use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, Probe, ProbeSpec, Values, activate_all};
-use wasm_jit_debug::{Error, Expression, Reason, Resume, Stop};
+use wasm_jit::{Engine, Linker, MemoryType, Module, SharedMemory, Store};
+use wasm_jit_debug::{Debugger, Error, Event, Expression, Outcome, Reason, Resume, Stop};
 
 use super::Debugged;
 
@@ -197,4 +197,45 @@ fn stops_and_ends_say_what_is_not_watched() {
     assert_eq!(changed(&debugged.go(Resume::Continue), number), ("0".into(), "5".into()));
     debugged.debugger.delete(number).unwrap();
     assert_eq!(debugged.finish().unwatched, None);
+}
+
+/// Calls `main` with numbers in two instances that share a memory, in turns; returns the reports of
+/// a watchpoint that was set before.
+fn in_two_instances(expression: &str) -> Vec<(String, String)> {
+    let text = r#"(module (import "host" "memory" (memory 1 1 shared)) (global $g (mut i32) (i32.const 1))
+        (func (export "main") (param i32)
+            (global.set $g (local.get 0))
+            (i32.store (i32.const 64) (local.get 0))))"#;
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let debugger = Debugger::new(&module);
+    let number = debugger.add_watch(Expression::parse(expression).unwrap(), None, 0).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut store = Store::new(module.engine(), ());
+            let memory = SharedMemory::new(MemoryType::shared(1, 1)).unwrap();
+            let mut linker = Linker::new(module.engine());
+            linker.define(&store, "host", "memory", memory).unwrap();
+            let instances = [(); 2].map(|()| linker.instantiate(&mut store, &module).unwrap());
+            for value in 2..6 {
+                let main = instances[value as usize % 2].get_typed_func::<i32, ()>(&mut store, "main");
+                main.unwrap().call(&mut store, value).unwrap();
+            }
+            debugger.ended(Outcome::returned(""));
+        });
+        let mut changes = Vec::new();
+        while let Event::Stopped(stop) = debugger.wait() {
+            changes.push(changed(&stop, number));
+            debugger.resume(Resume::Continue).unwrap();
+        }
+        changes
+    })
+}
+
+#[test]
+fn globals_are_watched_in_one_instance_and_shared_memories_in_all() {
+    let changes = |values: &[(i32, i32)]| -> Vec<_> {
+        values.iter().map(|(old, new)| (old.to_string(), new.to_string())).collect()
+    };
+    assert_eq!(in_two_instances("$g"), changes(&[(1, 2), (2, 4)]));
+    assert_eq!(in_two_instances("i32[64]"), changes(&[(0, 2), (2, 3), (3, 4), (4, 5)]));
 }

@@ -14,7 +14,7 @@ use wasm_jit::probes::{
     Bound, Callback, Frame, GenericFn, Kind, Location, Place, ProbeSpec, UnwoundWatch, Values,
 };
 use wasm_jit::{FunctionInfo, ValType};
-use wasm_jit_hooks::CallForm;
+use wasm_jit_hooks::{CallForm, Period};
 
 use super::contexts::{CONTEXTS_OPTION, Contexts, Current, Measure, name};
 use super::stacks::{Function, Node, Stacks};
@@ -224,6 +224,7 @@ struct Shared {
     /// Identifies the monitor in the threads.
     number: u64,
     current: Current,
+    period: Period,
     state: Mutex<State>,
 }
 
@@ -282,6 +283,8 @@ struct Running {
     path: Vec<u32>,
     /// The instance and the result of a function that has stored the address of the block.
     returned: Option<(u64, u64)>,
+    /// The [`Period`] in which it began.
+    period: u64,
 }
 
 struct Local {
@@ -299,7 +302,12 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     let allocators = allocators(setup)?;
     let current = Current::of(setup, Measure::Paths)?;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let shared = Arc::new(Shared { number, current: current.clone(), state: Mutex::default() });
+    let shared = Arc::new(Shared {
+        number,
+        current: current.clone(),
+        period: Period::default(),
+        state: Mutex::default(),
+    });
     let memory_is_shared = setup
         .module
         .imports()
@@ -437,7 +445,10 @@ impl Shared {
                 locals.push(Local { shared: Arc::downgrade(self), of: self.number, running: None });
                 locals.len() - 1
             });
-            function(&mut locals[at].running);
+            let running = &mut locals[at].running;
+            // It may have ended while the monitor was off.
+            running.take_if(|running| running.period != self.period.current());
+            function(running);
         });
     }
 
@@ -446,7 +457,8 @@ impl Shared {
             // A frame further out is still running; one further in has ended.
             if running.as_ref().is_none_or(|running| running.frame <= frame) {
                 let path = self.current.path();
-                *running = Some(Running { frame, asked, path, returned: None });
+                let period = self.period.current();
+                *running = Some(Running { frame, asked, path, returned: None, period });
             }
         });
     }
@@ -551,10 +563,12 @@ impl State {
 
 impl Monitor for Alloc {
     fn activate(&self) -> Result<(), Error> {
+        self.shared.period.begin();
         self.contexts.as_ref().map_or(Ok(()), Contexts::activate)
     }
 
     fn deactivate(&self) -> Result<(), Error> {
+        self.shared.period.end();
         self.contexts.as_ref().map_or(Ok(()), Contexts::deactivate)
     }
 

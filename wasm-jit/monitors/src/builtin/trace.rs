@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, Weak};
 use wasm_jit::probes::{Bound, Callback, Kind, Lane, Location, Place, ProbeSpec, Values};
 use wasm_jit::wasmparser::{Operator, ValType};
 use wasm_jit::{FunctionInfo, Module, printable};
+use wasm_jit_hooks::Period;
 use wildmatch::WildMatch;
 
 use super::excerpt::Excerpts;
@@ -68,6 +69,7 @@ struct Trace {
 struct Shared {
     /// Identifies the monitor in the threads.
     number: u64,
+    period: Period,
     stream: Mutex<Stream>,
     threads: Mutex<Vec<Arc<Thread>>>,
     threads_so_far: AtomicU64,
@@ -90,6 +92,8 @@ struct Local {
     shared: Weak<Shared>,
     of: u64,
     thread: Arc<Thread>,
+    /// The [`Period`] of the frames.
+    period: u64,
     /// Addresses of frames, in descending order.
     frames: Vec<u64>,
 }
@@ -109,11 +113,18 @@ impl Shared {
                 let number = self.threads_so_far.fetch_add(1, Ordering::Relaxed) + 1;
                 let thread = Arc::new(Thread { number, lines: Mutex::default() });
                 lock(&self.threads).push(thread.clone());
-                let shared = Arc::downgrade(self);
-                locals.push(Local { shared, of: self.number, thread, frames: Vec::new() });
+                let (shared, period) = (Arc::downgrade(self), self.period.current());
+                locals.push(Local { shared, of: self.number, thread, period, frames: Vec::new() });
                 locals.len() - 1
             });
-            function(&mut locals[at]);
+            let local = &mut locals[at];
+            let period = self.period.current();
+            if local.period != period {
+                // They may have ended while the monitor was off.
+                local.frames.clear();
+                local.period = period;
+            }
+            function(local);
         });
     }
 
@@ -193,6 +204,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     }
     let shared = Arc::new(Shared {
         number: NEXT.fetch_add(1, Ordering::Relaxed),
+        period: Period::default(),
         stream: Mutex::new(setup.stream(if is_json { "trace.jsonl" } else { "trace.log" })?),
         threads: Mutex::default(),
         threads_so_far: AtomicU64::new(0),
@@ -411,10 +423,12 @@ fn local_type(function: &FunctionInfo<'_>, local: u32) -> Option<ValType> {
 
 impl Monitor for Trace {
     fn activate(&self) -> Result<(), Error> {
+        self.shared.period.begin();
         self.probes.switch(true)
     }
 
     fn deactivate(&self) -> Result<(), Error> {
+        self.shared.period.end();
         let switched = self.probes.switch(false);
         self.shared.flush();
         switched

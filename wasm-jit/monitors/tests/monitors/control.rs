@@ -264,3 +264,21 @@ fn clients_of_other_users_get_no_answer() {
     use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     assert!([BrokenPipe, ConnectionReset, UnexpectedEof].contains(&error.kind()), "{error}");
 }
+
+#[test]
+fn a_control_ends_although_another_process_has_its_path() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let module = Module::new(&Engine::default(), LOOP).unwrap();
+    let session = Arc::new(Session::new(&module, Output::none()));
+    let control = Control::listen(session, &path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let _other = UnixListener::bind(&path).unwrap();
+    let (ends, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(control);
+        ends.send(()).unwrap();
+    });
+    ended.recv_timeout(std::time::Duration::from_secs(20)).expect("it ends");
+    assert!(path.exists(), "the other's");
+}

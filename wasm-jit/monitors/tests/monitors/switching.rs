@@ -195,3 +195,88 @@ fn calls_by_the_host_are_not_invented_when_calls_are_observed_later() {
     // The thread may have stopped before a call for as long as the probes were switched on.
     assert!(report.get("by_host") <= Some(3), "{report:?}");
 }
+
+/// Runs a program that calls `host.switch`: with 0 it switches the monitor off, with 1 on.
+fn switched_by_itself(text: &str, request: &str, output: Output) -> Session {
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let session = Arc::new(Session::new(&module, output));
+    session.enable(request.parse().unwrap()).unwrap();
+    let (of_host, request) = (session.clone(), request.to_owned());
+    let monitor = request.split('{').next().unwrap().to_owned();
+    let mut store = Store::new(module.engine(), ());
+    let mut linker = Linker::new(module.engine());
+    let switch = move |on: i32| match on {
+        0 => of_host.disable(&monitor).unwrap(),
+        1 => of_host.enable(request.parse().unwrap()).unwrap(),
+        _ => {}
+    };
+    linker.func_wrap("host", "switch", switch).unwrap();
+    let instance = linker.instantiate(&mut store, &module).unwrap();
+    instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ()).unwrap();
+    drop((linker, store));
+    Arc::into_inner(session).expect("the host's functions are gone")
+}
+
+#[test]
+fn an_allocation_during_which_the_monitor_was_switched_off_hides_no_later_one() {
+    let text = r#"(module (import "host" "switch" (func $switch (param i32)))
+        (func $malloc (param $size i32) (result i32)
+            (call $switch (i32.sub (local.get $size) (i32.const 8)))
+            (i32.mul (local.get $size) (i32.const 64)))
+        (func $deeper (param i32) (drop (call $malloc (local.get 0))))
+        (func (export "run")
+            (drop (call $malloc (i32.const 8)))
+            (call $switch (i32.const 1))
+            (call $deeper (i32.const 20))
+            (call $deeper (i32.const 30))))"#;
+    let session = switched_by_itself(text, "alloc", Output::none());
+    let report = session.report("alloc").unwrap();
+    assert_eq!(report.get("live bytes"), Some(50));
+}
+
+#[test]
+fn a_call_of_the_host_that_began_before_an_interruption_is_not_a_later_one() {
+    let text = r#"(module (import "host" "switch" (func $switch (param i32)))
+        (func $calls (param i32) (call $switch (local.get 0)))
+        (func (export "run") (call $calls (i32.const 0)) (call $calls (i32.const 1)) (call $calls (i32.const 2))))"#;
+    let session = switched_by_itself(text, "hostcalls", Output::none());
+    let report = session.report("hostcalls").unwrap();
+    // The first, which has returned unseen, and the last.
+    assert_eq!(super::integers(&report, "functions", "calls"), [2]);
+    assert_eq!(super::integers(&report, "functions", "not returned"), [1]);
+}
+
+#[test]
+fn frames_of_earlier_periods_have_no_depth() {
+    let text = r#"(module (import "host" "switch" (func $switch (param i32)))
+        (func $leaf (nop))
+        (func $calls (call $leaf))
+        (func (export "run") (call $switch (i32.const 0)) (call $switch (i32.const 1)) (call $calls)))"#;
+    let directory = tempfile::tempdir().unwrap();
+    let output = Output::directory(directory.path()).unwrap();
+    let session = switched_by_itself(text, "trace{opcode=nop}", output);
+    session.report("trace").unwrap();
+    let lines = std::fs::read_to_string(directory.path().join("trace.log")).unwrap();
+    let words: Vec<&str> = lines.split_whitespace().collect();
+    assert_eq!((words[..2].to_vec(), words[3..].to_vec()), (vec!["1", "2"], vec!["leaf:", "nop"]));
+}
+
+/// A load that traps has begun; the place after it is reached by a branch.
+#[test]
+fn a_load_that_began_before_an_interruption_is_not_a_later_one() {
+    let text = r#"(module (memory 1) (func (export "run") (param i32)
+        (block $out (result i32)
+            (br_if $out (i32.const 1) (local.get 0))
+            (drop)
+            (i32.load (i32.const -4)))
+        (drop)))"#;
+    let observed = super::Observed::by(text, "memory{values}");
+    let mut store = Store::new(observed.module.engine(), ());
+    let instance = wasm_jit::Instance::new(&mut store, &observed.module, &[]).unwrap();
+    let run = instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap();
+    run.call(&mut store, 0).unwrap_err();
+    observed.session.disable("memory").unwrap();
+    observed.session.enable("memory{values}".parse().unwrap()).unwrap();
+    run.call(&mut store, 1).unwrap();
+    assert_eq!(observed.report("memory").get("loads"), Some(0));
+}

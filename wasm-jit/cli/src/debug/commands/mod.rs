@@ -278,7 +278,7 @@ Operators as in C: - ! ~ * / % + << >> < <= > >= == != & ^ | && ||, a ? b : c, s
 pub(super) struct Session {
     debugger: Arc<Debugger>,
     /// `None` if the program was started by something else.
-    launcher: Option<Launcher>,
+    launcher: Option<Arc<Launcher>>,
     sources: Sources,
     is_running: bool,
     stop: Option<Stop>,
@@ -311,7 +311,7 @@ fn count(text: &str) -> Result<u64, String> {
 }
 
 impl Session {
-    pub(super) fn new(debugger: Arc<Debugger>, launcher: Launcher) -> Self {
+    pub(super) fn new(debugger: Arc<Debugger>, launcher: Arc<Launcher>) -> Self {
         Self::of(debugger, Some(launcher))
     }
 
@@ -334,7 +334,7 @@ impl Session {
         self.is_running
     }
 
-    fn of(debugger: Arc<Debugger>, launcher: Option<Launcher>) -> Self {
+    fn of(debugger: Arc<Debugger>, launcher: Option<Arc<Launcher>>) -> Self {
         debugger.catch_traps(true);
         Self {
             debugger,
@@ -379,7 +379,7 @@ impl Session {
     }
 
     fn launcher(&self) -> Result<&Launcher, String> {
-        self.launcher.as_ref().ok_or_else(|| "the program was started by something else".to_owned())
+        self.launcher.as_deref().ok_or_else(|| "the program was started by something else".to_owned())
     }
 
     fn start(&mut self, _: &str) -> Done {

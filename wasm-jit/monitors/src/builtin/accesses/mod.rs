@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use wasm_jit::probes::{Bound, Kind, Location, ProbeSpec, Recorder, StoreId};
 use wasm_jit::wasmparser::Operator;
-use wasm_jit_hooks::{AccessInfo, AccessKind};
+use wasm_jit_hooks::{AccessInfo, AccessKind, Period};
 
 use super::graph::Graph;
 use crate::lock::lock;
@@ -60,10 +60,16 @@ fn accesses_of(operator: &Operator<'_>) -> impl Iterator<Item = AccessInfo> {
 /// A recorder of accesses without values. A record has the index of the site, shifted left by a
 /// bit, and the address; if the number of bytes differs, a second record, whose bit is set, has
 /// that.
-fn recorder<C: Consumer>(sites: Arc<[Site]>, consumer: Arc<Mutex<C>>) -> Result<Recorder, Error> {
+fn recorder<C: Consumer>(
+    sites: Arc<[Site]>,
+    consumer: Arc<Mutex<C>>,
+    period: Period,
+) -> Result<Recorder, Error> {
     // First records without the second one.
     let mut all: HashMap<StoreId, (usize, u64)> = HashMap::new();
+    let mut of_period = period.current();
     let recorder = Recorder::new(move |store, records: &[[u64; 2]]| {
+        forget_earlier(&mut all, &mut of_period, &period);
         let mut consumer = lock(&consumer);
         let mut begun = all.remove(&store);
         for &[first, second] in records {
@@ -86,6 +92,15 @@ fn recorder<C: Consumer>(sites: Arc<[Site]>, consumer: Arc<Mutex<C>>) -> Result<
         consumer.pause();
     });
     Ok(recorder?)
+}
+
+/// Forgets accesses that have begun in an earlier period: they may have been completed while the
+/// probes were off.
+fn forget_earlier<T>(all: &mut HashMap<StoreId, T>, of_period: &mut u64, period: &Period) {
+    let current = period.current();
+    if std::mem::replace(of_period, current) != current {
+        all.clear();
+    }
 }
 
 /// The probes that append the records of an access, whose site has this index, to the recorder.
@@ -111,6 +126,7 @@ pub(super) struct Accesses<C: Consumer> {
     sites: Arc<[Site]>,
     consumer: Arc<Mutex<C>>,
     recorder: Recorder,
+    period: Period,
     probes: LazyProbes,
 }
 
@@ -137,7 +153,8 @@ impl<C: Consumer> Accesses<C> {
         let consumer = Arc::new(Mutex::new(consumer(&sites)?));
         let sites: Arc<[Site]> = sites.into();
         let make = if has_values { values::recorder } else { recorder };
-        let recorder = make(sites.clone(), consumer.clone())?;
+        let period = Period::default();
+        let recorder = make(sites.clone(), consumer.clone(), period.clone())?;
         let of_probes = recorder.clone();
         let probes = LazyProbes::new(setup, move |info| {
             let known = Graph::of(info).zip(first.get(&info.index()));
@@ -152,11 +169,19 @@ impl<C: Consumer> Accesses<C> {
             let specs = |(number, (index, access))| specs(&of_probes, graph.location(index), number, access);
             found.flat_map(specs).collect()
         });
-        Ok(Self { sites, consumer, recorder, probes })
+        Ok(Self { sites, consumer, recorder, period, probes })
     }
 
     pub(super) fn switch(&self, on: bool) -> Result<(), Error> {
-        self.probes.switch(on)
+        if on {
+            self.period.begin();
+            return self.probes.switch(true);
+        }
+        let switched = self.probes.switch(false);
+        // What was recorded belongs to the period that ends.
+        self.recorder.flush();
+        self.period.end();
+        switched
     }
 
     /// Adds the functions that could not be observed to a report.

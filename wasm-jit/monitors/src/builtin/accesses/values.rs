@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use wasm_jit::probes::{Bound, Kind, Location, ProbeSpec, Recorder, StoreId};
-use wasm_jit_hooks::AccessInfo;
+use wasm_jit_hooks::{AccessInfo, Period};
 
-use super::{Access, Consumer, Site};
+use super::{Access, Consumer, Site, forget_earlier};
 use crate::Error;
 use crate::builtin::graph::Graph;
 use crate::lock::lock;
@@ -85,9 +85,15 @@ impl Pending {
 }
 
 /// A recorder of accesses with values.
-pub(super) fn recorder<C: Consumer>(sites: Arc<[Site]>, consumer: Arc<Mutex<C>>) -> Result<Recorder, Error> {
+pub(super) fn recorder<C: Consumer>(
+    sites: Arc<[Site]>,
+    consumer: Arc<Mutex<C>>,
+    period: Period,
+) -> Result<Recorder, Error> {
     let mut all: HashMap<StoreId, Pending> = HashMap::new();
+    let mut of_period = period.current();
     let recorder = Recorder::new(move |store, records: &[[u64; 4]]| {
+        forget_earlier(&mut all, &mut of_period, &period);
         let mut consumer = lock(&consumer);
         let mut pending = all.remove(&store).unwrap_or_default();
         for record in records {

@@ -20,6 +20,7 @@ use wasm_jit::probes::{
 };
 use wasm_jit::wasmparser::{Operator, ValType};
 use wasm_jit::{FunctionInfo, ValType as Type, printable};
+use wasm_jit_hooks::Period;
 
 use super::clock::Clock;
 use super::contexts::host_in_tables;
@@ -39,7 +40,7 @@ pub(super) const DESCRIPTION: Description = Description {
               other modules that it has called by a table or a reference (MODULE::NAME), how long \
               the calls took (wall-clock time, including what the host calls in the program meanwhile), and how \
               many returned an error of WASI. Calls that did not return have ended the program, or have left the \
-              calling function by a trap or an exception; they have no time. Calls by tables and references are \
+              calling function by a trap or an exception, or have returned when the monitor had been switched off; they have no time. Calls by tables and references are \
               included, except those that trap because there is no function or one of another type; of a tail call of the host, the return is not seen. With the option trace, a line is written \
               for each call when it has returned, with arguments and results; those of WASI preview 1 by names, \
               with texts and the beginnings of buffers (except in tail calls by tables or references). Lines go to the file hostcalls.log of --monitor-out, or \
@@ -64,6 +65,7 @@ struct Hostcalls {
 struct Shared {
     /// Identifies the monitor in the threads.
     number: u64,
+    period: Period,
     clock: Clock,
     /// Imported functions.
     functions: Vec<Arc<Function>>,
@@ -114,6 +116,8 @@ struct Local {
     shared: Weak<Shared>,
     of: u64,
     thread: u64,
+    /// The [`Period`] in which the calls have begun.
+    period: u64,
     begun: Vec<Begun>,
     /// The arguments that the generic probe at a call has read, and the call's site.
     read: Option<(u64, Arguments)>,
@@ -170,11 +174,19 @@ impl Shared {
             let at = known.unwrap_or_else(|| {
                 locals.retain(|local| local.shared.strong_count() > 0);
                 let thread = self.threads.fetch_add(1, Ordering::Relaxed) + 1;
-                let (shared, of) = (Arc::downgrade(self), self.number);
-                locals.push(Local { shared, of, thread, begun: Vec::new(), read: None, returned: None });
+                let (shared, of, period) = (Arc::downgrade(self), self.number, self.period.current());
+                let begun = Vec::new();
+                locals.push(Local { shared, of, thread, period, begun, read: None, returned: None });
                 locals.len() - 1
             });
-            function(&mut locals[at]);
+            let local = &mut locals[at];
+            let period = self.period.current();
+            if local.period != period {
+                // They may have returned while the monitor was off.
+                self.abandon(local, |_| true);
+                local.period = period;
+            }
+            function(local);
         });
     }
 
@@ -389,6 +401,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     let stream = trace_stream(setup, ["hostcalls.log", "hostcalls.jsonl"])?.map(Mutex::new);
     let shared = Arc::new(Shared {
         number: NEXT.fetch_add(1, Ordering::Relaxed),
+        period: Period::default(),
         clock: Clock::get(),
         functions,
         others: Mutex::default(),
@@ -591,10 +604,12 @@ fn call_back(
 
 impl Monitor for Hostcalls {
     fn activate(&self) -> Result<(), Error> {
+        self.shared.period.begin();
         self.probes.switch(true)
     }
 
     fn deactivate(&self) -> Result<(), Error> {
+        self.shared.period.end();
         let switched = self.probes.switch(false);
         self.flush();
         switched
