@@ -469,7 +469,12 @@ mod tests {
             _ = of_thread.serve(other);
             ends.send(()).unwrap();
         });
-        let lines = format!("session\ncontinue\n{}", "print 1\n".repeat(MAX_LINES + 10));
+        Write::write_all(&mut client, b"session\n").unwrap();
+        let mut byte = [1];
+        while byte != [0] {
+            Read::read_exact(&mut client, &mut byte).unwrap();
+        }
+        let lines = format!("continue\n{}", "print 1\n".repeat(MAX_LINES + 10));
         Write::write_all(&mut client, lines.as_bytes()).unwrap();
         drop(client);
         ended.recv_timeout(Duration::from_secs(20)).expect("the client is gone");

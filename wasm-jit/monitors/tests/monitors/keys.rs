@@ -66,6 +66,8 @@ fn wrong_keys(value: &Value, wrong: &mut Vec<String>) {
 
 #[test]
 fn keys_of_all_monitors_are_in_snake_case() {
+    #[cfg(feature = "latency")]
+    let _alone = super::latency::alone();
     let mut wrong = Vec::new();
     for monitor in ALL {
         let flags = monitor.all_options().filter(|option| option.value.is_empty());

@@ -260,23 +260,3 @@ fn frames_of_earlier_periods_have_no_depth() {
     let words: Vec<&str> = lines.split_whitespace().collect();
     assert_eq!((words[..2].to_vec(), words[3..].to_vec()), (vec!["1", "2"], vec!["leaf:", "nop"]));
 }
-
-/// A load that traps has begun; the place after it is reached by a branch.
-#[test]
-fn a_load_that_began_before_an_interruption_is_not_a_later_one() {
-    let text = r#"(module (memory 1) (func (export "run") (param i32)
-        (block $out (result i32)
-            (br_if $out (i32.const 1) (local.get 0))
-            (drop)
-            (i32.load (i32.const -4)))
-        (drop)))"#;
-    let observed = super::Observed::by(text, "memory{values}");
-    let mut store = Store::new(observed.module.engine(), ());
-    let instance = wasm_jit::Instance::new(&mut store, &observed.module, &[]).unwrap();
-    let run = instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap();
-    run.call(&mut store, 0).unwrap_err();
-    observed.session.disable("memory").unwrap();
-    observed.session.enable("memory{values}".parse().unwrap()).unwrap();
-    run.call(&mut store, 1).unwrap();
-    assert_eq!(observed.report("memory").get("loads"), Some(0));
-}

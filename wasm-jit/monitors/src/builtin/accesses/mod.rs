@@ -96,7 +96,7 @@ fn recorder<C: Consumer>(
 
 /// Forgets accesses that have begun in an earlier period: they may have been completed while the
 /// probes were off.
-fn forget_earlier<T>(all: &mut HashMap<StoreId, T>, of_period: &mut u64, period: &Period) {
+fn forget_earlier<K, T>(all: &mut HashMap<K, T>, of_period: &mut u64, period: &Period) {
     let current = period.current();
     if std::mem::replace(of_period, current) != current {
         all.clear();
@@ -193,5 +193,25 @@ impl<C: Consumer> Accesses<C> {
     pub(super) fn with<R>(&self, f: impl FnOnce(&[Site], &mut C) -> R) -> R {
         self.recorder.flush();
         f(&self.sites, &mut lock(&self.consumer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accesses_of_earlier_periods_are_forgotten() {
+        let period = Period::default();
+        period.begin();
+        let (mut all, mut of_period) = (HashMap::from([(1, "begun")]), period.current());
+        // It is on already.
+        period.begin();
+        forget_earlier(&mut all, &mut of_period, &period);
+        assert_eq!(all.len(), 1);
+        period.end();
+        period.begin();
+        forget_earlier(&mut all, &mut of_period, &period);
+        assert!(all.is_empty());
     }
 }
