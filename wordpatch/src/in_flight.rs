@@ -160,8 +160,7 @@ impl InFlightPatch {
             // SAFETY: as in `store`. If this fails, the INT3 is found below.
             let _ = unsafe { self.place.compare_exchange(self.window, 0, new, old) };
         }
-        // SAFETY: obligation 1 of `check`.
-        if stored != Stored::Nothing && unsafe { self.place.read(0, 1) }[0] == INT3 {
+        if stored != Stored::Nothing && self.place.has_int3() {
             self.abandon_site();
         }
         self.owned = None;
@@ -352,6 +351,8 @@ fn starts_instruction(code: &Bytes, offset: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
+
     use super::*;
     use crate::near::NearBlock;
 
@@ -469,6 +470,42 @@ mod tests {
         assert!(matches!(early.acquire(), Err(Error::Contended { address }) if address == site));
         assert_eq!(read(site, 8), old[..8]);
         check(site, &old[..8], &old[..8]).unwrap();
+    }
+
+    /// The alias no longer belongs to the text, in which the first byte of the site is still INT3:
+    /// another patch must not acquire the site, and threads continue in the copy.
+    #[test]
+    fn a_lock_stays_while_the_text_has_its_int3() {
+        for (byte, is_kept) in [(INT3, true), (OLD[0], false)] {
+            let length = const { std::num::NonZeroUsize::new(4096).unwrap() };
+            let write = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+            let map = |place, protection, flags| {
+                // SAFETY: a new mapping, or one in the place of a page of the test.
+                unsafe { mmap_anonymous(place, length, protection, MapFlags::MAP_PRIVATE | flags) }.unwrap()
+            };
+            let page = map(None, write | ProtFlags::PROT_EXEC, MapFlags::empty());
+            let site = page.addr().get() + 61;
+            let map_again = |code: &[u8]| {
+                let page = map(Some(page.addr()), write, MapFlags::MAP_FIXED);
+                // SAFETY: inside the page, which is not executed.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        code.as_ptr(),
+                        page.as_ptr().cast::<u8>().add(61),
+                        code.len(),
+                    );
+                    mprotect(page, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC).unwrap();
+                }
+            };
+            map_again(&OLD);
+            let mut patch = check(site, &OLD, &BOTH).unwrap();
+            patch.acquire().unwrap();
+            patch.store().unwrap();
+            map_again(&[byte]);
+            patch.give_up(Error::TableFull).unwrap_err();
+            assert_eq!(OwnedSite::acquire(site).is_err(), is_kept, "{byte:#x}");
+            text::forget(&(site..site + 1));
+        }
     }
 
     #[test]

@@ -6,10 +6,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::generated::{PAGE, mappings, pages};
-use common::{A, B, INSIDE, call, functions, mov_eax, with_window};
+use common::{A, B, INSIDE, STRADDLING, call, functions, mov_eax, with_window};
 use nix::sys::mman::munmap;
 use wordpatch::text::{self, Form, TogglePair};
-use wordpatch::{Bytes, Error, FetchWindow, TextAccess, TextRef, patch, patch_all};
+use wordpatch::{Bytes, Error, FetchWindow, TextAccess, TextRef, patch, patch_all, start_patch};
 
 /// The address of the writable alias of the text at an address.
 fn view(address: usize) -> usize {
@@ -250,6 +250,46 @@ fn text_in_which_others_have_resolved_places_is_not_revived() {
     unsafe { now.compare_exchange(FetchWindow::Bytes8, 0, &a, &b) }.unwrap();
     // SAFETY: as above.
     assert_eq!(*unsafe { first.read(0, 5) }, [0; 5]);
+}
+
+/// A library is unloaded, another one is loaded at its address, and is patched before the first one
+/// is released.
+#[test]
+fn what_was_resolved_in_text_mapped_since_is_not_released() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let [a, b] = [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap());
+    let function = [&mov_eax(A)[..], &[common::RET]].concat();
+    let mut code = [0x90; 96];
+    for offset in [0, STRADDLING] {
+        code[offset..][..function.len()].copy_from_slice(&function);
+    }
+    for access in WITH_A_VIEW {
+        text::set_access(access);
+        let start = pages(1);
+        let straddler = start + STRADDLING;
+        // SAFETY: also below: the test owns the page, which is mapped whenever it is executed.
+        let first = unsafe { TextRef::resolve(start, 5) }.unwrap();
+        // SAFETY: as above.
+        unsafe {
+            first.compare_exchange(FetchWindow::Bytes8, 0, &a, &b).unwrap();
+            common::generated::map_over(start, &code);
+            patch(start, &mov_eax(A), &mov_eax(B)).unwrap();
+        }
+        // SAFETY: as above.
+        let now = unsafe { TextRef::resolve(start, 5) }.unwrap();
+        assert_ne!(now, first, "{access:?}");
+        let forms = TogglePair::new(&now, FetchWindow::Bytes8, 0, [&a, &b]);
+        // SAFETY: as above; both forms are one instruction, and no thread blocks SIGTRAP.
+        let outstanding = unsafe { start_patch(straddler, &mov_eax(A), &mov_eax(B)) }.unwrap();
+        // SAFETY: the first text was replaced.
+        unsafe { text::release(&(start..start + PAGE)) };
+        // SAFETY: as above.
+        assert!(unsafe { forms.exchange(Form::First) }.unwrap(), "{access:?}");
+        assert_eq!(call(start), A, "{access:?}");
+        outstanding.finish().unwrap();
+        assert_eq!(call(straddler), B, "{access:?}");
+        assert_eq!(views_of(start), 1, "{access:?}");
+    }
 }
 
 /// The writable aliases of the file that is mapped at `text`.
