@@ -22,7 +22,7 @@ static SITES: Mutex<Option<HashMap<usize, CallSite>>> = Mutex::new(None);
 /// The site's text must be mapped.
 unsafe fn with_site<R>(
     address: usize,
-    decode: impl FnOnce() -> Result<CallSite, Error>,
+    decode: impl Fn() -> Result<CallSite, Error>,
     act: impl FnMut(&mut CallSite) -> Result<R, Error>,
 ) -> Result<R, Error> {
     // SAFETY: the caller's obligation.
@@ -35,31 +35,52 @@ unsafe fn with_site<R>(
 /// As [`with_site`].
 unsafe fn with_site_locked<R>(
     address: usize,
-    decode: impl FnOnce() -> Result<CallSite, Error>,
+    decode: impl Fn() -> Result<CallSite, Error>,
     mut act: impl FnMut(&mut CallSite) -> Result<R, Error>,
 ) -> Result<R, Error> {
     let mut sites = SITES.lock().unwrap_or_else(|e| e.into_inner());
     let sites = sites.get_or_insert_default();
     // SAFETY: the caller's obligation.
-    let is_stale = |site: &CallSite| unsafe { site.is_stale() };
+    let mut act_in_text = |site: &mut CallSite| unsafe { act_in_text(site, &mut act) };
     if let Some(site) = sites.get_mut(&address) {
-        if !is_stale(site) {
-            let result = act(site);
-            // A new mapping may hold the same bytes: then only the failed store reveals it.
-            if !is_stale(site) {
-                // SAFETY: the caller's obligation.
-                unsafe { site.settle()? };
-                return result;
-            }
+        if let Some(result) = act_in_text(site) {
+            return result;
         }
-        // The references to the new text that were resolved for other sites are kept.
-        site.text.forget_text();
         sites.remove(&address);
     }
+    // The first site of a text that was mapped again may be found in the text before it.
     let mut site = decode()?;
-    let result = act(&mut site);
+    let mut result = act_in_text(&mut site);
+    if result.is_none() {
+        site = decode()?;
+        result = act_in_text(&mut site);
+    }
     sites.insert(address, site);
-    result
+    result.unwrap_or(Err(Error::Text(wordpatch::Error::TextGone { address })))
+}
+
+/// Calls `act`. Returns `None` if other text was mapped at the site since it was resolved, so that
+/// `act` had no effect; the earlier text is then forgotten.
+///
+/// # Safety
+/// As [`with_site`].
+unsafe fn act_in_text<R>(
+    site: &mut CallSite,
+    mut act: impl FnMut(&mut CallSite) -> Result<R, Error>,
+) -> Option<Result<R, Error>> {
+    // SAFETY: the caller's obligation.
+    let is_stale = |site: &CallSite| unsafe { site.is_stale() };
+    if !is_stale(site) {
+        let result = act(site);
+        // A new mapping may hold the same bytes: then only the failed store reveals it.
+        if !is_stale(site) {
+            // SAFETY: the caller's obligation.
+            return Some(unsafe { site.settle() }.and(result));
+        }
+    }
+    // The references to the new text that were resolved for other sites are kept.
+    site.text.forget_text();
+    None
 }
 
 /// Activates the call at `address`, with this operand: the displacement from the end of the

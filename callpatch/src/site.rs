@@ -31,6 +31,11 @@ impl CallSite {
     /// Decodes the active call at `address`. Does not write to the code. Takes locks and may
     /// allocate.
     ///
+    /// If other text was mapped there since a site in it was decoded, and neither
+    /// [`wordpatch::text::forget`] nor [`wordpatch::text::release`] was called, this is noticed
+    /// here if the instruction has changed; otherwise the site [is stale](CallSite::is_stale) after
+    /// it was toggled.
+    ///
     /// # Errors
     /// [`Error::NotACall`], or [`Error::Text`] if the text cannot be made writable.
     ///
@@ -47,11 +52,8 @@ impl CallSite {
     ///    [`wordpatch::serialize_all_cores`] must be called between the last toggle and a
     ///    [`wordpatch::patch`] of the same instruction.
     pub unsafe fn decode(address: usize, clobbers: Clobbers) -> Result<Self, Error> {
-        // SAFETY: obligation 1. One byte is sufficient to find the mapping; `read_code` reads no
-        // further than the end of its page or of the instruction.
-        let first = unsafe { TextRef::resolve(address, 1)? };
         // SAFETY: obligation 1.
-        let code = unsafe { read_code(&first)? };
+        let (first, code) = unsafe { current_code(address)? };
         let shape = encoding::decode(&code).ok_or(Error::NotACall { address, found: code })?;
         let instruction = encoding::bytes(&code[..shape.len()]);
         // SAFETY: as above.
@@ -68,10 +70,8 @@ impl CallSite {
     /// # Safety
     /// As [`CallSite::decode`]. In addition, the program must be correct with the call.
     pub unsafe fn at_nop(address: usize, target: usize) -> Result<Self, Error> {
-        // SAFETY: obligation 1 of `decode`, twice.
-        let first = unsafe { TextRef::resolve(address, 1)? };
-        // SAFETY: as above.
-        let code = unsafe { read_code(&first)? };
+        // SAFETY: obligation 1 of `decode`.
+        let (first, code) = unsafe { current_code(address)? };
         if !encoding::is_nop5(&code) {
             return Err(Error::NotACall { address, found: code });
         }
@@ -217,21 +217,22 @@ impl CallSite {
     }
 }
 
-/// Up to six bytes of code: up to the end of the page, or beyond it if the next page is text as
-/// well.
+/// The location of the code at `address`, and up to six bytes of it: up to the end of the page, or
+/// beyond it if the next page is text as well.
 ///
 /// # Safety
 /// Obligation 1 of [`CallSite::decode`].
-unsafe fn read_code(first: &TextRef) -> Result<Bytes, Error> {
-    let address = first.address();
+unsafe fn current_code(address: usize) -> Result<(TextRef, Bytes), Error> {
     let wanted = Shape::IndirectCall.len();
     let in_page = (4096 - (address & 4095)).min(wanted);
-    // SAFETY: the caller's obligation.
+    // SAFETY: the caller's obligation: if the first byte is mapped, the others of its page are.
+    let first = unsafe { TextRef::resolve_current(address, in_page)? };
+    // SAFETY: as above.
     let readable = if in_page == wanted || unsafe { TextRef::resolve(address, wanted) }.is_ok() {
         wanted
     } else {
         in_page
     };
     // SAFETY: the page of `first`, or the mapping that `resolve` has just found.
-    Ok(unsafe { first.read(0, readable) })
+    Ok((first, unsafe { first.read(0, readable) }))
 }

@@ -5,11 +5,11 @@ mod common;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use callpatch::{Error, Shape, Toggle, activate_call, deactivate_call};
+use callpatch::{CallSite, Clobbers, Error, Shape, Toggle, activate_call, deactivate_call};
 use common::{function, with_model, with_window};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
 use nix::sys::wait::{WaitStatus, waitpid};
-use wordpatch::{FetchWindow, TMax, WaitPolicy};
+use wordpatch::{FetchWindow, TMax, TextAccess, WaitPolicy};
 
 #[test]
 fn a_call_is_switched_and_retargeted_by_its_address() {
@@ -61,19 +61,25 @@ const THUNK: usize = 32;
 const ACTIVE: [u8; 5] = [0xe8, (THUNK - SITE - 5) as u8, 0, 0, 0];
 const INACTIVE: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
 
+/// The distance of a copy of the function whose site is active.
+const SECOND: usize = 64;
+
 /// Maps a page over `place`, or anywhere: `sub rsp, 8`, these bytes, `add rsp, 8; ret`; at
-/// [`THUNK`], a jump to `callee`.
+/// [`THUNK`], a jump to `callee`; the same function with an active call and its jump at [`SECOND`].
 fn map(place: Option<usize>, site: [u8; 5]) -> usize {
     let flags = MapFlags::MAP_PRIVATE | if place.is_some() { MapFlags::MAP_FIXED } else { MapFlags::empty() };
     let place = place.and_then(NonZeroUsize::new);
     let (length, read_write) = (4096.try_into().unwrap(), ProtFlags::PROT_READ | ProtFlags::PROT_WRITE);
-    let mut code = vec![0xcc; ENTRY];
-    code.extend([0x48, 0x83, 0xec, 8]);
-    code.extend(site);
-    code.extend([0x48, 0x83, 0xc4, 8, 0xc3]);
-    code.resize(THUNK, 0xcc);
-    code.extend([0xff, 0x25, 0, 0, 0, 0]);
-    code.extend((callee as *const () as usize).to_le_bytes());
+    let mut code = vec![];
+    for (start, site) in [(0, site), (SECOND, ACTIVE)] {
+        code.resize(start + ENTRY, 0xcc);
+        code.extend([0x48, 0x83, 0xec, 8]);
+        code.extend(site);
+        code.extend([0x48, 0x83, 0xc4, 8, 0xc3]);
+        code.resize(start + THUNK, 0xcc);
+        code.extend([0xff, 0x25, 0, 0, 0, 0]);
+        code.extend((callee as *const () as usize).to_le_bytes());
+    }
     // SAFETY: a new page, replacing one that belongs to the test.
     unsafe {
         let page = mmap_anonymous(place, length, read_write, flags).unwrap();
@@ -129,6 +135,40 @@ fn a_toggle_reaches_text_that_was_mapped_again() {
                 }
             }
         }
+    }
+}
+
+/// A page of text is replaced by a copy of the original one while its alias is known. A call that
+/// was not used before is the same in both.
+#[test]
+fn a_site_is_decoded_in_text_that_was_mapped_again() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let again = |first: [u8; 5], then: [u8; 5]| {
+        let page = map(None, first);
+        // SAFETY: also below: text that belongs to the test, correct with and without its calls.
+        unsafe { deactivate_call(page + SECOND + SITE) }.unwrap();
+        assert_eq!(map(Some(page), then), page);
+        page
+    };
+    for access in [TextAccess::Alias, TextAccess::Private] {
+        wordpatch::text::set_access(access);
+        let page = again(ACTIVE, ACTIVE);
+        // SAFETY: as above.
+        assert_eq!(unsafe { deactivate_call(page + SITE) }.unwrap(), Toggle::Changed);
+        assert_eq!([page, page + SECOND].map(calls_of), [0, 1]);
+        let page = again(INACTIVE, INACTIVE);
+        // SAFETY: as above.
+        assert_eq!(unsafe { activate_call(page + SITE, ACTIVE[1].into()) }.unwrap(), Toggle::Changed);
+        assert_eq!(calls_of(page), 1);
+        // Different instructions, without the table.
+        let page = again(INACTIVE, ACTIVE);
+        // SAFETY: as above.
+        let site = unsafe { CallSite::decode(page + SITE, Clobbers::Nothing) }.unwrap();
+        assert_eq!((site.deactivate().unwrap(), calls_of(page)), (Toggle::Changed, 0));
+        let page = again(ACTIVE, INACTIVE);
+        // SAFETY: as above.
+        let site = unsafe { CallSite::at_nop(page + SITE, page + THUNK) }.unwrap();
+        assert_eq!((site.activate().unwrap(), calls_of(page)), (Toggle::Changed, 1));
     }
 }
 

@@ -72,6 +72,7 @@ const TABLE: &[(&str, InC)] = &[
     ("wordpatch/src/text/gone.rs::forget", Call("wordpatch_forget_text")),
     ("wordpatch/src/text/gone.rs::release", Call("wordpatch_release_text")),
     ("wordpatch/src/text/gone.rs::forget_text", Left(SINGLE_STORES)),
+    ("wordpatch/src/text/gone.rs::resolve_current", Left(SINGLE_STORES)),
     ("wordpatch/src/text/mod.rs::resolve", Left(SINGLE_STORES)),
     ("wordpatch/src/text/mod.rs::staying_mapped", Left(SINGLE_STORES)),
     ("wordpatch/src/text/mod.rs::copied_pages", Left(FOR_FASTINST)),

@@ -49,10 +49,7 @@ impl InFlightPatch {
             return Err(Error::Length { address, expected: old.len(), replacement: new.len() });
         }
         // SAFETY: obligation 1.
-        let place = unsafe {
-            let place = TextRef::resolve(address, old.len())?;
-            if place.is_stale(old.len()) { renew(&place, old.len())? } else { place }
-        };
+        let place = unsafe { TextRef::resolve_current(address, old.len())? };
         // SAFETY: obligation 1.
         unsafe { check_old(&place, &old, old.len())? };
         let mut code = [0; MAX_CODE];
@@ -271,16 +268,6 @@ impl Drop for InFlightPatch {
             self.abandon_site();
         }
     }
-}
-
-/// Resolves the place again, after something else was mapped there.
-///
-/// # Safety
-/// Obligation 1 of [`crate::patch`].
-unsafe fn renew(place: &TextRef, length: usize) -> Result<TextRef, Error> {
-    place.forget_text();
-    // SAFETY: the caller's obligation.
-    unsafe { TextRef::resolve(place.address(), length) }
 }
 
 /// Reads the code that begins with `old` at `place`, and returns its length: at most up to the end

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Mutex;
 
 use super::{MAPPINGS, TextMapping, TextRef, alias};
+use crate::Error;
 
 /// Discards all information about mappings that overlap `range`, after the text there was unmapped
 /// or replaced. References that were resolved through a writable alias remain safe to use: their
@@ -21,6 +22,27 @@ pub fn forget(range: &Range<usize>) {
 }
 
 impl TextRef {
+    /// As [`TextRef::resolve`], in the text that is mapped now: an earlier text is
+    /// [forgotten](TextRef::forget_text) if these bytes are others in its alias. If they are the
+    /// same, only a store shows that the result [is stale](TextRef::is_stale).
+    ///
+    /// # Errors
+    /// As [`TextRef::resolve`].
+    ///
+    /// # Safety
+    /// As [`TextRef::resolve`]. The bytes are mapped, or were never resolved.
+    pub unsafe fn resolve_current(address: usize, length: usize) -> Result<Self, Error> {
+        // SAFETY: the caller's obligation.
+        let place = unsafe { Self::resolve(address, length)? };
+        // SAFETY: as above.
+        if !unsafe { place.is_stale(length) } {
+            return Ok(place);
+        }
+        place.forget_text();
+        // SAFETY: as above.
+        unsafe { Self::resolve(address, length) }
+    }
+
     /// Discards all information about the mapping in which this location was resolved, if
     /// [something else](TextRef::is_stale) is mapped there now. Unlike [`forget`], keeps what was
     /// resolved there since.
