@@ -141,25 +141,19 @@ impl CodeImage {
             return Ok(plain.clone());
         }
         let differs = || MakeError::from(ObserveError::Differs { function: index });
-        let from = self.version_at(return_address - 1).map(|(_, version)| version);
-        let is_counting = from.is_some_and(|from| from.runs.is_some());
+        // The frame has an accessor, so it returns to a version.
+        let (_, from) = self.version_at(return_address - 1).ok_or_else(differs)?;
         let changes = &mut *self.changes();
-        let plain = self.plain_version(index, is_counting, changes)?;
-        let returns = |version: Option<&Version>| -> Result<(Returns, CompiledFunction), MakeError> {
+        let plain = self.plain_version(index, from.runs.is_some(), changes)?;
+        let returns = |version: &Version| -> Result<(Returns, CompiledFunction), MakeError> {
             let mut returns = Returns::default();
-            let again = match version {
-                Some(version) => self.compile_again(index, version.instrumentation(), &mut returns)?.1,
-                None => self.observe(index, &mut returns)?,
-            };
+            let (_, again) = self.compile_again(index, version.instrumentation(), &mut returns)?;
             Ok((returns, again))
         };
         let (old, again) = returns(from)?;
-        let entry = match from {
-            Some(from) => from.at(from.entry),
-            None => self.entry(index).addr(),
-        };
-        let point = old.find((return_address - entry) as u32 + again.entry).ok_or_else(differs)?;
-        let (new, _) = returns(Some(plain))?;
+        let code = (return_address - from.at(from.entry)) as u32 + again.entry;
+        let point = old.find(code).ok_or_else(differs)?;
+        let (new, _) = returns(plain)?;
         let code = new.point(point).ok_or_else(differs)?;
         let (_, located) = new.calls.into_iter().find(|(at, _)| *at == point.0).ok_or_else(differs)?;
         let plain = Plain {
