@@ -562,8 +562,8 @@ fn children_of_first_calls() -> usize {
     })
 }
 
-/// Compiles, probes and runs a small program in an engine. A probe reads a reference among the
-/// operands of its frame.
+/// Compiles, probes and runs a small program in an engine, with timeouts. A probe reads a reference
+/// among the operands of its frame.
 fn use_engine(engine: &Engine) -> bool {
     let text = r#"(module (func (export "f") (result i32)
         (ref.null extern) (drop (i32.const 1)) (ref.is_null)))"#;
@@ -583,6 +583,10 @@ fn use_engine(engine: &Engine) -> bool {
     let probe = module.probe(ProbeSpec { location, kind }).unwrap();
     probe.activate().unwrap();
     let mut store = Store::new(engine, ());
+    let interrupts = store.interrupt_handle();
+    for _ in 0..100 {
+        let _timeout = interrupts.interrupt_after(Duration::from_secs(1_000)).unwrap();
+    }
     let instance = Instance::new(&mut store, &module, &[]).unwrap();
     let f = instance.get_typed_func::<(), i32>(&mut store, "f").unwrap();
     f.call(&mut store, ()).unwrap() == 1 && nulls.load(Ordering::Relaxed) == 1

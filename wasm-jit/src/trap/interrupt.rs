@@ -35,6 +35,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::{ExecutionState, own_signal, signals};
+use crate::code::forks;
 
 /// The default signal: its default action is to be ignored, and the kernel sends it for out-of-band
 /// data only.
@@ -362,12 +363,13 @@ fn of_this_process(repeater: Option<(u32, &'static Repeater)>) -> Option<&'stati
 }
 
 fn started() -> Option<&'static Repeater> {
-    of_this_process(*REPEATER.lock().unwrap_or_else(|e| e.into_inner()))
+    of_this_process(*forks::lock(&REPEATER))
 }
 
-/// The process's repeating thread, started on first use. It blocks all signals of the program.
+/// The process's repeating thread, started on first use. It blocks all signals of the program. No
+/// thread forks while it is started: the child would find the lock held for ever.
 fn repeater() -> io::Result<&'static Repeater> {
-    let mut current = REPEATER.lock().unwrap_or_else(|e| e.into_inner());
+    let mut current = forks::lock(&REPEATER);
     if let Some(repeater) = of_this_process(*current) {
         return Ok(repeater);
     }

@@ -46,6 +46,7 @@ use super::look;
 use super::own_signal;
 use super::routines::raise_by_signal;
 use crate::code::CodeImage;
+use crate::code::forks;
 use crate::code::probed::Transfer;
 use crate::code::probed::counting::counters_of;
 use crate::code::registry::image_at;
@@ -83,13 +84,18 @@ static HANDLED: [Handled; MAX_SIGNALS] = [const {
 /// Installs the handlers for faults, once.
 pub(super) fn install() {
     static ONCE: Once = Once::new();
+    if ONCE.is_completed() {
+        return;
+    }
+    // A child would wait for ever for the end of an installation that its parent has begun.
+    let _no_forks = wordpatch::text::no_forks();
     ONCE.call_once(|| FAULTS.into_iter().for_each(|signal| install_one(signal, libc::SA_RESTART)));
 }
 
 /// Installs the handler for a signal that interrupts threads, once.
 pub(super) fn install_interrupt(signal: i32) {
     static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _lock = LOCK.lock().unwrap_or_else(|e| e.into_inner());
+    let _lock = forks::lock(&LOCK);
     let is_interrupt = &HANDLED[signal as usize].is_interrupt;
     if !is_interrupt.load(Ordering::Relaxed) {
         install_one(signal, 0);
