@@ -93,7 +93,19 @@ impl OfImage {
     fn new(image: &Arc<CodeImage>) -> Self {
         Self { image: Arc::downgrade(image), functions: HashMap::new(), refused: Vec::new() }
     }
+
+    /// The image, if it exists, also in `kept`.
+    fn image(&self, kept: &mut Kept) -> Option<Arc<CodeImage>> {
+        let image = self.image.upgrade()?;
+        kept.push(image.clone());
+        Some(image)
+    }
 }
+
+/// Images that a thread uses while it has the lock of the state. Dropped after the lock: if the
+/// module was dropped meanwhile, this frees the image, for which the thread takes locks that a
+/// forking thread may have, which waits for the lock of the state.
+type Kept = Vec<Arc<CodeImage>>;
 
 /// A function whose instructions a global probe does not observe.
 #[derive(Clone, Debug)]
@@ -176,6 +188,7 @@ impl GlobalProbe {
     /// [`ProbeError::Patch`]: it stays off.
     pub fn activate(&self) -> Result<(), ProbeError> {
         let global = &self.0;
+        let mut kept = Kept::new();
         let mut state = global.state();
         if state.is_active {
             return Ok(());
@@ -183,7 +196,7 @@ impl GlobalProbe {
         state.is_active = true;
         state.images.iter_mut().for_each(|of| of.refused.clear());
         for index in 0..state.images.len() {
-            let Some(image) = state.images[index].image.upgrade() else { continue };
+            let Some(image) = state.images[index].image(&mut kept) else { continue };
             if let Err(error) = global.start(&image, &mut state, index) {
                 drop(state);
                 let _ = self.deactivate();
@@ -198,11 +211,12 @@ impl GlobalProbe {
     /// # Errors
     /// [`ProbeError::Patch`]: parts of it may still be on.
     pub fn deactivate(&self) -> Result<(), ProbeError> {
+        let mut kept = Kept::new();
         let mut state = self.0.state();
         state.is_active = false;
         let mut result = Ok(());
         for of in &state.images {
-            let Some(image) = of.image.upgrade() else { continue };
+            let Some(image) = of.image(&mut kept) else { continue };
             image.stop_waiting(self.0.number);
             for probe in of.functions.values().flatten() {
                 if let Err(error) = image.deactivate_probe(*probe, true) {
@@ -217,10 +231,11 @@ impl GlobalProbe {
     /// [counts](Kind::Count), or of branches, if it [counts branches](Kind::CountBranch), in
     /// modules whose code has not been freed.
     pub fn count(&self) -> u64 {
+        let mut kept = Kept::new();
         let state = self.0.state();
         let mut sum = 0;
         for of in &state.images {
-            let Some(image) = of.image.upgrade() else { continue };
+            let Some(image) = of.image(&mut kept) else { continue };
             for probe in of.functions.values().flatten() {
                 sum += executions(&image, *probe, &self.0.kind);
             }
@@ -261,9 +276,9 @@ impl GlobalProbe {
     /// must call this from time to time, since a function is refused when it is entered. It is
     /// tried again when the probe has been switched off and on.
     pub fn refused(&self) -> Vec<RefusedFunction> {
-        let mut all = Vec::new();
+        let (mut all, mut kept) = (Vec::new(), Kept::new());
         for of in self.0.state().images.iter_mut().filter(|of| !of.refused.is_empty()) {
-            let Some(image) = of.image.upgrade() else { continue };
+            let Some(image) = of.image(&mut kept) else { continue };
             let module = Sections::of(&image.bytes).module_name.map(str::to_owned);
             let refused = of.refused.drain(..);
             all.extend(refused.map(|(function, error)| {
@@ -280,10 +295,11 @@ impl Drop for GlobalProbe {
         if let Some(engine) = &self.0.engine {
             engine.unwatch_images(self.0.number);
         }
+        let mut kept = Kept::new();
         let mut state = self.0.state();
         state.is_active = false;
         for of in std::mem::take(&mut state.images) {
-            let Some(image) = of.image.upgrade() else { continue };
+            let Some(image) = of.image(&mut kept) else { continue };
             image.stop_waiting(self.0.number);
             of.functions.into_values().flatten().for_each(|probe| image.remove_probe(probe));
         }
