@@ -17,7 +17,7 @@ use crate::code::forks::{self, Locked};
 use crate::error::Error;
 use crate::linear_memory;
 use crate::object_type::ObjectType;
-use crate::trap::DEFAULT_SIGNAL;
+use crate::trap::{self, DEFAULT_SIGNAL};
 use crate::types::{
     ArrayType, FieldType, FuncType, FuncTypeId, ObjectTypeId, StorageType, StructType, ValType,
 };
@@ -371,6 +371,7 @@ impl Engine {
         check_processor(&V3)?;
         // Handlers of `fork` that the program registers later are called before these.
         wordpatch::text::follow_forks();
+        trap::follow_forks();
         let uses_avx512 = match config.avx512 {
             Some(true) => check_processor(&AVX512).map(|()| true)?,
             Some(false) => false,

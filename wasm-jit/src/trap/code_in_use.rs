@@ -16,8 +16,11 @@
 //!    signal, may not have been scheduled, or may be in a host function that runs on a separate
 //!    stack.
 //!
-//! A thread pays nothing for this until it is asked, except three stores for each outermost call,
-//! which record the thread that runs the store.
+//! A thread pays nothing for this until it is asked, except four stores for each outermost call,
+//! which record the thread that runs the store, and its process.
+//!
+//! In a forked child, stores that other threads of the parent were running stay as they are, but no
+//! thread is in them ([`forked`]).
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -28,7 +31,8 @@ use std::time::{Duration, Instant};
 use wordpatch::serialize_all_cores;
 
 use super::state::current_thread;
-use super::{Activation, ExecutionState, own_signal, signals};
+use super::{Activation, ExecutionState, forked, own_signal, signals};
+use crate::code::forks;
 
 /// The maximum time to wait for answers. A thread that is scheduled answers within a few
 /// microseconds.
@@ -72,13 +76,13 @@ struct Question {
 /// these stores lead to the pieces.
 pub(crate) unsafe fn code_in_use(pieces: &[Range<usize>], stores: &[NonNull<()>]) -> Option<Vec<bool>> {
     static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
+    let _turn = forks::lock(&TURN);
     serialize_all_cores().ok()?;
     let running = |store: &NonNull<()>| {
         let store: NonNull<ExecutionState> = store.cast();
         // SAFETY: the caller's obligation.
         let record = unsafe { &(*store.as_ptr()).stack };
-        (record.top() != 0).then(|| Running {
+        record.may_run().then(|| Running {
             store,
             thread: record.thread(),
             has_answered: AtomicBool::new(false),
@@ -107,7 +111,7 @@ impl Question {
             // changes.
             let signal = unsafe { (*running.store.as_ptr()).signal };
             signals::install_interrupt(signal);
-            own_signal::send(running.thread, signal);
+            own_signal::send(forked::kernel_id(running.thread), signal);
         }
         while !self.is_answered() && start.elapsed() < PATIENCE {
             std::thread::sleep(PAUSE);
@@ -196,10 +200,15 @@ pub(super) fn answer(registers: &[libc::greg_t], alternate: &libc::stack_t) {
     VISITORS.fetch_add(1, Ordering::SeqCst);
     // SAFETY: a question stays as long as it is asked, or has visitors.
     if let Some(question) = unsafe { ASKED.load(Ordering::SeqCst).as_ref() } {
-        // SAFETY: takes nothing and touches no memory.
-        question.answer(unsafe { libc::gettid() }, registers, sp);
+        question.answer(forked::current_thread_in_handler(), registers, sp);
     }
     VISITORS.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// In a forked child, before it does anything else: visitors were threads of the parent. No thread
+/// forks while a question is asked.
+pub(super) fn in_child() {
+    VISITORS.store(0, Ordering::SeqCst);
 }
 
 #[cfg(test)]
@@ -296,5 +305,58 @@ mod tests {
         assert!(!question.is_answered(), "another thread's answer");
         store.stack.restore([0, 0]);
         assert!(question.is_answered(), "the store was left");
+    }
+
+    /// A store whose record says that this thread runs it, on its present stack, up to this word.
+    fn running_here(above: &usize) -> ExecutionState {
+        let store = ExecutionState::new(DEFAULT_SIGNAL);
+        let top = std::ptr::from_ref(above).addr() + size_of::<usize>();
+        store.stack.change(top - (1 << 20), top);
+        store
+    }
+
+    /// A process forks while another thread is in the handler, and runs a store. In the child, only
+    /// the store of the thread that has forked is in use.
+    #[test]
+    fn a_child_has_only_the_thread_that_has_forked() {
+        forked::follow();
+        let in_second_piece = 0x1048;
+        let own = running_here(std::hint::black_box(&in_second_piece));
+        let words = [0; 4];
+        let of_another = std::thread::scope(|scope| {
+            scope.spawn(|| (&raw const *Box::leak(Box::new(running(&words)))).expose_provenance()).join()
+        });
+        let stores = [(&raw const own).expose_provenance(), of_another.unwrap()];
+        let used = || {
+            let stores =
+                stores.map(|store| NonNull::new(std::ptr::with_exposed_provenance_mut(store)).unwrap());
+            // SAFETY: the stores stay, and no code is at these addresses.
+            unsafe { code_in_use(&PIECES, &stores) }
+        };
+        let in_child = || {
+            let has_no_visitor = VISITORS.load(Ordering::SeqCst) == 0;
+            let by_itself = used();
+            let by_another = std::thread::scope(|scope| {
+                // The thread that has forked may not be scheduled at first.
+                scope.spawn(|| std::iter::repeat_with(used).find_map(|used| used)).join().unwrap()
+            });
+            has_no_visitor && [by_itself, by_another].into_iter().all(|used| used.is_some_and(|used| used[1]))
+        };
+        VISITORS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the child uses nothing that another thread may hold, and ends by `_exit`, or is
+        // killed if it hangs.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe {
+                libc::alarm(20);
+                libc::_exit(i32::from(!in_child()))
+            }
+        }
+        VISITORS.fetch_sub(1, Ordering::SeqCst);
+        let mut status = -1;
+        // SAFETY: waits for the child, and writes its status.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
     }
 }

@@ -3,9 +3,9 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-use super::{Interruption, Raised, WasmBacktrace};
+use super::{Interruption, Raised, WasmBacktrace, forked};
 use crate::vmctx::{VmContext, VmStoreContext};
 
 /// The execution state of a store. A [`VmContext`] of the store points to it, and compiled code
@@ -71,8 +71,10 @@ pub(crate) fn current_thread() -> i32 {
 /// this thread; others read it.
 #[derive(Debug, Default)]
 pub(crate) struct RunningStack {
-    /// The kernel's id of the thread that entered the store.
+    /// The thread that entered the store, as [`current_thread`] names it.
     thread: AtomicI32,
+    /// The process in which that was: see [`forked`].
+    generation: AtomicU32,
     bottom: AtomicUsize,
     /// An address above the frames of the activations on this stack; 0 if nothing runs.
     top: AtomicUsize,
@@ -92,6 +94,11 @@ impl RunningStack {
         self.thread.load(Ordering::Relaxed)
     }
 
+    /// Whether a thread of this process may be running the store.
+    pub(crate) fn may_run(&self) -> bool {
+        self.top() != 0 && forked::may_exist(self.thread(), self.generation.load(Ordering::Relaxed))
+    }
+
     /// The addresses of the stack, up to `top`.
     pub(crate) fn contains(&self, address: usize) -> bool {
         (self.bottom.load(Ordering::Relaxed)..self.top()).contains(&address)
@@ -105,6 +112,7 @@ impl RunningStack {
             // Another thread runs the store only after it was left, unless it continues a
             // coroutine.
             self.thread.store(current_thread(), Ordering::Relaxed);
+            self.generation.store(forked::generation(), Ordering::Relaxed);
         }
         self.restore([bottom, top]);
         before
