@@ -22,7 +22,7 @@ static HOLDER: AtomicI32 = AtomicI32::new(NOBODY);
 
 const NOBODY: i32 = 0;
 
-/// The page that the holder has made writable; 0 for none.
+/// The page that the holder makes writable, or has made so; 0 for none.
 static PAGE_OF_HOLDER: AtomicUsize = AtomicUsize::new(0);
 
 /// How long a thread waits for another one that has the guard. On a busy machine, that one may not
@@ -150,8 +150,12 @@ impl PageGuard {
 
     fn with_turn(turn: Turn, address: usize) -> Result<Self, Error> {
         let page = address & !(PAGE - 1);
-        protect(page, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)?;
-        PAGE_OF_HOLDER.store(page, Ordering::Relaxed);
+        // First: a child that is forked from now on protects the page again.
+        PAGE_OF_HOLDER.store(page, Ordering::Release);
+        if let Err(refused) = protect(page, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) {
+            PAGE_OF_HOLDER.store(0, Ordering::Relaxed);
+            return Err(refused);
+        }
         Ok(Self { page, _turn: turn })
     }
 }
@@ -235,5 +239,9 @@ mod tests {
         release_in_child();
         assert!(!is_writable(), "the page stays writable and executable");
         drop(guard);
+        // A child must not change the protection of a page that was not made writable.
+        let unmapped = crate::near::NearBlock::allocate(&(9 << 40..9 << 40), 1, 0).unwrap().code_address();
+        assert!(matches!(PageGuard::new(unmapped), Err(Error::ProtectRefused { .. })));
+        assert_eq!(PAGE_OF_HOLDER.load(Ordering::Relaxed), 0);
     }
 }
