@@ -7,9 +7,10 @@
 //! ...
 //! ```
 
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::path::Path;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,13 @@ pub enum Refusal {
     Unreadable {
         /// The system call's error.
         source: io::Error,
+    },
+
+    /// Somebody else can change the file, or has made it: code would be patched as they want.
+    #[error("{reason}")]
+    Untrusted {
+        /// What is wrong with its owner or its permissions.
+        reason: &'static str,
     },
 
     /// The file has no checksum line, or the checksum does not match.
@@ -138,7 +146,11 @@ impl Evidence {
     fn supports_t_max(&self, ticks: u32) -> bool {
         // T_max was rounded.
         let at_least = f64::from(self.clean_wait_ticks) * self.safety_factor - 1.0;
-        self.trials_at_clean_waits > 0 && self.safety_factor >= 1.0 && f64::from(ticks) >= at_least
+        self.clean_wait_ticks > 0
+            && self.trials_at_clean_waits > 0
+            && self.safety_factor >= 1.0
+            && ticks >= self.clean_wait_ticks
+            && f64::from(ticks) >= at_least
     }
 }
 
@@ -154,12 +166,14 @@ impl Calibration {
     /// Any [`Refusal`] except [`Refusal::OtherHost`].
     pub fn read(path: &Path) -> Result<Self, Refusal> {
         let unreadable = |source| Refusal::Unreadable { source };
-        // Checked before it is opened, because opening a FIFO would block.
-        if !fs::metadata(path).map_err(unreadable)?.is_file() {
-            return Err(unreadable(io::Error::other("it is not a regular file")));
-        }
+        // Before it is opened, because opening a device may have an effect; and afterwards, because
+        // there may be another file.
+        check_file(&fs::metadata(path).map_err(unreadable)?)?;
         let mut text = String::new();
-        let file = File::open(path).map_err(unreadable)?;
+        // Opening a FIFO does not block.
+        let file =
+            OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(unreadable)?;
+        check_file(&file.metadata().map_err(unreadable)?)?;
         file.take(MAX_LENGTH).read_to_string(&mut text).map_err(unreadable)?;
         Self::from_text(&text)
     }
@@ -203,9 +217,8 @@ impl Calibration {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
-        let new = folder.join(format!(".calibration.{}", std::process::id()));
-        let written = File::create(&new).and_then(|mut file| {
-            file.write_all(self.to_text().as_bytes())?;
+        let (mut file, new) = create_in(folder)?;
+        let written = file.write_all(self.to_text().as_bytes()).and_then(|()| {
             file.sync_all()?;
             fs::rename(&new, path)
         });
@@ -261,6 +274,38 @@ impl Calibration {
     }
 }
 
+/// Creates a file in the directory, which only its owner can change. Never follows a link, which
+/// somebody else may have put there.
+fn create_in(folder: &Path) -> io::Result<(File, PathBuf)> {
+    /// Names of files that earlier processes with this id may have left.
+    const NAMES: u32 = 100;
+    for number in 0..NAMES {
+        let new = folder.join(format!(".calibration.{}.{number}", std::process::id()));
+        match OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+            opened => return opened.map(|file| (file, new)),
+        }
+    }
+    Err(ErrorKind::AlreadyExists.into())
+}
+
+/// Refuses anything but a regular file that nobody can change except root and the user for whom
+/// this process runs.
+fn check_file(file: &Metadata) -> Result<(), Refusal> {
+    if !file.is_file() {
+        return Err(Refusal::Unreadable { source: io::Error::other("it is not a regular file") });
+    }
+    // SAFETY: only returns a number.
+    let user = unsafe { libc::geteuid() };
+    if file.uid() != 0 && file.uid() != user {
+        return Err(Refusal::Untrusted { reason: "it belongs to another user" });
+    }
+    if file.mode() & 0o022 != 0 {
+        return Err(Refusal::Untrusted { reason: "other users can change it (chmod go-w prevents that)" });
+    }
+    Ok(())
+}
+
 fn checksum_line(body: &str) -> String {
     format!("checksum = \"{:08x}\"", crc32fast::hash(body.as_bytes()))
 }
@@ -312,6 +357,41 @@ pub(super) mod tests {
         }
         let names: Vec<_> = fs::read_dir(path.parent().unwrap()).unwrap().collect();
         assert_eq!(names.len(), 1, "{names:?}");
+    }
+
+    #[test]
+    fn links_in_the_place_of_the_new_file_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, victim) = (folder.path().join("calibration.toml"), folder.path().join("victim"));
+        fs::write(&victim, "mine").unwrap();
+        let link = folder.path().join(format!(".calibration.{}.0", std::process::id()));
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        let calibration = sample(Host::here());
+        calibration.write(&path).unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
+        assert!(fs::symlink_metadata(&path).unwrap().is_file() && fs::symlink_metadata(&link).is_ok());
+        assert_eq!(Calibration::read(&path).unwrap(), calibration);
+    }
+
+    #[test]
+    fn files_that_others_can_change_are_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("calibration.toml");
+        sample(Host::here()).write(&path).unwrap();
+        for (mode, is_refused) in
+            [(0o644, false), (0o664, true), (0o646, true), (0o666, true), (0o600, false)]
+        {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let read = Calibration::read(&path);
+            assert_eq!(matches!(read, Err(Refusal::Untrusted { .. })), is_refused, "{mode:o}: {read:?}");
+            assert_eq!(read.is_err(), is_refused, "{mode:o}: {read:?}");
+        }
+        // Only root can give a file away, and is then not its owner.
+        if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
+            let read = Calibration::read(&path);
+            assert!(matches!(read, Err(Refusal::Untrusted { .. })), "{read:?}");
+        }
     }
 
     #[test]
@@ -386,6 +466,9 @@ pub(super) mod tests {
         assert!(with(1_600, 800, 2.0, 900).is_ok() && with(2_000, 800, 2.0, 900).is_ok());
         let unsupported = [
             with(0, 0, 2.0, 0),
+            with(0, 0, 2.0, 900),
+            with(0, 1, 1.0, 900),
+            with(1_600, 0, 2.0, 900),
             with(1_600, 800, 2.0, 0),
             with(1_000, 800, 2.0, 900),
             with(800, 800, 0.5, 900),

@@ -1,8 +1,8 @@
 //! The calibration file, which contains what `tmax-probe` has measured on this machine.
 //!
 //! 1. `location`: the first candidate path at which a file exists is used.
-//! 2. `file`: the file is TOML with a version and a checksum; a truncated or edited file is
-//!    refused.
+//! 2. `file`: only root and the user can change the file, which is TOML with a version and a
+//!    checksum; a truncated or edited file is refused.
 //! 3. `host`: it must have been made on the same processor, microcode, hypervisor and kernel.
 //!
 //! If the file is refused, the vendors' guarantees stay in force, and [`status`] has the reason:
@@ -108,6 +108,7 @@ mod tests {
     fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
         let path = folder.join(name);
         std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
         path
     }
 
