@@ -211,7 +211,7 @@ pub enum Error {
     /// it was refused only in the second wait of a patch, because another thread has installed a
     /// seccomp filter: then the patch can be neither completed nor rolled back safely, and the site
     /// stays locked. Threads execute the old instruction, at the cost of a trap, and no other patch
-    /// can acquire the site.
+    /// can acquire the site, until the text is gone and [forgotten](crate::text::forget).
     #[error(
         "membarrier SYNC_CORE refused: {source}; a straddling instruction cannot be patched here without a calibrated T_max"
     )]

@@ -14,6 +14,9 @@
 //! locked    INT3 may be there; threads resume in the copy   → free     after the store that replaces INT3
 //! ```
 //!
+//! A patch that can neither be completed nor undone gives its site up: the record stays as it is
+//! until the text is gone ([`end_abandoned`]).
+//!
 //! # Layout
 //! The table consists of segments, each eight times as large as the previous one. An address has
 //! one set of [`WAYS`] records in each segment; its record is in the first segment whose set had
@@ -24,7 +27,9 @@
 //! # Fork
 //! Until it calls [`unshare`](crate::text::unshare), a forked child executes its parent's text,
 //! with the INT3s that the parent stores. Therefore the table is shared with the child, which reads
-//! its parent's records but never writes one; `unshare` replaces it by an empty table.
+//! its parent's records but never writes one; `unshare` replaces it by a table with the same sites,
+//! all free. One of its threads may have executed an INT3 of the parent shortly before, and finds
+//! that it is gone.
 //!
 //! Rejected: one array with linear search (a batch of thousands makes every trap slow); reuse of
 //! records (a child could not know which sites its parent had locked while it was copying the
@@ -32,8 +37,9 @@
 
 use std::io;
 use std::ops::Range;
+use std::ptr::NonNull;
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 
 use crate::primitive::{AtomicPtr, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, fence, global};
 use crate::text::{atfork, fork};
@@ -68,9 +74,9 @@ struct Record {
     old: AtomicU64,
 }
 
-/// A record's state: bits 0..2 the phase, 4..8 the length of the old bytes, 8..12 the largest
-/// number of bytes that a lock has covered; the remaining bits count how often the site was
-/// acquired.
+/// A record's state: bits 0..2 the phase, 2 whether the owner has [given up](OwnedSite::abandon),
+/// 4..8 the length of the old bytes, 8..12 the largest number of bytes that a lock has covered; the
+/// remaining bits count how often the site was acquired.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct State(u64);
 
@@ -81,6 +87,7 @@ enum Phase {
     Locked = 2,
 }
 
+const ABANDONED: u64 = 1 << 2;
 const COUNT_SHIFT: u32 = 12;
 
 impl State {
@@ -105,7 +112,11 @@ impl State {
     }
 
     fn with(self, phase: Phase) -> Self {
-        Self(self.0 & !3 | phase as u64)
+        Self(self.0 & !(3 | ABANDONED) | phase as u64)
+    }
+
+    fn is_abandoned(self) -> bool {
+        self.0 & ABANDONED != 0
     }
 }
 
@@ -332,10 +343,23 @@ impl OwnedSite {
         self.record.state.store(locked.0, Ordering::Release);
     }
 
-    /// Keeps the site in its state for the life of the process: no other patch can acquire it. If
-    /// it is locked, threads that execute the INT3 continue in the copy.
+    /// Keeps the site in its state as long as its text exists: no other patch can acquire it. If it
+    /// is locked, threads that execute the INT3 continue in the copy. In a forked child, which may
+    /// drop a patch of its parent, this has no effect.
     pub(crate) fn abandon(self) {
-        std::mem::forget(self);
+        let site = std::mem::ManuallyDrop::new(self);
+        #[cfg(model)]
+        if site.modelled.is_some() {
+            return;
+        }
+        if !fork::is_unprepared_child() {
+            let _ = site.record.state.compare_exchange(
+                site.state,
+                site.state | ABANDONED,
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
+        }
     }
 }
 
@@ -409,17 +433,40 @@ pub(crate) fn meaning_of_int3(site: usize, is_int3: impl Fn() -> bool) -> Int3 {
     }
 }
 
+/// The records of a table, in the segments in use.
+fn all_records(header: &Header) -> &[Record] {
+    let records = std::ptr::from_ref(header).wrapping_add(1).cast::<Record>();
+    let segments = header.segments.load(Ordering::Acquire).min(RESERVED.load(Ordering::Relaxed));
+    // SAFETY: as in `set`.
+    unsafe { std::slice::from_raw_parts(records, first_record(segments)) }
+}
+
 /// The sites inside `range` that have ever been locked.
 fn records(range: &Range<usize>) -> impl Iterator<Item = (usize, &'static Record)> {
-    let all = header().into_iter().flat_map(|header| {
-        let records = std::ptr::from_ref(header).wrapping_add(1).cast::<Record>();
-        let segments = header.segments.load(Ordering::Acquire).min(RESERVED.load(Ordering::Relaxed));
-        // SAFETY: as in `set`.
-        unsafe { std::slice::from_raw_parts(records, first_record(segments)) }
-    });
+    let all = header().into_iter().flat_map(all_records);
     let range = range.clone();
     all.map(|record| (record.site.load(Ordering::Acquire), record))
         .filter(move |(site, _)| range.contains(site))
+}
+
+/// Whether a site inside `range` was given up.
+pub(crate) fn has_abandoned(range: &Range<usize>) -> bool {
+    records(range).any(|(_, record)| State(record.state.load(Ordering::Acquire)).is_abandoned())
+}
+
+/// Frees the sites inside `range` that were given up, except for those that are `in_use`: their
+/// text is gone.
+pub(crate) fn end_abandoned(range: &Range<usize>, in_use: impl Fn(usize) -> bool) {
+    if fork::is_unprepared_child() {
+        return;
+    }
+    for (site, record) in records(range) {
+        let state = State(record.state.load(Ordering::Acquire));
+        if state.is_abandoned() && !in_use(site) {
+            let free = state.with(Phase::Free);
+            let _ = record.state.compare_exchange(state.0, free.0, Ordering::Release, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Calls `each` for all sites inside `range` that have ever been locked, with the bytes of the
@@ -471,16 +518,35 @@ pub(crate) fn locked() -> Vec<(usize, Bytes)> {
     locked
 }
 
-/// Replaces, in a forked child, the table that it shares with its parent by an empty one. The
-/// child's text must no longer contain an INT3 of the parent.
+/// Replaces, in a forked child, the table that it shares with its parent, in one step, by one in
+/// which the same sites are free: a thread that has executed an INT3 of the parent finds that it is
+/// gone. The child's text must no longer contain an INT3 of the parent.
 pub(crate) fn renew_in_child() -> Result<(), Error> {
-    let Some(table) = std::ptr::NonNull::new(TABLE.load(Ordering::Acquire)) else { return Ok(()) };
-    let length = mapped_length(RESERVED.load(Ordering::Relaxed)).try_into().expect("not empty");
-    let address = table.addr();
-    // SAFETY: replaces our own mapping by one of the same length, in one step; zeroed records are
-    // valid, and readers find no record for any site.
-    unsafe { mmap_anonymous(Some(address), length, READ_WRITE, SHARED | MapFlags::MAP_FIXED) }
-        .map_err(|errno| Error::MemoryMap { address: address.get(), source: io::Error::from(errno) })?;
+    let Some(table) = NonNull::new(TABLE.load(Ordering::Acquire)) else { return Ok(()) };
+    let refused = |errno| Error::MemoryMap { address: table.addr().get(), source: io::Error::from(errno) };
+    let reserved = RESERVED.load(Ordering::Relaxed);
+    let own = map(reserved).map_err(refused)?;
+    // SAFETY: the table is mapped; the new one is as long, and zeroed, which is valid.
+    let (header, own_header) = unsafe { (table.as_ref(), &*own) };
+    own_header.segments.store(header.segments.load(Ordering::Acquire).min(reserved), Ordering::Relaxed);
+    for (record, own) in all_records(header).iter().zip(all_records(own_header)) {
+        let site = record.site.load(Ordering::Acquire);
+        if site != 0 {
+            let state = State(record.state.load(Ordering::Acquire));
+            own.state.store(state.with(Phase::Free).0, Ordering::Relaxed);
+            own.site.store(site, Ordering::Relaxed);
+        }
+    }
+    let own = NonNull::new(own).expect("a mapping").cast();
+    let length = mapped_length(reserved);
+    let flags = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
+    // SAFETY: both mappings are ours, and of this length. Readers find the table of the parent, or
+    // the child's.
+    if let Err(errno) = unsafe { mremap(own, length, length, flags, Some(table.cast())) } {
+        // SAFETY: the new mapping has not been moved, and is not in use.
+        let _ = unsafe { munmap(own, length) };
+        return Err(refused(errno));
+    }
     Ok(())
 }
 
@@ -552,6 +618,50 @@ mod tests {
         drop(owned);
         assert_eq!(meaning_of_int3(sites[0], || true), Int3::Foreign);
         assert_eq!(locked().iter().filter(|(site, _)| range.contains(site)).count(), 0, "free again");
+    }
+
+    #[test]
+    fn sites_that_were_given_up_are_free_when_their_text_is_gone() {
+        let (gone, there, outside) = (0x8_0000_0001, 0x8_0000_0101, 0x8_0000_0201);
+        for site in [gone, there, outside] {
+            locked_site(site).abandon();
+        }
+        let in_progress = locked_site(0x8_0000_0011);
+        end_abandoned(&(gone..outside), |site| site == there);
+        drop(OwnedSite::acquire(gone).unwrap());
+        assert_eq!(meaning_of_int3(gone, || true), Int3::Foreign);
+        for site in [there, outside, 0x8_0000_0011] {
+            assert_eq!(meaning_of_int3(site, || true), Int3::Locked { copy: site + 1 });
+            assert!(OwnedSite::acquire(site).is_err());
+        }
+        drop(in_progress);
+    }
+
+    /// As for a thread that has executed an INT3 of the parent before the child got its own text.
+    #[cfg(not(loom))]
+    #[test]
+    fn a_child_knows_its_parents_sites_as_free_ones() {
+        let sites = [0x7_0000_0001, 0x7_0000_0101, 0x7_0000_0201, 0x7_0000_0301, 0x7_0000_0401];
+        let owned = sites.map(locked_site);
+        // SAFETY: the child uses nothing that another thread may hold, and ends by `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let is_renewed = renew_in_child().is_ok() && locked().is_empty();
+            let is_free = |site| {
+                let gone = meaning_of_int3(site, || false) == Int3::Gone;
+                is_known(site) && gone && meaning_of_int3(site, || true) == Int3::Foreign
+            };
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!(is_renewed && sites.into_iter().all(is_free)))) }
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child, and writes its status.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        for (site, owned) in sites.into_iter().zip(owned) {
+            assert_eq!(meaning_of_int3(site, || true), Int3::Locked { copy: site + 1 }, "in the parent");
+            drop(owned);
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Mutex;
 
 use super::{MAPPINGS, TextMapping, TextRef, alias};
-use crate::Error;
+use crate::{Error, site_table};
 
 /// Discards all information about mappings that overlap `range`, after the text there was unmapped
 /// or replaced. References that were resolved through a writable alias remain safe to use: their
@@ -14,11 +14,27 @@ use crate::Error;
 /// [`TextAccess::Mprotect`](super::TextAccess::Mprotect), and in memory that is mapped writable and
 /// executable, they must not be used any more.
 ///
+/// Instructions whose patches were [given up](crate::Error::MembarrierRefused) can be patched again
+/// in text that is mapped there later.
+///
 /// This and the other functions for mappings block while another thread resolves or copies text,
 /// for milliseconds at most. They must not be called from signal handlers.
 pub fn forget(range: &Range<usize>) {
     let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
+    if site_table::has_abandoned(range)
+        && let Ok(files) = alias::Files::now()
+    {
+        end_abandoned(range, &mappings, &files);
+    }
     mappings.retain(|m| m.range.end <= range.start || range.end <= m.range.start);
+}
+
+/// Frees the sites that were given up, except in text that is still there: it was forgotten too
+/// early, or mapped since.
+fn end_abandoned(range: &Range<usize>, mappings: &[TextMapping], files: &alias::Files) {
+    let shown = |m: &TextMapping| m.writable.map_or(Vec::new(), |view| files.shown(&m.range, view));
+    let shown: Vec<_> = mappings.iter().filter(|m| m.copied).flat_map(shown).collect();
+    site_table::end_abandoned(range, |site| shown.iter().any(|part| part.contains(&site)));
 }
 
 impl TextRef {
@@ -75,6 +91,7 @@ unsafe impl Send for View {}
 pub unsafe fn release(range: &Range<usize>) {
     let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     let Ok(files) = alias::Files::now() else { return };
+    end_abandoned(range, &mappings, &files);
     let is_shown =
         |m: &TextMapping| m.copied && m.writable.is_some_and(|view| !files.shown(&m.range, view).is_empty());
     let gone = |m: &mut TextMapping| range.start < m.range.end && m.range.start < range.end && !is_shown(m);

@@ -24,17 +24,16 @@ const LOOKS: usize = 1 << 20;
 pub(super) fn resume(context: &mut Context, code: Option<libc::c_int>) -> ControlFlow<()> {
     let registers = &mut context.machine.gregs;
     let site = (registers[libc::REG_RIP as usize] as usize).wrapping_sub(1);
-    if !site_table::is_known(site) {
-        return ControlFlow::Continue(());
-    }
-    // While the site is locked, a thread whose instruction pointer is after the INT3 has executed
-    // it. After that, other code may have been mapped there, so the last exception of the thread
-    // must have been a breakpoint.
+    // A signal that arrives after any other instruction is not a trap of ours, even where a site is
+    // locked: other code may have been mapped there.
     let executed_int3 =
         code == Some(SI_KERNEL) || registers[libc::REG_TRAPNO as usize] == BREAKPOINT_EXCEPTION;
+    if !executed_int3 || !site_table::is_known(site) {
+        return ControlFlow::Continue(());
+    }
     let text = std::ptr::with_exposed_provenance::<u8>(site);
     // SAFETY: the thread has executed the byte at `site`, by the check above.
-    let is_int3 = || !executed_int3 || unsafe { text.read_volatile() } == INT3;
+    let is_int3 = || unsafe { text.read_volatile() } == INT3;
     registers[libc::REG_RIP as usize] = match meaning_here(site, is_int3) {
         Int3::Locked { copy } => copy,
         Int3::Gone => site,
@@ -45,7 +44,9 @@ pub(super) fn resume(context: &mut Context, code: Option<libc::c_int>) -> Contro
     if was_sent { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
 }
 
-/// [`meaning_of_int3`], for a thread that has executed one.
+/// [`meaning_of_int3`], for a thread that has executed one. If the byte is no INT3 any more, the
+/// thread continues in place, even if the site is locked: the last store of the patch has just been
+/// made, or other code has been mapped there, to which the copy does not belong.
 ///
 /// A forked child may execute an INT3 whose copy is in a page that its parent has mapped since the
 /// fork. It then waits for the end of the patch.
@@ -56,6 +57,7 @@ fn meaning_here(site: usize, is_int3: impl Fn() -> bool) -> Int3 {
                 // SAFETY: async-signal-safe, and touches no memory.
                 unsafe { libc::sched_yield() };
             }
+            Int3::Locked { .. } if !is_int3() => return Int3::Gone,
             meaning => return meaning,
         }
     }
@@ -88,13 +90,16 @@ mod tests {
             assert_eq!(resumed(int3, code, 3), (1, false), "not a site: {code:?}");
             assert_eq!(resumed(no_int3, code, 3), (1, false), "not a site: {code:?}");
         }
-        for text in [int3, no_int3] {
+        for (text, to) in [(int3, 100), (no_int3, 0)] {
             let site = text.as_ptr().addr();
             let mut owned = OwnedSite::acquire(site).unwrap();
             owned.lock(site + 100, &Bytes::new(&[1, 2]).unwrap());
-            assert_eq!(resumed(text, TRAP, 3), (100, true));
-            assert_eq!(resumed(text, None, 0), (100, true), "passed on by a handler without SA_SIGINFO");
-            assert_eq!(resumed(text, SENT, 3), (100, false), "the sent signal must still be passed on");
+            assert_eq!(resumed(text, TRAP, 3), (to, true));
+            assert_eq!(resumed(text, None, 3), (to, true), "passed on by a handler without SA_SIGINFO");
+            assert_eq!(resumed(text, SENT, 3), (to, false), "the sent signal must still be passed on");
+            for code in [SENT, None, Some(libc::TRAP_TRACE)] {
+                assert_eq!(resumed(text, code, 1), (1, false), "it has not executed INT3: {code:?}");
+            }
         }
         for code in [TRAP, SENT, None] {
             assert_eq!(resumed(int3, code, 3), (1, false), "a foreign breakpoint: {code:?}");
