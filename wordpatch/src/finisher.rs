@@ -8,6 +8,7 @@
 use crate::outstanding::{Outstanding, Progress, Shared, State};
 use crate::primitive::thread::{self, JoinHandle};
 use crate::primitive::{Arc, Condvar, Mutex, MutexGuard};
+use crate::since::Since;
 use crate::text::fork::Generation;
 use crate::{Error, serialize, trap};
 
@@ -108,9 +109,9 @@ fn run(queue: &Queue) {
 pub(crate) fn advance_all(patches: &[Arc<Shared>]) {
     let mut locked: Vec<(&Shared, MutexGuard<'_, Progress>)> =
         patches.iter().map(|patch| (&**patch, patch.lock())).collect();
-    let stored_at = locked.iter().filter_map(|(_, progress)| progress.stored_at()).max();
-    let Some(stored_at) = stored_at else { return };
-    let waited = serialize::wait_since(stored_at);
+    let since = locked.iter().filter_map(|(_, progress)| progress.since()).reduce(Since::max);
+    let Some(since) = since else { return };
+    let waited = serialize::wait_since(since);
     for (patch, progress) in &mut locked {
         patch.step(progress, &waited);
     }

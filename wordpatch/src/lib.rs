@@ -134,6 +134,7 @@ mod primitive;
 mod processors_in_tests;
 pub mod protocol;
 mod serialize;
+mod since;
 mod site_table;
 pub mod stepwise;
 mod store;

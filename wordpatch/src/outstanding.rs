@@ -23,6 +23,7 @@ use std::time::Instant;
 use crate::batch::{acquire_all, check_all, renew_stale};
 use crate::in_flight::InFlightPatch;
 use crate::primitive::{Arc, AtomicBool, AtomicU8, Mutex, MutexGuard, Ordering, global, thread};
+use crate::since::Since;
 use crate::stepwise::{Stepwise as _, end_wait, store_all};
 use crate::text::fork::Generation;
 use crate::{Error, Patch, serialize};
@@ -69,8 +70,8 @@ pub(crate) enum Progress {
     Waiting {
         /// The patches that are in flight or finished, and the errors of the others.
         patches: Vec<Result<InFlightPatch, Error>>,
-        /// A time after the last store.
-        stored_at: u64,
+        /// When the wait has begun, after the last store.
+        since: Since,
     },
     /// All steps are made.
     Finished(Vec<Outcome>),
@@ -134,12 +135,12 @@ pub unsafe fn start_patch_all(patches: &[Patch<'_>]) -> Outstanding {
     // SAFETY: the caller's obligations.
     let mut results = unsafe { check_all(patches) };
     acquire_all(&mut results);
-    let mut stored_at = store_all(&mut results);
+    let mut since = store_all(&mut results);
     // SAFETY: as above.
     if unsafe { renew_stale(patches, &mut results) } {
         acquire_all(&mut results);
         // Patches that had to wait before still have to.
-        stored_at = store_all(&mut results).or(stored_at);
+        since = store_all(&mut results).or(since);
     }
     let is_waiting = |result: &Result<InFlightPatch, Error>| result.as_ref().is_ok_and(|it| it.is_waiting());
     let waiting: Vec<usize> = patches
@@ -148,8 +149,8 @@ pub unsafe fn start_patch_all(patches: &[Patch<'_>]) -> Outstanding {
         .filter(|(_, result)| is_waiting(result))
         .map(|(patch, _)| patch.address)
         .collect();
-    let (state, progress) = match stored_at.filter(|_| !waiting.is_empty()) {
-        Some(stored_at) => (State::FirstWait, Progress::Waiting { patches: results, stored_at }),
+    let (state, progress) = match since.filter(|_| !waiting.is_empty()) {
+        Some(since) => (State::FirstWait, Progress::Waiting { patches: results, since }),
         None => (State::Finished, Progress::finished(results)),
     };
     let shared = Arc::new(Shared {
@@ -343,8 +344,8 @@ impl Shared {
 
     /// Makes the next step if its wait is over.
     fn advance(&self, progress: &mut Progress) -> State {
-        if let Progress::Waiting { stored_at, .. } = progress {
-            match serialize::is_visible_since(stored_at) {
+        if let Progress::Waiting { since, .. } = progress {
+            match serialize::is_visible_since(since) {
                 Ok(false) => {}
                 Ok(true) => self.step(progress, &Ok(())),
                 Err(refusal) => self.step(progress, &Err(refusal)),
@@ -355,11 +356,11 @@ impl Shared {
 
     /// Makes the next stores, given the result of the wait. Does nothing if the batch is finished.
     pub(crate) fn step(&self, progress: &mut Progress, waited: &Result<(), Error>) {
-        let Progress::Waiting { patches, stored_at } = progress else { return };
+        let Progress::Waiting { patches, since } = progress else { return };
         end_wait(patches, waited);
         let state = match store_all(patches) {
             Some(now) => {
-                *stored_at = now;
+                *since = now;
                 State::SecondWait
             }
             None => {
@@ -378,8 +379,8 @@ impl Shared {
 
     /// Makes all remaining waits and stores.
     fn finish(&self, progress: &mut Progress) {
-        while let Progress::Waiting { stored_at, .. } = progress {
-            let waited = serialize::wait_since(*stored_at);
+        while let Progress::Waiting { since, .. } = progress {
+            let waited = serialize::wait_since(*since);
             self.step(progress, &waited);
         }
     }
@@ -412,10 +413,10 @@ impl Progress {
         Self::Finished(patches.into_iter().map(outcome).collect())
     }
 
-    /// A time after the last store, if any patch waits.
-    pub(crate) fn stored_at(&self) -> Option<u64> {
+    /// When the wait has begun, if any patch waits.
+    pub(crate) fn since(&self) -> Option<Since> {
         match self {
-            Self::Waiting { stored_at, .. } => Some(*stored_at),
+            Self::Waiting { since, .. } => Some(*since),
             Self::Finished(_) => None,
         }
     }

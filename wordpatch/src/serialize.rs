@@ -14,8 +14,9 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::since::Since;
 use crate::text::fork;
-use crate::{Error, FetchModel, TMax, WaitPolicy, tsc};
+use crate::{Error, FetchModel, TMax, WaitPolicy};
 
 fn membarrier(command: libc::c_int) -> io::Result<()> {
     // SAFETY: membarrier takes three integers and touches no memory of the caller.
@@ -48,7 +49,7 @@ pub fn serialize_all_cores() -> Result<(), Error> {
 /// As [`serialize_all_cores`]. Except with [`WaitPolicy::Both`], a refused `membarrier` is replaced
 /// by waiting for T_max if it is known.
 pub fn wait_for_visibility() -> Result<(), Error> {
-    wait_since(tsc::now_after_all())
+    wait_since(Since::now())
 }
 
 /// Returns when no core is assumed to execute bytes older than the last store, without a system
@@ -56,50 +57,36 @@ pub fn wait_for_visibility() -> Result<(), Error> {
 /// (the README has measured values of T_max), so this is only for rolling a change back after
 /// [`wait_for_visibility`] has failed in the middle of it.
 pub fn wait_for_assumed_bound() {
-    let mut stored_at = tsc::now_after_all();
+    let mut since = Since::now();
     #[cfg(model)]
-    if wordpatch_model::environment::wait_for_bound(stored_at).is_some() {
+    if wordpatch_model::environment::wait_for_bound(since.in_model()).is_some() {
         return;
     }
     let bound = FetchModel::in_force().t_max.unwrap_or(TMax::OF_CHILDREN);
-    while elapsed(&mut stored_at) < u64::from(bound.0) {
+    while since.elapsed() < u64::from(bound.0) {
         std::hint::spin_loop();
     }
 }
 
-/// As [`wait_for_visibility`], for stores that were made before `stored_at`, when T_max starts.
-pub(crate) fn wait_since(mut stored_at: u64) -> Result<(), Error> {
-    while !is_visible_since(&mut stored_at)? {
+/// As [`wait_for_visibility`], for stores that were made before the beginning of the wait, when
+/// T_max starts.
+pub(crate) fn wait_since(mut since: Since) -> Result<(), Error> {
+    while !is_visible_since(&mut since)? {
         std::hint::spin_loop();
     }
     Ok(())
 }
 
-/// By how much the counter of one core may be behind that of another one, in ticks: much more than
-/// on any machine whose kernel uses it as its clock.
-const MAX_SKEW: u64 = 10_000_000;
-
-/// The ticks since `stored_at`. The counter of this core may be slightly behind that of the core
-/// that stored: then, no time has passed. If it is far behind, because the machine was suspended or
-/// migrated, time starts again.
-fn elapsed(stored_at: &mut u64) -> u64 {
-    let now = tsc::now();
-    if *stored_at > now.saturating_add(MAX_SKEW) {
-        *stored_at = now;
-    }
-    now.saturating_sub(*stored_at)
-}
-
-/// Whether the wait for stores that were made before `stored_at` is over. Does not wait for T_max;
-/// if the policy requires it, makes the `membarrier` call that ends the wait.
-pub(crate) fn is_visible_since(stored_at: &mut u64) -> Result<bool, Error> {
+/// Whether the wait for stores that were made before its beginning is over. Does not wait for
+/// T_max; if the policy requires it, makes the `membarrier` call that ends the wait.
+pub(crate) fn is_visible_since(since: &mut Since) -> Result<bool, Error> {
     #[cfg(model)]
-    if let Some(answer) = wordpatch_model::environment::is_visible(*stored_at) {
+    if let Some(answer) = wordpatch_model::environment::is_visible(since.in_model()) {
         let source = io::Error::from_raw_os_error(libc::EPERM);
         return answer.map_err(|_| Error::MembarrierRefused { source });
     }
     let FetchModel { t_max, wait, .. } = FetchModel::in_force();
-    let elapsed = elapsed(stored_at);
+    let elapsed = since.elapsed();
     let is_past = |t_max: TMax| elapsed >= u64::from(t_max.0);
     if fork::may_have_children() && !is_past(t_max.unwrap_or(TMax::OF_CHILDREN)) {
         return Ok(false);
@@ -132,34 +119,38 @@ mod tests {
     use super::*;
     use crate::FetchWindow;
     use crate::fetch_model::in_tests::forced;
+    use crate::since::MAX_SKEW;
+    use crate::tsc::Moment;
 
-    /// The time of a store that another core, whose counter is ahead of this one's, has just made.
-    fn in_the_future() -> u64 {
-        tsc::now() + MAX_SKEW
+    /// The beginning of a wait, by the counter of this processor.
+    fn since(ticks: impl Fn(u64) -> u64) -> Since {
+        let now = Moment::now();
+        Since::at(Moment { ticks: ticks(now.ticks), ..now })
     }
 
     #[test]
     fn t_max_has_not_passed_for_a_recent_store() {
         for wait in [WaitPolicy::TMax, WaitPolicy::Both] {
             let _model = forced(FetchWindow::Bytes8, Some(TMax(1)), wait);
-            assert!(!is_visible_since(&mut in_the_future()).unwrap(), "{wait:?}");
+            // A counter that is behind that of the processor that stored.
+            assert!(!is_visible_since(&mut since(|now| now + MAX_SKEW)).unwrap(), "{wait:?}");
         }
     }
 
     #[test]
     fn t_max_starts_again_if_the_counter_was_set_back() {
         let _model = forced(FetchWindow::Bytes8, Some(TMax(1_000)), WaitPolicy::TMax);
-        let mut stored_at = tsc::now() + (1 << 40);
-        assert!(!is_visible_since(&mut stored_at).unwrap());
-        assert!(stored_at <= tsc::now());
-        wait_since(tsc::now() + (1 << 40)).unwrap();
+        let mut since = since(|now| now + (1 << 40));
+        assert!(!is_visible_since(&mut since).unwrap());
+        wait_since(since).unwrap();
     }
 
     #[test]
     fn t_max_has_passed_for_an_old_store() {
         for wait in [WaitPolicy::TMax, WaitPolicy::Both, WaitPolicy::Membarrier] {
             let _model = forced(FetchWindow::Bytes8, Some(TMax(1_000)), wait);
-            assert!(is_visible_since(&mut 0).unwrap(), "{wait:?}");
+            // The thread may be moved to another processor meanwhile.
+            while !is_visible_since(&mut since(|_| 0)).unwrap() {}
         }
     }
 }

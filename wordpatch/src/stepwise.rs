@@ -7,8 +7,9 @@
 //!
 //! A change that fails is removed; the others continue.
 
+use crate::since::Since;
 use crate::text::atfork;
-use crate::{Error, serialize, tsc};
+use crate::{Error, serialize};
 
 /// A change of text in steps: stores, with [waits](crate::wait_for_visibility) between and after
 /// them.
@@ -47,13 +48,14 @@ pub trait Stepwise {
 ///
 /// Must not be called from a signal handler or a probe function.
 pub fn finish_all<S: Stepwise>(changes: &mut [Result<S, S::Error>]) {
-    while let Some(stored_at) = store_all(changes) {
-        end_wait(changes, &serialize::wait_since(stored_at));
+    while let Some(since) = store_all(changes) {
+        end_wait(changes, &serialize::wait_since(since));
     }
 }
 
-/// Step 1. Returns a time after the last of these stores if any change must wait now.
-pub(crate) fn store_all<S: Stepwise>(changes: &mut [Result<S, S::Error>]) -> Option<u64> {
+/// Step 1. Returns the beginning of the wait, after the last of these stores, if any change must
+/// wait now.
+pub(crate) fn store_all<S: Stepwise>(changes: &mut [Result<S, S::Error>]) -> Option<Since> {
     let mut is_any_waiting = false;
     let _step = changes.iter().flatten().any(S::uses_int3).then(atfork::step);
     for change in changes {
@@ -64,7 +66,7 @@ pub(crate) fn store_all<S: Stepwise>(changes: &mut [Result<S, S::Error>]) -> Opt
             }
         }
     }
-    is_any_waiting.then(tsc::now_after_all)
+    is_any_waiting.then(Since::now)
 }
 
 /// Records the result of step 2.

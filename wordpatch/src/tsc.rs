@@ -1,7 +1,9 @@
 //! The time-stamp counter, whose tick is the unit of costs and of T_max.
 
 #[cfg(not(loom))]
-use std::arch::x86_64::{_mm_lfence, _rdtsc};
+use std::arch::x86_64::{__rdtscp, _mm_lfence, _rdtsc};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicU8, Ordering};
 
 #[cfg(loom)]
 pub use self::in_loom::{now, now_after_all};
@@ -29,6 +31,60 @@ pub fn now_after_all() -> u64 {
     // processor has.
     unsafe { _mm_lfence() };
     now()
+}
+
+/// A time by the counter of one processor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    pub(crate) ticks: u64,
+    /// The processor's number; 0 if processors cannot be distinguished.
+    pub(crate) processor: u32,
+}
+
+impl Moment {
+    /// The current time, after all earlier instructions are complete, as [`now_after_all`].
+    pub(crate) fn now_after_all() -> Self {
+        #[cfg(model)]
+        if let Some(ticks) = wordpatch_model::environment::clock() {
+            return Self { ticks, processor: 0 };
+        }
+        #[cfg(not(loom))]
+        // SAFETY: as in `now_after_all`.
+        unsafe {
+            _mm_lfence();
+        }
+        Self::now()
+    }
+
+    /// The current time.
+    pub(crate) fn now() -> Self {
+        #[cfg(not(loom))]
+        if has_processor_numbers() {
+            let mut processor = 0;
+            // SAFETY: as for RDTSC; writes the number, which Linux has given the processor.
+            let ticks = unsafe { __rdtscp(&mut processor) };
+            return Self { ticks, processor };
+        }
+        Self { ticks: now(), processor: 0 }
+    }
+}
+
+/// Whether the processor tells its number together with its counter (RDTSCP).
+#[cfg(not(loom))]
+pub(crate) fn has_processor_numbers() -> bool {
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static HAS: AtomicU8 = AtomicU8::new(0);
+    match HAS.load(Ordering::Relaxed) {
+        NO => false,
+        YES => true,
+        _ => {
+            let features = raw_cpuid::CpuId::new().get_extended_processor_and_feature_identifiers();
+            let has = features.is_some_and(|features| features.has_rdtscp());
+            HAS.store(if has { YES } else { NO }, Ordering::Relaxed);
+            has
+        }
+    }
 }
 
 /// Whether the counter measures time: it runs at a constant rate in all states of the processor
