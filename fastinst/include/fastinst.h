@@ -715,7 +715,8 @@ int wordpatch_forget_text(const void *address, size_t length);
 
 /*
  * As wordpatch_forget_text, and frees the memory of the library's copies. The caller guarantees
- * that no part of these mappings is mapped at its old address any more.
+ * that no part of these mappings is mapped at its old address any more. Data about code that was
+ * mapped there since is kept.
  */
 int wordpatch_release_text(const void *address, size_t length);
 

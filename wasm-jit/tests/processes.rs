@@ -628,7 +628,7 @@ fn children_of_a_used_engine(lazy: bool) -> usize {
 /// In a child: modules with ids are freed while one thread counts with a probe of their engine, and
 /// another one forks in the middle of [`fastinst::service::before_fork`].
 fn modules_are_freed_during_forks() -> bool {
-    const MODULES: usize = 300;
+    const MODULES: usize = 60;
     // SAFETY: the child has no other thread.
     let mut good = unsafe { wordpatch::text::unshare() }.is_ok();
     let engine = Engine::default();
