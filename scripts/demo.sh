@@ -23,7 +23,8 @@ workload=$(scripts/third-party.sh sqlite)
 mkdir -p "$target/demo"
 rm -f "$target/demo"/*
 echo "demo.sh: running ${workload##*/} $rows under fastinst record" >&2
-"$target/release/fastinst" record -o "$target/demo/report.json" -- "$workload" "$rows" >"$target/demo/output.txt"
+"$target/release/fastinst" record --budget 5% -o "$target/demo/report.json" -- "$workload" "$rows" \
+    >"$target/demo/output.txt"
 "$target/release/fastinst" report "$target/demo/report.json" >"$target/demo/report.txt"
 
 head -n "$lines" "$target/demo/report.txt"

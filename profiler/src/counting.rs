@@ -210,7 +210,7 @@ impl Passed {
         }
         let own = (self.processor - self.timing - counting).max(self.processor / 10.0);
         // Rates are relative to the remaining time, which may be much less.
-        let error = error + schedule::OVERHEAD_ERROR * self.timing;
+        let error = error + schedule::OVERHEAD_ERROR.above * self.timing;
         let uncertain = error / (own - error).max(own / 100.0);
         Some(self.calls.into_iter().map(|calls| Count { calls, own, uncertain }).collect())
     }
@@ -267,7 +267,7 @@ mod tests {
                 .counts(600.0, 600.0)
         };
         let counts = window(7600.0).expect("it ran for three quarters");
-        assert_eq!(counts[0], Count { calls: 60, own: 6000.0, uncertain: 900.0 / 5100.0 });
+        assert_eq!(counts[0], Count { calls: 60, own: 6000.0, uncertain: 1600.0 / 4400.0 });
         assert_eq!((counts[0].rate(), counts[1].rate()), (0.01, 0.0));
         assert_eq!(window(2400.0), None, "it ran for less than a quarter");
         let counts = window(2600.0).expect("it ran for more than a quarter");

@@ -65,6 +65,8 @@
 //!   includes it ([`crate::strata::Systematic`]).
 //! * How much of a stratum is the program's own time is derived from the last tenths of a second,
 //!   for all threads together.
+//! * A part of the probes' time is known from a measurement at the start only
+//!   ([`crate::schedule`]).
 //! * Without `rseq`, preemption is not detected: on a busy machine, windows are then shorter than
 //!   assumed.
 

@@ -61,7 +61,7 @@ const SHORT_GAP: f64 = 3e6;
 const MOSTLY_EXACT: f64 = 0.1;
 
 /// If the time of probes makes windows more uncertain than this, rates have no upper limit.
-const TOO_FAST: f64 = 0.4;
+const TOO_FAST: f64 = 1.0;
 
 /// See [`lower_part`].
 const MIN_EFFECTIVE: f64 = 3.0;
