@@ -25,11 +25,12 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use wordpatch::serialize_all_cores;
 
+use super::published::Published;
 use super::state::current_thread;
 use super::{Activation, ExecutionState, forked, own_signal, signals};
 use crate::code::forks;
@@ -41,9 +42,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// The interval at which answers are checked.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// The current question. Handlers use it while they are counted as visitors.
-static ASKED: AtomicPtr<Question> = AtomicPtr::new(std::ptr::null_mut());
-static VISITORS: AtomicUsize = AtomicUsize::new(0);
+/// The current question.
+static ASKED: Published<Question> = Published::new();
 
 /// A piece of code.
 #[derive(Debug)]
@@ -59,6 +59,10 @@ struct Running {
     thread: i32,
     has_answered: AtomicBool,
 }
+
+// SAFETY: of a store, other threads read atomics and a field that never changes; the rest is read
+// by the thread that runs the store.
+unsafe impl Sync for Running {}
 
 #[derive(Debug)]
 struct Question {
@@ -105,7 +109,7 @@ impl Question {
     /// Asks the threads that have not answered. Returns whether all have.
     fn ask(&self) -> bool {
         let start = Instant::now();
-        ASKED.store(std::ptr::from_ref(self).cast_mut(), Ordering::SeqCst);
+        let asked = ASKED.publish(self);
         for running in self.stores.iter().filter(|running| !running.has_answered()) {
             // SAFETY: the store stays as long as the question is asked, and the field never
             // changes.
@@ -116,10 +120,7 @@ impl Question {
         while !self.is_answered() && start.elapsed() < PATIENCE {
             std::thread::sleep(PAUSE);
         }
-        ASKED.store(std::ptr::null_mut(), Ordering::SeqCst);
-        while VISITORS.load(Ordering::SeqCst) != 0 {
-            std::thread::yield_now();
-        }
+        drop(asked);
         self.is_answered()
     }
 
@@ -197,18 +198,12 @@ pub(super) fn answer(registers: &[libc::greg_t], alternate: &libc::stack_t) {
     if (alternate.ss_sp.addr()..alternate.ss_sp.addr() + alternate.ss_size).contains(&sp) {
         return;
     }
-    VISITORS.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: a question stays as long as it is asked, or has visitors.
-    if let Some(question) = unsafe { ASKED.load(Ordering::SeqCst).as_ref() } {
-        question.answer(forked::current_thread_in_handler(), registers, sp);
-    }
-    VISITORS.fetch_sub(1, Ordering::SeqCst);
+    ASKED.visit(|question| question.answer(forked::current_thread_in_handler(), registers, sp));
 }
 
-/// In a forked child, before it does anything else: visitors were threads of the parent. No thread
-/// forks while a question is asked.
+/// In a forked child, before it does anything else.
 pub(super) fn in_child() {
-    VISITORS.store(0, Ordering::SeqCst);
+    ASKED.in_child();
 }
 
 #[cfg(test)]
@@ -334,7 +329,7 @@ mod tests {
             unsafe { code_in_use(&PIECES, &stores) }
         };
         let in_child = || {
-            let has_no_visitor = VISITORS.load(Ordering::SeqCst) == 0;
+            let has_no_visitor = ASKED.visitors.load(Ordering::SeqCst) == 0;
             let by_itself = used();
             let by_another = std::thread::scope(|scope| {
                 // The thread that has forked may not be scheduled at first.
@@ -342,7 +337,7 @@ mod tests {
             });
             has_no_visitor && [by_itself, by_another].into_iter().all(|used| used.is_some_and(|used| used[1]))
         };
-        VISITORS.fetch_add(1, Ordering::SeqCst);
+        ASKED.visitors.fetch_add(1, Ordering::SeqCst);
         // SAFETY: the child uses nothing that another thread may hold, and ends by `_exit`, or is
         // killed if it hangs.
         let child = unsafe { libc::fork() };
@@ -353,7 +348,7 @@ mod tests {
                 libc::_exit(i32::from(!in_child()))
             }
         }
-        VISITORS.fetch_sub(1, Ordering::SeqCst);
+        ASKED.visitors.fetch_sub(1, Ordering::SeqCst);
         let mut status = -1;
         // SAFETY: waits for the child, and writes its status.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);

@@ -5,10 +5,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
-use super::code_in_use;
 use super::state::current_thread;
+use super::{code_in_use, look};
 
-/// The number of forks by which this process has come from the first one.
+/// How many forks there were from the first process, by way of its descendants, to this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// The thread that has forked this process, as [`current_thread`] names it; 0 in the first process.
@@ -36,6 +36,7 @@ extern "C" fn in_child() {
     FORKER_HERE.store(unsafe { libc::gettid() }, Ordering::Relaxed);
     GENERATION.fetch_add(1, Ordering::Relaxed);
     code_in_use::in_child();
+    look::in_child();
 }
 
 /// Identifies this process among its ancestors.

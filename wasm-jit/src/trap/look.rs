@@ -8,31 +8,25 @@
 //! runs, the address of a trampoline may be one that has been left. What is found there is then not
 //! an address in code, or one of a function that has been executed.
 
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use super::published::{Publication, Published};
 use super::{ExecutionState, InterruptHandle, Interruption};
 
-/// The state of the store whose thread is looked at. Handlers use it while they are counted as
-/// visitors.
-static LOOKED_AT: AtomicPtr<Interruption> = AtomicPtr::new(null_mut());
-static VISITORS: AtomicUsize = AtomicUsize::new(0);
+/// The state of the store whose thread is looked at.
+static LOOKED_AT: Published<Interruption> = Published::new();
 
 /// Looks at the thread of a store, as long as it exists.
 pub(crate) struct Look<'h> {
     interruption: &'h Interruption,
-    _turn: MutexGuard<'static, ()>,
+    _publication: Publication<'h, Interruption>,
 }
 
 impl<'h> Look<'h> {
+    /// Waits while another thread is looked at.
     pub(crate) fn begin(handle: &'h InterruptHandle) -> Self {
-        static TURN: Mutex<()> = Mutex::new(());
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let interruption = handle.interruption();
+        let publication = LOOKED_AT.publish(interruption);
         interruption.found_at();
-        LOOKED_AT.store(std::ptr::from_ref(interruption).cast_mut(), Ordering::SeqCst);
-        Self { interruption, _turn: turn }
+        Self { interruption, _publication: publication }
     }
 
     /// Sends the thread a signal. The program continues.
@@ -47,29 +41,23 @@ impl<'h> Look<'h> {
     }
 }
 
-impl Drop for Look<'_> {
-    fn drop(&mut self) {
-        LOOKED_AT.store(null_mut(), Ordering::SeqCst);
-        while VISITORS.load(Ordering::SeqCst) != 0 {
-            std::thread::yield_now();
-        }
-    }
+/// In a forked child, before it does anything else.
+pub(super) fn in_child() {
+    LOOKED_AT.in_child();
 }
 
 /// Records where the thread that is looked at has left compiled code, if it is this one, and a
 /// signal has found it elsewhere. Async-signal-safe.
 pub(super) fn waiting(registers: &[libc::greg_t]) {
     let sp = registers[libc::REG_RSP as usize] as usize;
-    VISITORS.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: it stays as long as it is looked at, or has visitors.
-    if let Some(interruption) = unsafe { LOOKED_AT.load(Ordering::SeqCst).as_ref() }
-        && let Some(store) = interruption.store_of_this_thread()
-        // SAFETY: this thread runs the store, so nothing else changes its state.
-        && let Some(return_address) = unsafe { left_to(store, sp) }
-    {
-        interruption.find(return_address - 1);
-    }
-    VISITORS.fetch_sub(1, Ordering::SeqCst);
+    LOOKED_AT.visit(|interruption| {
+        if let Some(store) = interruption.store_of_this_thread()
+            // SAFETY: this thread runs the store, so nothing else changes its state.
+            && let Some(return_address) = unsafe { left_to(store, sp) }
+        {
+            interruption.find(return_address - 1);
+        }
+    });
 }
 
 /// The return address of the trampoline through which the innermost activation of a store was left,

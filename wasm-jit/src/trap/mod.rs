@@ -28,7 +28,8 @@
 //!
 //! Files: `state` (the state in a store), `unwind` (frames, and exception handlers), `routines`,
 //! `signals`, `own_signal`, `capture`, `innermost`, `interrupt`, `backtrace`, `lines`, `metered`,
-//! `walk` (frames, for probes), `accessors`, `code_in_use`, `look` (where a thread is), `trapped`
+//! `walk` (frames, for probes), `accessors`, `code_in_use`, `look` (where a thread is),
+//! `published` (values for signal handlers), `trapped`
 //! (reports traps while the frames are intact).
 
 mod accessors;
@@ -42,6 +43,7 @@ mod lines;
 mod look;
 mod metered;
 mod own_signal;
+mod published;
 mod routines;
 mod signals;
 mod state;
