@@ -17,6 +17,13 @@ impl Period {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// Whether another period has begun or ended since `seen` was its number, which is updated:
+    /// what has begun then is to be forgotten.
+    pub fn has_changed(&self, seen: &mut u64) -> bool {
+        let current = self.current();
+        std::mem::replace(seen, current) != current
+    }
+
     /// Called before the observer is switched on; has no effect if it is on.
     pub fn begin(&self) {
         self.0.fetch_or(1, Ordering::Relaxed);

@@ -118,11 +118,9 @@ impl Shared {
                 locals.len() - 1
             });
             let local = &mut locals[at];
-            let period = self.period.current();
-            if local.period != period {
+            if self.period.has_changed(&mut local.period) {
                 // They may have ended while the monitor was off.
                 local.frames.clear();
-                local.period = period;
             }
             function(local);
         });

@@ -97,8 +97,7 @@ fn recorder<C: Consumer>(
 /// Forgets accesses that have begun in an earlier period: they may have been completed while the
 /// probes were off.
 fn forget_earlier<K, T>(all: &mut HashMap<K, T>, of_period: &mut u64, period: &Period) {
-    let current = period.current();
-    if std::mem::replace(of_period, current) != current {
+    if period.has_changed(of_period) {
         all.clear();
     }
 }

@@ -40,8 +40,8 @@ pub(super) const DESCRIPTION: Description = Description {
               other modules that it has called by a table or a reference (MODULE::NAME), how long \
               the calls took (wall-clock time, including what the host calls in the program meanwhile), and how \
               many returned an error of WASI. Calls that did not return have ended the program, or have left the \
-              calling function by a trap or an exception, or have returned when the monitor had been switched off; they have no time. Calls by tables and references are \
-              included, except those that trap because there is no function or one of another type; of a tail call of the host, the return is not seen. With the option trace, a line is written \
+              calling function by a trap or an exception, or have returned when the monitor had been switched off; \
+              they have no time. Calls by tables and references are included, except those that trap because there is no function or one of another type; of a tail call of the host, the return is not seen. With the option trace, a line is written \
               for each call when it has returned, with arguments and results; those of WASI preview 1 by names, \
               with texts and the beginnings of buffers (except in tail calls by tables or references). Lines go to the file hostcalls.log of --monitor-out, or \
               else to standard error.",
@@ -180,11 +180,9 @@ impl Shared {
                 locals.len() - 1
             });
             let local = &mut locals[at];
-            let period = self.period.current();
-            if local.period != period {
+            if self.period.has_changed(&mut local.period) {
                 // They may have returned while the monitor was off.
                 self.abandon(local, |_| true);
-                local.period = period;
             }
             function(local);
         });
