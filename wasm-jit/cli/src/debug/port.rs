@@ -449,20 +449,25 @@ mod tests {
         program.join().unwrap();
     }
 
-    #[test]
-    fn a_client_that_sends_too_much_and_dies_releases_the_program() {
-        let module = Module::new(&Engine::default(), LOOP).unwrap();
-        let debugger = Arc::new(Debugger::new(&module));
-        let served = Arc::new(served(&debugger));
-        let (ends, ended) = sync_channel(1);
-        let program = thread::spawn(move || {
+    /// Runs a program on a thread of its own.
+    fn started(module: Module, debugger: Arc<Debugger>) -> thread::JoinHandle<()> {
+        thread::spawn(move || {
             let mut store = Store::new(module.engine(), ());
             debugger.add_thread(store.interrupt_handle());
             let instance = Linker::new(module.engine()).instantiate(&mut store, &module).unwrap();
             let main = instance.get_func(&mut store, "main").unwrap();
             main.call(&mut store, &[], &mut []).unwrap();
             debugger.ended(Outcome::returned(""));
-        });
+        })
+    }
+
+    #[test]
+    fn a_client_that_sends_too_much_and_dies_releases_the_program() {
+        let module = Module::new(&Engine::default(), LOOP).unwrap();
+        let debugger = Arc::new(Debugger::new(&module));
+        let served = Arc::new(served(&debugger));
+        let (ends, ended) = sync_channel(1);
+        let program = started(module, debugger);
         let (mut client, other) = UnixStream::pair().unwrap();
         let of_thread = served.clone();
         thread::spawn(move || {
@@ -510,14 +515,7 @@ mod tests {
         let module = Module::new(&Engine::default(), LOOP).unwrap();
         let debugger = Arc::new(Debugger::new(&module));
         let served = served(&debugger);
-        let program = thread::spawn(move || {
-            let mut store = Store::new(module.engine(), ());
-            debugger.add_thread(store.interrupt_handle());
-            let instance = Linker::new(module.engine()).instantiate(&mut store, &module).unwrap();
-            let main = instance.get_func(&mut store, "main").unwrap();
-            main.call(&mut store, &[], &mut []).unwrap();
-            debugger.ended(Outcome::returned(""));
-        });
+        let program = started(module, debugger);
         let (mut client, other) = UnixStream::pair().unwrap();
         Write::write_all(&mut client, b"session\n").unwrap();
         assert!(catch_unwind(AssertUnwindSafe(|| served.serve(Panics(other)))).is_err());
