@@ -8,10 +8,6 @@
 use crate::stacks::waiting::queued;
 use crate::thread;
 
-/// Threads are not compared if there are more: reading the processor time of one takes a third of a
-/// microsecond.
-const MAX_THREADS: usize = 32;
-
 /// The maximum processor time of other threads, as a part of elapsed time.
 const MAX_OTHERS: f64 = 0.1;
 
@@ -32,8 +28,8 @@ impl Busiest {
     /// Looks which threads have run since the last look, and returns their number; if there are
     /// many threads, the number of all. Called by the service thread.
     pub(crate) fn look(&mut self) -> usize {
-        let live = thread::live().take(MAX_THREADS + 1).count();
-        if live > MAX_THREADS {
+        let live = thread::live().take(thread::MAX_READ + 1).count();
+        if live > thread::MAX_READ {
             *self = Self { running: thread::live().count(), ..Self::default() };
         } else {
             self.compare(thread::processor_times().collect());

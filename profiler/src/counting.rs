@@ -62,10 +62,6 @@ const DELAY: f64 = 0.5;
 const COUNTING_ERROR: f64 = 5.0;
 const SHARED_ERROR: f64 = 20.0;
 
-/// Maximum number of threads whose processor time is read, which takes about half a microsecond for
-/// each.
-const MAX_THREADS: usize = 32;
-
 /// Total time spent in counting probes, in nanoseconds.
 static SPENT: AtomicU64 = AtomicU64::new(0);
 
@@ -88,7 +84,7 @@ impl Count {
 
 /// Whether the program can run while the service thread does, and its processor time can be read.
 pub(crate) fn is_possible() -> bool {
-    displaced::has_processors() && (1..=MAX_THREADS).contains(&thread::live().count())
+    displaced::has_processors() && (1..=thread::MAX_READ).contains(&thread::live().count())
 }
 
 /// The number of functions that are counted in one window: at least 1. They are the first ones of

@@ -56,7 +56,6 @@ mod tests {
         let of_first = ["/sys/fs/cgroup/cpu,cpuacct/c/cpu.cfs_quota_us"];
         assert_eq!(found("4:memory:/m\n3:cpu,cpuacct:/c\n2:cpuset:/\n")[..1], of_first);
         assert_eq!(found(""), [""; 0]);
-        let is_quota = |content| is_quota(content);
         assert!(is_quota("100000 100000\n") && is_quota("50000\n"));
         assert!(!is_quota("max 100000\n") && !is_quota("-1\n") && !is_quota(""));
     }

@@ -548,6 +548,10 @@ pub(crate) fn processor_time_of_ended() -> f64 {
     PROCESSOR_OF_ENDED.load(Ordering::Relaxed) as f64
 }
 
+/// Processor times are read at most of this number of threads, which takes about half a microsecond
+/// for each.
+pub(crate) const MAX_READ: usize = 32;
+
 /// Kernel ids of the live threads that have executed a probe, and their processor time since their
 /// first probe, in nanoseconds. One system call for each. For the service thread.
 pub(crate) fn processor_times() -> impl Iterator<Item = (u32, u64)> {
@@ -719,9 +723,7 @@ impl Thread {
             [&self.processor_before, &self.processor].map(|time| time.load(Ordering::Relaxed));
         now.saturating_sub(before)
     }
-}
 
-impl Thread {
     /// Returns the memory of samples to the system if the block is free. For the service thread.
     fn give_back(&self) {
         // No thread gets the block meanwhile.

@@ -7,9 +7,9 @@
 
 use crate::tsc::Moment;
 
-/// By how much the counter of a processor may be behind the one with which a wait has begun, in
-/// ticks, where processors cannot be distinguished: much more than on any machine whose kernel uses
-/// it as its clock.
+/// How far, in ticks, the counter may lie behind its value at the beginning of a wait before the
+/// wait begins again: if processors cannot be distinguished, another one may have begun it. Much
+/// more than the counters differ on any machine whose kernel uses them as its clock.
 pub(crate) const MAX_SKEW: u64 = 10_000_000;
 
 /// The number of processors for which the beginning is known.
