@@ -20,8 +20,8 @@ impl<T: Sync> Published<T> {
         Self { value: AtomicPtr::new(null_mut()), visitors: AtomicUsize::new(0) }
     }
 
-    /// Publishes a value until the guard is dropped, which waits for the handlers that use it. Waits
-    /// until no other value is published.
+    /// Publishes a value until the guard is dropped, which waits for the handlers that use it.
+    /// Waits until no other value is published.
     pub(super) fn publish<'v>(&'v self, value: &'v T) -> Publication<'v, T> {
         let value = std::ptr::from_ref(value).cast_mut();
         while self.value.compare_exchange(null_mut(), value, Ordering::SeqCst, Ordering::SeqCst).is_err() {
