@@ -1,8 +1,8 @@
 //! Counting windows: the number of calls to functions that are called very often.
 //!
-//! The probes that time a call take about 100 ns, a figure that is known only to within a third.
-//! The length of a window, in the program's own time ([`crate::function`]), is uncertain by the
-//! error of its probes' time: by more than 100 % if a function is called every 20 ns. Functions
+//! The probes that time a call take about 100 ns. The length of a window, in the program's own time
+//! ([`crate::function`]), is uncertain by the error of its probes' time: by more than 100 % if a
+//! function is called every 20 ns. Functions
 //! that are called [very often](crate::policy::Pace::is_frequent) are therefore counted and timed
 //! in separate windows:
 //!
@@ -18,7 +18,7 @@
 //! 3. A fixed number of calls after the counting window is timed. [`crate::strata`] combines the
 //!    two figures.
 //!
-//! Functions share a window as long as their probes take a small part of it.
+//! Functions share a window as long as their probes take a small part of it ([`cost`]).
 //!
 //! A window in which the program hardly ran is discarded. This depends on the scheduler, not on the
 //! functions that the program calls. While a window is open, the service thread occupies a
@@ -28,14 +28,18 @@
 //! Two threads that increment one counter delay each other by an unknown amount. If several threads
 //! run in a window, the stated uncertainty covers it ([`SHARED_ERROR`]).
 
+pub(crate) mod cost;
+
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use wordpatch::tsc;
 
+use self::cost::Cost;
 use crate::function::Function;
-use crate::{displaced, fire, governor, schedule, thread};
+use crate::strata::Systematic;
+use crate::{displaced, governor, schedule, thread};
 
 /// Length of a window, in nanoseconds.
 const LENGTH: f64 = 10e3;
@@ -46,21 +50,19 @@ const WARM_UP: Range<f64> = 8e3..12e3;
 
 /// The maximum part of a window that the probes of all its functions take. A function whose probes
 /// take more has a separate window.
-const LOAD: f64 = 0.15;
+const LOAD: f64 = 0.08;
 
 /// The minimum part of a window for which the program must have run.
 const MIN_RUNNING: f64 = 0.25;
 
-/// The part of a counting probe's cost, as measured in a loop, by which it delays the program: less
-/// if the processor executes the program's instructions at the same time, more if these wait for
-/// the probe. Measured on AMD Zen 4 with a call every 1.7 ns: 1.4.
-const DELAY: f64 = 0.5;
+/// A probe's delay may exceed the estimate by this multiple of the estimate's error: the program
+/// loses cache lines and predictions to it as well.
+const MORE: f64 = 4.0;
 
-/// Relative errors of [`cost`], and of that in a window in which several threads run. While
-/// software builds used both processors, the number of calls every 40 ns came out 27 to 38 % too
-/// low in five runs in a row, which is ten times the cost; otherwise 11 % at most.
-const COUNTING_ERROR: f64 = 5.0;
-const SHARED_ERROR: f64 = 20.0;
+/// The error of the delay, relative to the estimate, in a window in which several threads run, and
+/// wait for each other's counters. While software builds used both processors, the number of calls
+/// every 40 ns came out 27 to 38 % too low.
+const SHARED_ERROR: f64 = 8.0;
 
 /// Total time spent in counting probes, in nanoseconds.
 static SPENT: AtomicU64 = AtomicU64::new(0);
@@ -72,7 +74,7 @@ pub(crate) struct Count {
     /// The processor time of all threads in the window, without probes, in nanoseconds.
     pub(crate) own: f64,
     /// The relative error of a rate computed from `own`.
-    pub(crate) uncertain: f64,
+    pub(crate) systematic: Systematic,
 }
 
 impl Count {
@@ -90,13 +92,13 @@ pub(crate) fn is_possible() -> bool {
 /// The number of functions that are counted in one window: at least 1. They are the first ones of
 /// those with these calls per nanosecond. `is_alone`: as for [`window`].
 pub(crate) fn room(is_alone: bool, rates: impl Iterator<Item = f64>) -> usize {
-    room_at(cost(is_alone), rates)
+    room_at(Cost::of_probe(is_alone).mean(), rates)
 }
 
-/// As [`room`], if a counting probe delays the program by `cost`.
-fn room_at(cost: f64, rates: impl Iterator<Item = f64>) -> usize {
+/// As [`room`], if a counting probe delays the program by `delay` nanoseconds.
+fn room_at(delay: f64, rates: impl Iterator<Item = f64>) -> usize {
     let sum = |sum: &mut f64, rate: f64| {
-        *sum += rate * cost;
+        *sum += rate * delay;
         Some(*sum)
     };
     rates.scan(0.0, sum).take_while(|sum| *sum <= LOAD).count().max(1)
@@ -125,12 +127,13 @@ pub(crate) fn window(functions: &[&Function], is_alone: bool, random: f64) -> Op
         function.end_counting();
     }
     let passed = after.since(&before);
-    let counting = passed.calls.iter().sum::<u64>() as f64 * cost(is_alone);
+    let delay = Cost::of_probe(is_alone);
+    let counting = passed.calls.iter().sum::<u64>() as f64 * delay.mean();
     // Calls during the warm-up are not counted; they are at most this part of the counted ones.
     SPENT.fetch_add((counting * (1.0 + WARM_UP.end / LENGTH)) as u64, Relaxed);
     // Some calls of threads that were not expected to run may be missing.
-    let error = if passed.running > 1 { SHARED_ERROR } else { COUNTING_ERROR };
-    passed.counts(counting, error * counting)
+    let error = if passed.running > 1 { SHARED_ERROR } else { MORE * delay.error() };
+    passed.counts(counting, error)
 }
 
 /// The processor time of all threads that execute probes, without the probes, in nanoseconds.
@@ -141,11 +144,6 @@ pub(crate) fn own_time() -> f64 {
 /// The total time of all threads in probes of both kinds, in nanoseconds.
 pub(crate) fn spent_in_probes() -> f64 {
     governor::nanoseconds(thread::spent()) + SPENT.load(Relaxed) as f64
-}
-
-/// The time by which a counting probe delays the program, in nanoseconds.
-fn cost(is_alone: bool) -> f64 {
-    DELAY * governor::nanoseconds(1) * fire::counting_cost(is_alone)
 }
 
 /// Clocks and counters at one moment. Times are in nanoseconds.
@@ -199,16 +197,18 @@ struct Passed {
 
 impl Passed {
     /// The result of a window in which counting probes delayed the program by the time `counting`,
-    /// give or take `error`.
+    /// or by more, up to this relative error. A program that waits for points in time is not
+    /// delayed at all.
     fn counts(self, counting: f64, error: f64) -> Option<Vec<Count>> {
         if self.processor < MIN_RUNNING * self.time {
             return None;
         }
         let own = (self.processor - self.timing - counting).max(self.processor / 10.0);
+        let shorter = error * counting + schedule::OVERHEAD_ERROR.above * self.timing;
         // Rates are relative to the remaining time, which may be much less.
-        let error = error + schedule::OVERHEAD_ERROR.above * self.timing;
-        let uncertain = error / (own - error).max(own / 100.0);
-        Some(self.calls.into_iter().map(|calls| Count { calls, own, uncertain }).collect())
+        let above = shorter / (own - shorter).max(own / 100.0);
+        let systematic = Systematic { below: 1.0 - own / self.processor, above };
+        Some(self.calls.into_iter().map(|calls| Count { calls, own, systematic }).collect())
     }
 }
 
@@ -260,17 +260,18 @@ mod tests {
     fn calls_are_relative_to_the_processor_time_without_that_of_probes() {
         let window = |processor| {
             Passed { time: 10e3, processor, running: 1, timing: 1000.0, calls: vec![60, 0] }
-                .counts(600.0, 600.0)
+                .counts(600.0, 2.0)
         };
         let counts = window(7600.0).expect("it ran for three quarters");
-        assert_eq!(counts[0], Count { calls: 60, own: 6000.0, uncertain: 1600.0 / 4400.0 });
+        let systematic = Systematic { below: 1600.0 / 7600.0, above: 2200.0 / 3800.0 };
+        assert_eq!(counts[0], Count { calls: 60, own: 6000.0, systematic });
         assert_eq!((counts[0].rate(), counts[1].rate()), (0.01, 0.0));
         assert_eq!(window(2400.0), None, "it ran for less than a quarter");
         let counts = window(2600.0).expect("it ran for more than a quarter");
         assert_eq!(counts[0].own, 1000.0);
         // Whatever the probes took, some time remains.
         let all_of_it = Passed { time: 10e3, processor: 10e3, running: 1, timing: 0.0, calls: vec![900] };
-        assert_eq!(all_of_it.counts(12e3, 12e3).expect("it ran")[0].own, 1000.0);
+        assert_eq!(all_of_it.counts(12e3, 1.0).expect("it ran")[0].own, 1000.0);
     }
 
     #[test]
@@ -292,10 +293,12 @@ mod tests {
     fn a_window_is_shared_as_long_as_its_probes_take_little_of_it() {
         governor::Governor::new(None, false, 2.0);
         static FUNCTION: LazyLock<Function> = LazyLock::new(Function::default);
-        fire::calibrate(0, &FUNCTION);
-        assert!(cost(true) > 0.0 && cost(false) > 0.0);
-        let rate = LOAD / cost(true) / 3.5;
-        let room = |rate| room_at(cost(true), [rate; 10].into_iter());
+        crate::fire::calibrate(0, &FUNCTION);
+        let delays = [true, false].map(|is_alone| Cost::of_probe(is_alone).mean());
+        assert!(delays.iter().all(|delay| *delay > 0.0), "{delays:?}");
+        let delay = delays[0];
+        let rate = LOAD / delay / 3.5;
+        let room = |rate| room_at(delay, [rate; 10].into_iter());
         assert_eq!([rate, 100.0 * rate, 1e-9].map(room), [3, 1, 10]);
     }
 }

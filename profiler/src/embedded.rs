@@ -303,7 +303,7 @@ impl Profiler {
         let mut governor = session::governor(&self.settings, clock.estimate_ticks_per_ns());
         preemption::start(governor::ticks_per_ns());
         if let Some(function) = FUNCTIONS.get(0) {
-            fire::calibrate_with(function, &mut Calibration(empty));
+            fire::calibrate_with(0, function, &mut Calibration(empty));
         }
         let start = governor::of_process() - self.before;
         governor.forget(start);

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fastinst::{ProbeFn, ProbeId};
 use wordpatch::tsc;
 
+use crate::counting;
 use crate::function::{Entered, Executed, FUNCTIONS, Function};
 use crate::pairing::{Entry, EntryStack, Own};
 use crate::probe_type::{EntryProbe, ProbeType};
@@ -22,12 +23,6 @@ static UNSEEN: AtomicU64 = AtomicU64::new(0);
 
 /// The part of a probe's cost that this is, in 1024ths.
 static UNSEEN_PART: AtomicU64 = AtomicU64::new(0);
-
-/// The cost of a counting probe, in thousandths of a tick.
-static COUNTING: AtomicU64 = AtomicU64::new(0);
-
-/// The same for a program with one thread.
-static COUNTING_ALONE: AtomicU64 = AtomicU64::new(0);
 
 /// The measured latency of a call to an empty function, in thousandths of a tick. It is a mean,
 /// because some processors' counters advance in steps (of 26 ticks on AMD family 26), which are
@@ -272,6 +267,12 @@ pub(crate) fn without_probes(ticks: u64, overhead: u64) -> (u64, u64) {
     (most - error, error)
 }
 
+/// The cost of the probes of a call, in ticks, as measured in a loop.
+pub(crate) fn cost_of_call() -> f64 {
+    let [unseen, part] = [&UNSEEN, &UNSEEN_PART].map(|figure| figure.load(Ordering::Relaxed) as f64);
+    2.0 * unseen * 1024.0 / part.max(1.0)
+}
+
 /// Stores the cost of a probe outside its readings of the clock, and the cost between them.
 fn store_unseen(unseen: u64, seen: u64) {
     UNSEEN.store(unseen, Ordering::Relaxed);
@@ -326,10 +327,10 @@ pub(crate) const CALLS: u32 = 16;
 
 /// Measures the probes of an engine, on a function without probes of this crate at index 0. Takes a
 /// few hundred microseconds. Nothing else may be observed at the same time.
-pub(crate) fn calibrate_with(function: &Function, calibrated: &mut dyn Calibrated) {
+pub(crate) fn calibrate_with(index: u32, function: &Function, calibrated: &mut dyn Calibrated) {
     const ROUNDS: usize = 200;
     let Some(thread) = Thread::current() else { return };
-    for figure in [&EMPTY, &RESOLUTION, &UNSEEN, &COUNTING, &COUNTING_ALONE] {
+    for figure in [&EMPTY, &RESOLUTION, &UNSEEN] {
         figure.store(0, Ordering::Relaxed);
     }
     let spent = || thread.overhead.load(Ordering::Relaxed);
@@ -363,9 +364,7 @@ pub(crate) fn calibrate_with(function: &Function, calibrated: &mut dyn Calibrate
     store_empty(&mut empty);
     let calls = u64::from(CALLS);
     store_unseen(timed.saturating_sub(without) / (2 * calls), seen / (2 * calls));
-    for figure in [&COUNTING, &COUNTING_ALONE] {
-        figure.store(1000 * counted.saturating_sub(without) / calls, Ordering::Relaxed);
-    }
+    counting::cost::calibrate_of_engine(index, 1000 * counted.saturating_sub(without) / calls);
 }
 
 /// Measures the probes themselves, on a function without probes at this index, which is not
@@ -401,21 +400,13 @@ pub(crate) fn calibrate(index: u32, function: &'static Function) {
         seen[round] = of_probes / REPEAT;
     }
     function.reset();
-    let time = |count: fn(&Function)| {
-        let begin = tsc::now();
-        (0..REPEAT).for_each(|_| count(function));
-        1000 * tsc::now().wrapping_sub(begin) / REPEAT
-    };
-    let mut counting: [u64; ROUNDS] = std::array::from_fn(|_| time(timed_count));
-    let mut alone: [u64; ROUNDS] = std::array::from_fn(|_| time(timed_count_alone));
     store_empty(&mut empty);
-    for times in [&mut unseen, &mut seen, &mut counting, &mut alone] {
+    for times in [&mut unseen, &mut seen] {
         times.sort_unstable();
     }
     // The lower quartile: slower rounds were disturbed.
     store_unseen(unseen[ROUNDS / 4], seen[ROUNDS / 4]);
-    COUNTING.store(counting[ROUNDS / 4], Ordering::Relaxed);
-    COUNTING_ALONE.store(alone[ROUNDS / 4], Ordering::Relaxed);
+    counting::cost::calibrate(index);
 }
 
 /// Stores the mean and the typical latency of empty calls.
@@ -434,26 +425,6 @@ fn store_empty(latencies: &mut [u64]) {
 fn timed_entry(index: u32, function: &'static Function, thread: &Thread, stack_pointer: usize) {
     let fired = Fired { index, function, probe: None, call_site: 0, stack_pointer };
     enter(tsc::now(), &fired, thread);
-}
-
-/// A call as counted by [`count`].
-#[inline(never)]
-fn timed_count(function: &Function) {
-    std::hint::black_box(Function::of_probe(std::hint::black_box(ProbeId(0))));
-    function.count();
-}
-
-/// A call as counted by [`count_alone`].
-#[inline(never)]
-fn timed_count_alone(function: &Function) {
-    std::hint::black_box(Function::of_probe(std::hint::black_box(ProbeId(0))));
-    function.count_alone();
-}
-
-/// The measured cost of a counting probe, in ticks; `alone` for a program with one thread.
-pub(crate) fn counting_cost(alone: bool) -> f64 {
-    let cost = if alone { &COUNTING_ALONE } else { &COUNTING };
-    cost.load(Ordering::Relaxed) as f64 / 1000.0
 }
 
 /// The mean latency of a call to an empty function, in ticks. It is part of the ticks of each

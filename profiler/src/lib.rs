@@ -34,9 +34,10 @@
 //!   fork, exec, exit, fatal signals. [`embedded`]: replaces these in an engine that compiles code
 //!   and has its own probes.
 //! * `policy`: when a function is observed. `schedule`: the service thread that implements it.
-//!   `counting`: counts the calls to functions that are called very often. `retry`: windows that
-//!   wait for the program to run. `governor`: keeps observation within the budget. `own_time`,
-//!   `busiest`, `displaced`: which part of the time the program had a processor.
+//!   `counting`: counts the calls to functions that are called very often. `opening`: which of the
+//!   windows that are due open now; `retry`: the ticks in which the others open. `governor`: keeps
+//!   observation within the budget. `own_time`, `busiest`, `displaced`: which part of the time the
+//!   program had a processor.
 //! * `stacks`: times of functions that are called often, from stack samples.
 //! * `fire`: the probe functions: no locks, no allocation; a system call only in a thread's first
 //!   probe, after a preemption (`preemption`), to wake the service thread, and for memory of
@@ -82,6 +83,7 @@ mod governor;
 mod interval;
 pub mod locations;
 mod measured;
+mod opening;
 pub mod options;
 pub mod output;
 mod own_process;

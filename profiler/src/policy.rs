@@ -41,8 +41,9 @@
 //!   holds everything from none to all of it.
 //! * A window with [`CAP`] times as many calls as expected is cut short, for its cost. The rest of
 //!   it is treated as a gap.
-//! * A window opens at the first tick of the service thread after the drawn instant. A call in the
-//!   first tick of a stratum is therefore observed slightly less often, one in the last tick
+//! * A window opens at the first tick of the service thread after the drawn instant, or some tenths
+//!   of a millisecond later if many windows are due ([`crate::opening`]). A call in the first tick
+//!   of a stratum is therefore observed slightly less often, one in the last tick
 //!   slightly more often. The length of strata varies, so that no period of the program stays in
 //!   step with them.
 //! * The tick comes when the service thread gets a processor, and windows open only while the

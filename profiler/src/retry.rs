@@ -1,19 +1,10 @@
-//! Ticks that only open windows that have waited for the program to run.
-//!
-//! On a busy machine the program is often displaced when a window is due ([`crate::displaced`]).
-//! The service thread then tries again after a few milliseconds, and doubles the time at each
-//! attempt. All other work waits for the next complete tick, which takes much longer.
+//! Ticks that only open windows that have waited ([`crate::opening`]). All other work waits for the
+//! next complete tick, which takes much longer.
 
 use std::time::{Duration, Instant};
 
 use crate::governor::{self, Governor};
 use crate::schedule::Schedule;
-
-/// The time to the first attempt: about a scheduler's time slice.
-const FIRST: Duration = Duration::from_millis(3);
-
-/// The maximum number of times that this time is doubled.
-const MAX_DOUBLINGS: u32 = 2;
 
 /// The time at which the next complete tick is due.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +40,7 @@ impl Retries {
     /// for which the thread sleeps.
     pub(crate) fn retry(&self, schedule: &mut Schedule, governor: &mut Governor) -> Option<Duration> {
         let remaining = self.until_tick()?;
-        if schedule.attempts() == 0 || governor::is_woken() {
+        if schedule.until_release().is_none() || governor::is_woken() {
             return None;
         }
         release(schedule, governor);
@@ -59,10 +50,7 @@ impl Retries {
 
 /// Time to the next attempt, or to the next complete tick.
 fn until_next(schedule: &Schedule, tick: Duration) -> Duration {
-    match schedule.attempts() {
-        0 => tick,
-        attempts => tick.min(FIRST * (1 << (attempts - 1).min(MAX_DOUBLINGS))),
-    }
+    schedule.until_release().map_or(tick, |until| tick.min(until))
 }
 
 fn release(schedule: &mut Schedule, governor: &mut Governor) {

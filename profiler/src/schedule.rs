@@ -22,12 +22,13 @@ use crate::counting::Count;
 use crate::function::{Exceeded, FUNCTIONS, Function, PATIENT, REFILL, Window, take_exhausted};
 use crate::governor::{self, Demand};
 use crate::measured::{CountedStratum, Measured, ON, Observed, Selection, Stage, Unobserved};
+use crate::opening::{Due, Opening};
 use crate::options::Counts;
 use crate::own_time::OwnPart;
 use crate::policy::{CAP, Next, Open, Pace, Planned};
 use crate::probe_type::ProbeType;
 use crate::strata::{Strata, Systematic};
-use crate::{counting, displaced, fire, own_time, thread};
+use crate::{counting, fire, own_time, thread};
 
 /// Delay, in nanoseconds of own time, from the service thread's start of a window to its opening:
 /// random, so that it does not coincide with the first call after the start.
@@ -38,15 +39,10 @@ const DELAY: Range<f64> = 500.0..2_500.0;
 /// that opened within microseconds found a fifth of the calls too few.
 const DELAY_IF_IT_WAITS: Range<f64> = 100_000.0..400_000.0;
 
-/// Maximum number of times that windows are postponed while the program is displaced.
-const MAX_POSTPONED: u32 = 3;
-
 /// Relative error of the cost of probes. It may be smaller than measured, because the processor
 /// overlaps a part of it with other instructions; and larger, because the part that probes do not
 /// see, from the call to the first reading of the clock and back from the second one, was measured
-/// in a loop. In a program with much code, it is not always in the first caches: in SQLite, with
-/// windows of 300 functions, functions that are called a million times per second had 9 to 20 % of
-/// their calls too few; in a program of four functions, none.
+/// in a loop, with all code in the first caches.
 pub(crate) const OVERHEAD_ERROR: Systematic = Systematic { below: 0.3, above: 1.0 };
 
 /// Minimum cost of a pair of probes, in ticks.
@@ -105,10 +101,8 @@ pub(crate) struct Schedule {
     beginning: f64,
     /// The mean [`Observed::value`] of the sampled functions.
     mean_value: f64,
-    /// Windows that open at the end of this tick, or of a later one if the program does not run.
-    opening: Vec<(u32, Planned)>,
-    /// The number of times that they have been postponed.
-    postponed: u32,
+    /// Windows that open at the end of this tick, or later.
+    opening: Opening,
     /// Functions that are turned on as soon as no thread is deactivating their probes.
     waiting: Vec<u32>,
     /// The functions that are observed in windows, and some that were: only a few of a large
@@ -135,8 +129,7 @@ impl Schedule {
             demand: Demand::default(),
             beginning: 0.0,
             mean_value: 0.0,
-            opening: Vec::new(),
-            postponed: 0,
+            opening: Opening::default(),
             waiting: Vec::new(),
             sampled: Vec::new(),
             queued: None,
@@ -360,58 +353,53 @@ impl Schedule {
         }
     }
 
-    /// Adds a window that opens at the end of the tick.
+    /// Adds a window that opens at the end of the tick, or later.
     fn open(&mut self, index: u32, planned: &Planned) {
-        self.opening.push((index, *planned));
+        self.opening.push(Due { index, planned: *planned });
     }
 
-    /// Opens the windows of this tick.
+    /// Opens the windows of this tick, or as many as may be open at the same time.
     pub(crate) fn release(&mut self) {
-        if self.opening.is_empty() {
-            self.postponed = 0;
+        if !self.opening.begin() {
             return;
         }
-        let may_wait = self.postponed < MAX_POSTPONED;
-        let is_displaced = || match self.postponed {
-            0 => displaced::is_program_displaced(),
-            _ => displaced::is_still_displaced(),
-        };
-        if may_wait && is_displaced() {
-            self.postponed += 1;
-            return;
+        let mut due = self.count();
+        if !self.opening.may_wait() {
+            let waiting = self.opening.take().into_iter();
+            due.extend(waiting.map(|due| Due { planned: due.planned.longer(), ..due }));
         }
-        let mut opening = self.count();
-        if !may_wait {
-            let waiting = self.opening.drain(..);
-            opening.extend(waiting.map(|(index, planned)| (index, planned.longer())));
-        }
-        // Windows that last longest first, so that fewer are open at the same time.
-        opening.sort_by(|(_, a), (_, b)| b.length.total_cmp(&a.length));
+        let functions = &self.functions;
+        let part = |due: &Due| load(functions[due.index as usize].observed().pace.rate());
+        let due = self.opening.step(self.now(), due, part);
         let (spent, running, own_time) = (thread::spent(), self.own.get(), processor_time());
         let limit = u64::from(CAP) * governor::intensity().calls as u64;
-        if !opening.is_empty() {
+        if !due.is_empty() {
             thread::note_processor_times();
         }
         let delays = self.delays();
-        for (index, planned) in opening {
+        for due in due {
+            let Due { index, planned } = due;
             let Some(function) = FUNCTIONS.get(index as usize) else { continue };
             let delay = self.random.random_range(delays.clone());
             let open = planned.open(self.now() + delay, running, own_time);
             let weight = open.weight() as f32;
-            let [delay, length] = [delay, open.length].map(|ns| (ns * governor::ticks_per_ns()) as u64);
+            let ticks = [delay, open.length].map(|ns| (ns * governor::ticks_per_ns()) as u64);
             let is_patient = self.random.random_ratio(1, PATIENT);
-            let window = Window { delay, length: Some(length), limit, weight, spent, is_patient };
+            let window = Window { delay: ticks[0], length: Some(ticks[1]), limit, weight, spent, is_patient };
             let Some(number) = function.open(tsc::now(), &window, switch_on) else {
-                self.opening.push((index, planned));
+                self.opening.postpone(due);
                 continue;
             };
-            self.demand.windows += 1;
             let measured = &mut self.functions[index as usize];
-            measured.observed_mut().strata.opened(number, open.weight(), open.end - open.start);
+            let observed = measured.observed_mut();
+            self.demand.windows += 1;
+            observed.strata.opened(number, open.weight(), open.end - open.start);
+            let part = load(observed.pace.rate());
             measured.set_stage(Stage::Open(open));
+            self.opening.opened(part, self.now() + delay + open.length / running * (1.0 + part));
             self.due.push(Reverse((open.end as u64, index)));
         }
-        self.postponed = if self.opening.is_empty() { 0 } else { self.postponed + 1 };
+        self.opening.end(self.now());
     }
 
     /// The range of the delays of windows that are begun now.
@@ -419,34 +407,32 @@ impl Schedule {
         if self.own.waits() { DELAY_IF_IT_WAITS } else { DELAY }
     }
 
-    /// The number of times that the waiting windows have been postponed; 0 if there are none.
-    pub(crate) fn attempts(&self) -> u32 {
-        if self.opening.is_empty() { 0 } else { self.postponed }
+    /// The time to the next attempt to open windows; `None` if none waits.
+    pub(crate) fn until_release(&self) -> Option<Duration> {
+        self.opening.until_next(self.now())
     }
 
     /// For the functions whose windows open: counts the calls to those that are called very often,
     /// then opens windows in which calls to them are timed. Returns the other functions, including
     /// those whose calls could not be counted.
-    fn count(&mut self) -> Vec<(u32, Planned)> {
-        let (mut counted, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.opening)
-            .into_iter()
-            .partition(|(_, planned)| planned.counted_from.is_some());
+    fn count(&mut self) -> Vec<Due> {
+        let (mut counted, others): (Vec<_>, Vec<_>) =
+            self.opening.take().into_iter().partition(|due| due.planned.counted_from.is_some());
         let mut counts = Vec::with_capacity(counted.len());
         let is_alone = self.own.busiest().is_alone();
         while !counted.is_empty() {
-            let rates =
-                counted.iter().map(|(index, _)| self.functions[*index as usize].observed().pace.rate());
-            let group: Vec<(u32, Planned)> = counted.drain(..counting::room(is_alone, rates)).collect();
+            let rates = counted.iter().map(|due| self.functions[due.index as usize].observed().pace.rate());
+            let group: Vec<Due> = counted.drain(..counting::room(is_alone, rates)).collect();
             let functions: Vec<&Function> =
-                group.iter().filter_map(|(index, _)| FUNCTIONS.get(*index as usize)).collect();
+                group.iter().filter_map(|due| FUNCTIONS.get(due.index as usize)).collect();
             match counting::window(&functions, is_alone, self.random.random_range(0.0..1.0)) {
                 Some(window) => counts.extend(group.into_iter().zip(window)),
-                None => self.opening.extend(group),
+                None => group.into_iter().for_each(|due| self.opening.postpone(due)),
             }
         }
         self.demand.windows += counts.len() as u64;
-        for ((index, planned), count) in counts {
-            self.counted(index, &planned, count);
+        for (due, count) in counts {
+            self.counted(due.index, &due.planned, count);
         }
         others
     }
@@ -469,12 +455,16 @@ impl Schedule {
             is_patient: self.random.random_ratio(1, PATIENT),
         };
         let number = (count.calls > 0).then(|| function.open(tsc::now(), &window, switch_on)).flatten();
+        if number.is_some() {
+            let part = load(count.rate());
+            self.opening.opened(part, self.now() + limit / count.rate() * (1.0 + part));
+        }
         // No call has this number.
         let number = number.unwrap_or(function.observation().wrapping_add(1 << 31));
         let measured = &mut self.functions[index as usize];
         let strata = &mut measured.observed_mut().strata;
         strata.opened_apart(number, length / count.own, length);
-        strata.closed(count.calls, 0.0, Systematic::of_both(count.uncertain));
+        strata.closed(count.calls, 0.0, count.systematic);
         measured.set_stage(Stage::Counted(CountedStratum { start: planned.start, count, own_time }));
         self.due.push(Reverse((planned.end.max(self.now()) as u64, index)));
     }
@@ -676,7 +666,7 @@ impl Schedule {
         let functions = &self.functions;
         let is_sampled = |index: u32| functions[index as usize].stage().is_sampled();
         self.due.retain(|Reverse((_, index))| is_sampled(*index));
-        self.opening.retain(|(index, _)| is_sampled(*index));
+        self.opening.retain(is_sampled);
     }
 
     /// Stops measuring a function, and keeps its measurements. The caller calls
@@ -796,6 +786,11 @@ fn importance(value: Option<f64>, mean: f64) -> f64 {
         Some(value) if mean > 0.0 => (value / mean).clamp(*IMPORTANCE.start(), *IMPORTANCE.end()),
         _ => 1.0,
     }
+}
+
+/// The part of the program's time that the probes of a function take which is called at this rate.
+fn load(rate: f64) -> f64 {
+    rate * governor::nanoseconds(1) * fire::cost_of_call()
 }
 
 /// The relative error of the number of calls in a window of this length, without its probes, of

@@ -204,7 +204,7 @@ impl Session {
         }
         let until_tick = self.retries.until_tick()?;
         let are_stacks_due = self.stacks.until_drain().is_some_and(|until| until.is_zero());
-        if !are_stacks_due && self.schedule.attempts() == 0 {
+        if !are_stacks_due && self.schedule.until_release().is_none() {
             return None;
         }
         let begin = governor::of_thread();
