@@ -476,9 +476,10 @@ impl Running {
             return next;
         }
         let begin = governor::of_thread();
+        self.schedule.drain();
+        self.reclaiming.tick();
         let is_busy = self.schedule.tick();
         self.governor.adapt(self.schedule.demand());
-        self.reclaiming.tick();
         let mean = self.governor.ticked(begin, is_busy);
         let pause = self.schedule.pause(mean);
         self.retries.end_tick(&mut self.schedule, &mut self.governor, pause)

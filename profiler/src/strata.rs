@@ -28,10 +28,10 @@
 //! function was observed only a few times in its windows, the upper limit of a Poisson distribution
 //! is used, too.
 //!
-//! An estimate whose error is as large as the estimate itself is skewed: it is often too small, and
-//! rarely much too large. Its lower limit is derived from that of its logarithm ([`lower_part`]);
-//! an upper limit is not given. If one or two windows contain nearly everything, nothing is known
-//! except what was observed.
+//! An estimate with a large error is skewed: it is often too small, and rarely much too large. Its
+//! limits are derived from those of its logarithm ([`lower_part`], [`skew`]). If the error is as
+//! large as the estimate itself, an upper limit is not given. If one or two windows contain nearly
+//! everything, nothing is known except what was observed.
 //!
 //! A *gap*, in which nothing was observed, adds half of the calls that the last known rate would
 //! give, with the variance of a uniform distribution from zero to all of them.
@@ -594,7 +594,8 @@ impl Strata {
             );
         }
         let high = if self.is_hardly_observed() { f64::INFINITY } else { high };
-        limited(value, value - error - systematic.below, high, low)
+        let skew = skew(self.sampled.calls, between, student(degrees));
+        limited(value, value - error - systematic.below, high, low).skewed(skew)
     }
 
     /// Whether the observations are too few for an upper limit, so that estimates have only a lower
@@ -655,7 +656,8 @@ impl Strata {
             + self.between_least
             + (sampled * self.sampled.ticks - systematic.below).max(0.0);
         let high = value + error + systematic.above + unknown;
-        let total = limited(value, value - error - systematic.below, high, low);
+        let skew = skew(self.sampled.ticks, of_total, factor.sqrt());
+        let total = limited(value, value - error - systematic.below, high, low).skewed(skew);
 
         let residual = (ticks - 2.0 * mean * products + mean * mean * calls).max(0.0);
         let of_mean = self.variance(residual, self.sampled.ticks) + self.sampled.ticks_variance;
@@ -686,6 +688,16 @@ fn lower_part(sum: f64, squares: f64, variance: f64, student: f64) -> f64 {
     of_logarithm.min(least_for(effective) / effective)
 }
 
+/// By how much the upper limit of a sum of strata exceeds that of a normal distribution: it is the
+/// exponential of the upper limit of the logarithm. The arguments are those of [`lower_part`].
+fn skew(sum: f64, variance: f64, student: f64) -> f64 {
+    if sum <= 0.0 {
+        return 0.0;
+    }
+    let of_logarithm = (student * (1.0 + variance / (sum * sum)).ln().sqrt()).exp();
+    (sum * (of_logarithm - 1.0) - student * variance.sqrt()).max(0.0)
+}
+
 /// Times in ticks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Times {
@@ -698,6 +710,13 @@ pub(crate) struct Times {
 fn limited(value: f64, low: f64, high: f64, seen: f64) -> Estimate {
     let is_known = high - value <= value;
     Estimate { value, low: low.max(seen).min(value), high: is_known.then_some(high) }
+}
+
+impl Estimate {
+    /// The same with a higher upper limit, if it has one.
+    fn skewed(self, skew: f64) -> Self {
+        Self { high: self.high.map(|high| high + skew), ..self }
+    }
 }
 
 #[cfg(test)]

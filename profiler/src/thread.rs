@@ -678,7 +678,13 @@ pub(crate) fn lost() -> u64 {
     blocks().map(|block| block.lost.load(Ordering::Relaxed)).sum()
 }
 
-/// Whether so many threads have begun that the memory of those that have ended is to be reclaimed.
+/// The number of threads that have begun since the last reclamation.
+pub(crate) fn begun() -> usize {
+    BEGUN.load(Ordering::Relaxed)
+}
+
+/// Whether so many threads have begun that a tick is due, to reclaim the memory of those that have
+/// ended.
 pub(crate) fn have_many_begun() -> bool {
     BEGUN.load(Ordering::Relaxed) >= MANY.load(Ordering::Relaxed)
 }

@@ -234,9 +234,10 @@ impl Session {
         self.take_new_settings();
         self.take_early_calls();
         self.drain_stacks();
+        self.schedule.drain();
+        self.reclaiming.tick();
         let is_busy = self.schedule.tick();
         self.governor.adapt(self.schedule.demand());
-        self.reclaiming.tick();
         let mean = self.governor.ticked(begin, is_busy);
         let pause = self.schedule.pause(mean);
         let pause = self.retries.end_tick(&mut self.schedule, &mut self.governor, pause);

@@ -205,3 +205,32 @@ fn a_function_that_was_on_for_nearly_all_of_the_time_has_both_limits() {
     assert!(high.is_some_and(|high| high < 1.05 * value), "{high:?}");
     assert_eq!(after(10e6).high, None, "three windows in 30 of 45 ms");
 }
+
+/// Most estimates of such programs are a little too small, and few are much too large.
+#[test]
+fn upper_limits_hold_the_truth_if_few_windows_contain_many_of_the_calls() {
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+    let random = &mut SmallRng::seed_from_u64(7);
+    // The logarithm of the number of calls in a window has nearly a normal distribution.
+    let mut calls = || {
+        let normal = (0..12).map(|_| random.random_range(0.0..1.0)).sum::<f64>() - 6.0;
+        (100.0 * normal.exp()) as u64
+    };
+    let truth = 100.0 * 0.5_f64.exp() * 20.0 * 10.0;
+    let (mut limited, mut held) = (0, 0);
+    for _ in 0..3000 {
+        let mut strata = Strata::default();
+        for number in 0..20 {
+            strata.opened(number, 10.0, 1e6);
+            strata.closed(calls(), 0.0, Systematic::NONE);
+        }
+        if let Some(high) = strata.finished().calls().high {
+            limited += 1;
+            held += u32::from(high >= truth);
+        }
+    }
+    assert!(limited > 2000, "{limited}");
+    // With those of a normal distribution, 88 % do.
+    assert!(f64::from(held) > 0.92 * f64::from(limited), "{held} of {limited}");
+}
