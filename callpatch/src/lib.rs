@@ -1,5 +1,5 @@
-//! Toggles CALL instructions of running code: each toggle is one atomic store, without a trap, a
-//! wait or a lock.
+//! Toggles CALL instructions of running code: each toggle is one atomic store, without a trap. It
+//! blocks only in the exceptional cases that [`CallSite::activate`] lists.
 //!
 //! Use it to deactivate and activate existing calls, such as those to instrumentation functions,
 //! and to give them other targets. The crate `wordpatch` patches other instructions; the crate

@@ -55,6 +55,7 @@ use crate::switch::State;
 /// 2. During the call, no other thread retargets the same site, or toggles it by a copy: it would
 ///    activate a call with a partly stored operand.
 /// 3. Other copies of a retargeted site must not be toggled any more: they hold the old operand.
+#[must_use = "each call may have failed"]
 pub unsafe fn retarget(sites: &[(CallSite, usize)]) -> Vec<Result<CallSite, Error>> {
     let sites: Vec<_> = sites.iter().map(|(site, target)| (*site, *target, State::Inactive)).collect();
     // SAFETY: the caller's obligations; no site stays active.
@@ -69,6 +70,7 @@ pub unsafe fn retarget(sites: &[(CallSite, usize)]) -> Vec<Result<CallSite, Erro
 /// # Safety
 /// As [`retarget`], including the second obligation for sites that stay active. The program must
 /// also be correct when a site that stays active calls its intermediate target.
+#[must_use = "each call may have failed"]
 pub unsafe fn retarget_as(sites: &[(CallSite, usize, State)]) -> Vec<Result<CallSite, Error>> {
     // SAFETY: the sites' text is mapped, by the contract of `CallSite::decode`.
     let prepare =

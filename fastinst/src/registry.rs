@@ -114,12 +114,14 @@ pub fn deactivate(id: ProbeId) -> Result<(), Error> {
 ///
 /// # Safety
 /// As [`activate`], for each probe.
+#[must_use = "each probe may have failed"]
 pub unsafe fn activate_all(probes: &[(ProbeId, ProbeFn)]) -> Vec<Result<(), Error>> {
     // SAFETY: the caller's obligation.
     all(probes.iter().map(|(id, function)| unsafe { switch_on(*id, *function) }))
 }
 
 /// Deactivates many probes, in order. Otherwise as [`activate_all`].
+#[must_use = "each probe may have failed"]
 pub fn deactivate_all(probes: &[ProbeId]) -> Vec<Result<(), Error>> {
     all(probes.iter().map(|id| switch_off(*id)))
 }

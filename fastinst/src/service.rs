@@ -427,6 +427,7 @@ fn only_these_remain_in_proc(number: usize) -> bool {
 }
 
 /// The locks that a process holds while it forks.
+#[must_use = "the locks are released when it is dropped"]
 pub struct ForkGuard {
     _working: std::sync::MutexGuard<'static, ()>,
     _discovery: Option<Discovery>,

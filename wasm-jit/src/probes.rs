@@ -629,6 +629,7 @@ impl ProbeError {
 ///
 /// A probe keeps the module's code alive. All of its methods may be called from any thread, and by
 /// probe functions. They take a lock that all probes of the module share.
+#[must_use = "the probe is removed when it is dropped"]
 pub struct Probe {
     image: Arc<CodeImage>,
     number: usize,
@@ -644,6 +645,7 @@ impl Module {
     /// three versions: two with the sites that were requested so far, then one with sites at all
     /// instructions, which is slower by a NOP for each; and as many counting versions. Therefore,
     /// the probes of a function are best made in one call.
+    #[must_use = "each probe may have failed"]
     pub fn probes(&self, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
         self.scoped_probes(Scope::Module, specs)
     }
@@ -654,6 +656,7 @@ impl Module {
     /// all instances; the other instances execute its stub without calling its function.
     ///
     /// If the scope is an instance that does not exist, each result is [`ProbeError::NoInstance`].
+    #[must_use = "each probe may have failed"]
     pub fn scoped_probes(&self, scope: Scope, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
         if let Scope::Instance(instance) = scope
             && !self.code().counters.has_instance(instance)
@@ -676,6 +679,7 @@ impl Module {
     }
 
     /// Makes one probe: see [`Module::probes`].
+    ///
     /// # Errors
     /// As [`Module::probes`].
     pub fn probe(&self, spec: ProbeSpec) -> Result<Probe, ProbeError> {
@@ -875,6 +879,7 @@ impl fmt::Debug for Probe {
 }
 
 /// Switches probes on, one after the other.
+#[must_use = "each probe may have failed"]
 pub fn activate_all<'a>(probes: impl IntoIterator<Item = &'a Probe>) -> Vec<Result<(), ProbeError>> {
     probes.into_iter().map(Probe::activate).collect()
 }

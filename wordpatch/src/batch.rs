@@ -79,6 +79,7 @@ pub unsafe fn patch(address: usize, expected: &[u8], replacement: &[u8]) -> Resu
 ///
 /// # Safety
 /// The obligations of [`patch`], for each.
+#[must_use = "each patch may have failed"]
 pub unsafe fn patch_all(patches: &[Patch<'_>]) -> Vec<Result<(), Error>> {
     // SAFETY: the caller's obligations.
     let mut results = unsafe { check_all(patches) };

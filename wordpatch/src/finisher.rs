@@ -14,6 +14,7 @@ use crate::{Error, serialize, trap};
 
 /// A running finisher. Dropping it finishes its patches and ends its thread. In a forked child, the
 /// thread does not exist: dropping the finisher has no effect there, and it takes over no patches.
+#[must_use = "its thread ends when it is dropped"]
 #[derive(Debug)]
 pub struct Finisher {
     queue: Arc<Queue>,

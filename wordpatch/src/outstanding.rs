@@ -45,6 +45,7 @@ pub enum State {
 ///
 /// Dropping the handle finishes the patch, which blocks for at most two waits, unless the patch was
 /// handed over to a [`Finisher`](crate::Finisher) or [detached](Outstanding::detach).
+#[must_use = "dropping it finishes the patches, and blocks for their waits"]
 #[derive(Debug)]
 pub struct Outstanding {
     shared: Arc<Shared>,
@@ -255,12 +256,12 @@ impl Outstanding {
         self.finish_all().into_iter().collect()
     }
 
-    /// Finishes the patches, and returns the result of each, in the order of the batch. Blocks for
-    /// at most two waits.
+    /// Finishes the patches, and returns their results, in the order of the batch, without those
+    /// that [`finish_patch`] has reported. Blocks for at most two waits.
     ///
     /// The errors are those of [`patch`](crate::patch), [`Error::TextGone`], and [`Error::Forked`]
-    /// for patches that the parent process had not finished when it forked. Errors that
-    /// [`finish_patch`] has reported are left out.
+    /// for patches that the parent process had not finished when it forked.
+    #[must_use = "each patch may have failed"]
     pub fn finish_all(self) -> Vec<Result<(), Error>> {
         if !self.shared.process.is_current() {
             // A thread of the parent may have held the lock when it forked.

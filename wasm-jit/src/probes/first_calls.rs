@@ -10,6 +10,7 @@ use crate::module::Module;
 
 /// The reporting of first calls, which ends when this is dropped: see
 /// [`Module::watch_first_calls`]. It keeps the module's code alive.
+#[must_use = "the watch ends when it is dropped"]
 pub struct FirstCallWatch {
     image: Arc<CodeImage>,
     number: u64,

@@ -61,6 +61,7 @@ use crate::module::Module;
 /// assert_eq!(instructions.count(), 4, "the end of the function is one, too");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use = "the probe is removed when it is dropped"]
 pub struct GlobalProbe(Arc<Global>);
 
 struct Global {

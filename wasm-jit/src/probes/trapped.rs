@@ -34,6 +34,7 @@ pub enum Ending<'e> {
 
 /// The observation of traps, which ends when this is dropped: see [`Module::watch_traps`]. It keeps
 /// the module's code alive.
+#[must_use = "the watch ends when it is dropped"]
 pub struct TrapWatch {
     image: Arc<CodeImage>,
     number: u64,

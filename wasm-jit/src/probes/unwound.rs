@@ -103,6 +103,7 @@ pub(super) fn exception_of(image: &CodeImage, Thrown { tag, mut values }: Thrown
 
 /// The reporting of unwound frames, which ends when this is dropped: see [`Module::watch_unwound`].
 /// It keeps the module's code alive.
+#[must_use = "the watch ends when it is dropped"]
 pub struct UnwoundWatch {
     image: Arc<CodeImage>,
     number: u64,
