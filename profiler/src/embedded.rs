@@ -26,22 +26,23 @@ use std::time::{Duration, Instant};
 use fastinst::group::{Group, ReservedIds, Sites};
 use fastinst::{Error as ProbeError, ProbeFn, ProbeId, ProbeKind, ProbeMetadata, Toggle};
 
-use crate::clock::Clock;
 use crate::error::Error;
-use crate::fire::{self, Calibrated};
-use crate::function::{FUNCTIONS, Function as State};
-use crate::governor::{self, Governor, Spent};
-use crate::measured::Units;
+use crate::estimate::summary;
+use crate::observe::fire::{self, Calibrated};
+use crate::observe::function::{FUNCTIONS, Function as State};
+use crate::observe::governor::{self, Governor, Spent};
+use crate::observe::measured::Units;
+pub use crate::observe::probe_type::EntryProbe;
+use crate::observe::reclaiming::Reclaiming;
+use crate::observe::retry::Retries;
+use crate::observe::schedule::Schedule;
+use crate::observe::{preemption, thread, waking};
 use crate::output::Identity;
-pub use crate::probe_type::EntryProbe;
-use crate::reclaiming::Reclaiming;
 use crate::report::{Arc as CallArc, Caller, Cost, FunctionRef, FunctionReport, Report};
-use crate::retry::Retries;
-use crate::schedule::Schedule;
+use crate::session::clock::Clock;
 use crate::session::unloaded::MissedCalls;
 use crate::session::{self, write};
 use crate::settings::Settings;
-use crate::{preemption, summary, thread, waking};
 
 /// The probes of an engine's functions. Functions are identified by their index, from 0.
 ///

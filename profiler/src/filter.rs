@@ -8,9 +8,9 @@ use std::fmt;
 
 use wildmatch::WildMatch;
 
+use crate::binary::symbol::{demangle, of_source, short, without_parameters};
 use crate::error::Error;
 use crate::report::FunctionReport;
-use crate::symbol::{demangle, of_source, short, without_parameters};
 
 /// The functions that the user selected.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -14,8 +14,8 @@ use crate::error::Error;
 use crate::filter::Patterns;
 use crate::output;
 pub use crate::report::Format;
+pub use crate::session::snapshot::Snapshot;
 use crate::settings::Settings;
-pub use crate::snapshot::Snapshot;
 
 /// The name of the environment variable that holds the options.
 pub const VARIABLE: &str = "FASTINST_OPTIONS";

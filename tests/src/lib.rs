@@ -322,7 +322,7 @@ impl Report {
         let mut json: Value = serde_json::from_str(&text)
             .unwrap_or_else(|error| panic!("{}: {error}:\n{text}", path.display()));
         for function in json["functions"].as_array_mut().into_iter().flatten() {
-            let name = function["name"].as_str().map(profiler::symbol::demangle);
+            let name = function["name"].as_str().map(profiler::binary::symbol::demangle);
             function["name"] = name.into();
         }
         let report =

@@ -134,7 +134,11 @@ const PRINTING: &[&str] = &["print!", "println!", "eprint!", "eprintln!", "dbg!"
 
 /// A file, the exception, and the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("profiler/src/process.rs", "SIGTRAP", "a trap that ends the program is reported like any fatal signal"),
+    (
+        "profiler/src/process/mod.rs",
+        "SIGTRAP",
+        "a trap that ends the program is reported like any fatal signal",
+    ),
     ("profiler/preload/src/signals.rs", "SA_NODEFER", "the program asks for it, by sysv_signal"),
     ("tmax-probe/src/costs.rs", "SIGTRAP", "measures the cost of a trap, with its own handler meanwhile"),
     ("tmax-probe/src/kernel/child.rs", "SIGTRAP", "how a trial's process ends that executes torn code"),
@@ -324,7 +328,7 @@ fn environment(file: &File) -> Vec<String> {
         "profiler/preload/src/leaving.rs",
         "profiler/script/src/lib.rs",
         // For the constructors of the preloads.
-        "profiler/src/environment.rs",
+        "profiler/src/process/environment.rs",
         "wordpatch/src/calibration/location.rs",
     ];
     if file.layer().is_none() || is_command(file) || PLACES.contains(&file.path.as_str()) {

@@ -1,7 +1,7 @@
 //! `fastinst attach`: observes calls in a running process, with a script.
 //!
-//! The connection is the attachment (`profiler::attach`): the script observes until this process
-//! closes its half or ends; then its probes are deactivated.
+//! The connection is the attachment (`profiler::script::attach`): the script observes until this
+//! process closes its half or ends; then its probes are deactivated.
 
 use std::fs;
 use std::io::{self, BufReader};
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use clap::Args;
 use nix::sys::signal::{SigSet, Signal};
-use profiler::attach::{Answer, Request, VERSION, connect, receive_answer, send};
 use profiler::script::ScriptFormat;
+use profiler::script::attach::{Answer, Request, VERSION, connect, receive_answer, send};
 
 use crate::Failure;
 use crate::run::{compile, report_format};

@@ -1,7 +1,7 @@
 //! `fastinst info`: describes a binary, and what can be measured in it.
 //!
 //! Everything is read from the file; nothing is executed. Whether a library would be preloaded is
-//! decided by the same code as for `fastinst record` ([`profiler::elf_check`]).
+//! decided by the same code as for `fastinst record` ([`profiler::binary::elf_check`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use goblin::elf::sym::STT_FUNC;
 use goblin::elf::{Elf, header, section_header};
-use profiler::elf_check::{self, Kind};
+use profiler::binary::elf_check::{self, Kind};
 use profiler::error::Error;
 use serde::Serialize;
 

@@ -23,7 +23,7 @@ use std::process::Command;
 
 use clap::Args;
 use nix::unistd::{AccessFlags, access};
-use profiler::elf_check::{Kind, Program, inspect, needed_sanitizer};
+use profiler::binary::elf_check::{Kind, Program, inspect, needed_sanitizer};
 use profiler::error::Error;
 use profiler::filter::Patterns;
 use profiler::options::{Budget, Counts, Options, Output, RunId, Snapshot, TextAccess, Tool, VARIABLE};

@@ -6,9 +6,9 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use clap::Args;
+use profiler::binary::locations::{Locations, disambiguate, locate};
 use profiler::error::Error;
 use profiler::filter::Patterns;
-use profiler::locations::{Locations, disambiguate, locate};
 use profiler::report::arcs::{self, Direction};
 use profiler::report::{self, SortKey, View, csv, json, json_of_view, text, tree};
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
-use profiler::elf_check::needed_sanitizer;
+use profiler::binary::elf_check::needed_sanitizer;
 use profiler::error::Error;
 use profiler::options::{RunId, Tool};
 use profiler::output::check_template;

@@ -16,7 +16,8 @@ mod signals;
 use fastinst::provider::cyg_profile::CygProfile;
 use profiler::error::Error;
 use profiler::options::{Options, Output, RunId, Tool, VARIABLE};
-use profiler::{environment, options, process, session};
+use profiler::process::environment;
+use profiler::{options, process, session};
 
 /// The program's `malloc` may be instrumented, or may have crashed.
 #[global_allocator]

@@ -1,6 +1,6 @@
 //! Scripts of clients: the socket, and a thread for each connection.
 //!
-//! [`profiler::attach`] describes the protocol. The threads block all signals, as the
+//! [`profiler::script::attach`] describes the protocol. The threads block all signals, as the
 //! [`worker`](crate::worker) does; a client that goes away while something is sent to it therefore
 //! does not end the process by SIGPIPE. They sleep until a client comes or goes.
 //!
@@ -17,8 +17,8 @@ use std::thread;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, poll};
-use profiler::attach::{self, Answer, Request};
 use profiler::script::ScriptFormat;
+use profiler::script::attach::{self, Answer, Request};
 use profiler::session;
 use wasm_jit_whamm::lang::Script;
 use wasm_jit_whamm::native::NativeMonitor;

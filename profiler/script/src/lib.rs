@@ -74,8 +74,9 @@ mod leaving;
 mod provider;
 
 use fastinst::provider::cyg_profile::CygProfile;
+use profiler::process::environment;
 use profiler::script::{ScriptOptions, VARIABLE};
-use profiler::{environment, session};
+use profiler::session;
 
 /// The program's `malloc` may be instrumented, or may have crashed.
 #[global_allocator]

@@ -10,10 +10,10 @@
 //!   same stack pointer, or above it if `alloca` has moved it. An entry below the exit is not its
 //!   entry. At an exit that is a tail call, the frame is gone, and this rule does not apply.
 //!
-//! A function may be split ([`profiler::parts`]): its entry is then in the frame of its caller, and
-//! an exit in a part that was called from there, or entered by a jump. Such an exit belongs to the
-//! topmost open entry of the function that is above the frame of the part, or has the same return
-//! address.
+//! A function may be split ([`profiler::binary::parts`]): its entry is then in the frame of its
+//! caller, and an exit in a part that was called from there, or entered by a jump. Such an exit
+//! belongs to the topmost open entry of the function that is above the frame of the part, or has
+//! the same return address.
 //!
 //! A signal handler on a separate stack may be above or below the frames that it has interrupted.
 //! Entries that are removed for this reason leave exits without an entry, which are counted.

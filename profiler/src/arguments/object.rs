@@ -10,7 +10,7 @@ use gimli::{
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
 use super::{Register, Unavailable};
-use crate::debug_file::{DebugFile, Loaded, ReadError};
+use crate::binary::debug_file::{DebugFile, Loaded, ReadError};
 
 pub(super) type Section = EndianArcSlice<LittleEndian>;
 pub(super) type Dwarf = gimli::Dwarf<Section>;

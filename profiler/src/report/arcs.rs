@@ -7,9 +7,9 @@ use super::columns::{self, Alignment, Column};
 use super::text::{MAX_NAME_LENGTH, View, count, figures, printable, share, shortened_name, with_error};
 use super::units;
 use super::{Arc, Caller, Estimate, FunctionRef, FunctionReport, Report, names};
+use crate::binary::symbol::{short, without_parameters};
 use crate::error::Error;
 use crate::filter::Patterns;
-use crate::symbol::{short, without_parameters};
 
 /// Maximum number of candidates in an error.
 const CANDIDATES: usize = 10;

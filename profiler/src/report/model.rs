@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Estimate;
 use super::json;
-use crate::symbol::demangle;
+use crate::binary::symbol::demangle;
 
 /// The measurements of one process, from its start to the report, or of several processes, merged.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

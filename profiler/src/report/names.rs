@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::FunctionReport;
 use super::text::printable;
-use crate::symbol::{short, without_parameters};
+use crate::binary::symbol::{short, without_parameters};
 
 /// A name for each function, in the same order.
 #[must_use]

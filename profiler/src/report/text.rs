@@ -13,8 +13,8 @@ use std::fmt::Write;
 use super::columns::{self, Alignment, Column, width};
 use super::units::{Certainty, UNKNOWN};
 use super::{Cost, Estimate, FunctionReport, Latency, Report, SortKey, names, units};
+use crate::binary::symbol::scopes;
 use crate::filter::Patterns;
-use crate::symbol::scopes;
 
 /// Maximum length of the command in the heading.
 const MAX_COMMAND_LENGTH: usize = 92;

@@ -7,7 +7,7 @@
 
 use std::ffi::{CStr, CString};
 
-use crate::measured::Measured;
+use crate::observe::measured::Measured;
 
 /// A loaded object. One that was loaded again may have the same path at another address.
 #[derive(Debug)]

@@ -5,10 +5,12 @@
 //! (`finish.rs`). A forked child starts its own session. The settings can be changed at any time
 //! (`reconfigure.rs`).
 
+pub(crate) mod clock;
 mod finish;
 mod known;
 mod probes;
 mod reconfigure;
+pub(crate) mod snapshot;
 pub(crate) mod unloaded;
 pub(crate) mod write;
 
@@ -29,21 +31,22 @@ use probes::Unloaded;
 use reconfigure::Change;
 use write::{Occasion, Unwritten};
 
-use crate::clock::Clock;
+use crate::binary::locations::Locations;
 use crate::error::Error;
-use crate::function::{FUNCTIONS, Function};
-use crate::governor::Governor;
-use crate::locations::Locations;
+use crate::observe::function::{FUNCTIONS, Function};
+use crate::observe::governor::Governor;
+use crate::observe::reclaiming::Reclaiming;
+use crate::observe::retry::Retries;
+use crate::observe::schedule::Schedule;
+use crate::observe::{fire, governor, preemption, thread};
 use crate::options::{Discovery, Options, Output, RunId};
+use crate::output;
 use crate::output::{Identity, OwnFile};
-use crate::reclaiming::Reclaiming;
-use crate::retry::Retries;
-use crate::schedule::Schedule;
+use crate::session::clock::Clock;
+use crate::session::snapshot::Snapshots;
 use crate::settings::Settings;
-use crate::snapshot::Snapshots;
 use crate::stacks::Stacks;
 use crate::stderr::stderr;
-use crate::{fire, governor, output, preemption, thread};
 
 /// The probes of programs with at most this number of functions are made at the start, which takes
 /// about 50 ms at most.

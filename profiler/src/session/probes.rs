@@ -11,11 +11,11 @@ use fastinst::provider::{self, EarlyCalls, KnownFunction};
 use fastinst::{ProbeId, ProbeMetadata};
 
 use super::{OVER, Session, with_session};
-use crate::callers::Bodies;
-use crate::function::{Executed, FUNCTIONS, Function};
-use crate::measured::Measured;
-use crate::probe_type::ProbeType;
-use crate::schedule::switch_on;
+use crate::estimate::callers::Bodies;
+use crate::observe::function::{Executed, FUNCTIONS, Function};
+use crate::observe::measured::Measured;
+use crate::observe::probe_type::ProbeType;
+use crate::observe::schedule::switch_on;
 
 /// The calls of a function before its probes were ready.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,7 +70,7 @@ pub(super) fn discovered(probe: &ProbeMetadata<'_>) {
 
 impl Session {
     /// Assigns a probe to its function, and activates it: it has not been executed
-    /// ([`crate::function`]). Returns the index of the function.
+    /// ([`crate::observe::function`]). Returns the index of the function.
     pub(super) fn adopt(&mut self, probe: &ProbeMetadata<'static>, kind: ProbeType) -> Option<u32> {
         let index = self.function_of(probe)?;
         Function::adopt(index, probe.id, kind)?;

@@ -9,7 +9,7 @@
 //!    observe these.
 //!
 //! Probes do not read the settings. A function that is not measured has its probes off, and the
-//! intensity was already in separate variables ([`crate::governor::intensity`]).
+//! intensity was already in separate variables ([`crate::observe::governor::intensity`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -20,10 +20,10 @@ use fastinst_sigsafe::futex;
 
 use super::{OVER, Session, is_running, with_session};
 use crate::error::Error;
-use crate::function::Function;
-use crate::measured::{Measured, Selection};
+use crate::observe::function::Function;
+use crate::observe::measured::{Measured, Selection};
+use crate::observe::probe_type::ProbeType;
 use crate::options::Counts;
-use crate::probe_type::ProbeType;
 use crate::settings::Settings;
 
 /// Settings that the service thread has not taken yet, or null. The pointer owns them.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStringExt;
 
-use crate::strata::Strata;
+use crate::estimate::strata::Strata;
 
 /// Calls of functions in libraries that were unloaded before their probes were made, and those in a
 /// forked child before it had its own text.

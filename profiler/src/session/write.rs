@@ -14,15 +14,18 @@ use wordpatch::calibration;
 
 use super::Session;
 use super::unloaded::MissedCalls;
+use crate::binary::locations::{Locations, disambiguate};
 use crate::error::Error;
-use crate::locations::{Locations, disambiguate};
-use crate::measured::Units;
+use crate::estimate::summary;
+use crate::observe::measured::Units;
+use crate::observe::{fire, function, governor, own_time, thread};
 use crate::options::Output;
 use crate::output::{self, Identity, OwnFile, Stream, Target, Written, write_report};
 use crate::report::{Cost, Format, Report, View, text};
+use crate::session::clock;
+use crate::stacks;
 use crate::stacks::waiting::Preempted;
 use crate::stderr::stderr;
-use crate::{clock, fire, function, governor, own_time, stacks, summary, thread};
 
 /// The reason why a report is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +203,7 @@ impl Session {
     /// The reason why there is no report, as one line, in the process that the user started, unless
     /// its children may have had something to report.
     fn why_there_is_none(&self) -> Option<String> {
-        if !SPEAKS_FOR_THE_RUN.load(Ordering::Relaxed) || crate::children::were_made() {
+        if !SPEAKS_FOR_THE_RUN.load(Ordering::Relaxed) || crate::process::children::were_made() {
             return None;
         }
         let notes = notes();

@@ -43,7 +43,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::events::{RawSample, STACK};
 use super::watched::{Look, TASKS, Wait, Watched};
-use crate::governor;
+use crate::observe::governor;
 
 /// The assumed cost of a snapshot, and of each thread in it, unwinding included, in nanoseconds. It
 /// determines how often snapshots are taken, with a factor that is measured ([`Costs`]).
@@ -823,7 +823,7 @@ mod tests {
     #[test]
     fn waits_of_a_new_thread_may_be_hidden() {
         let mut stage = Stage::new();
-        let status = |id: u32| crate::preemption::switches_of(id).expect("it exists").0;
+        let status = |id: u32| crate::observe::preemption::switches_of(id).expect("it exists").0;
         let id = stage.waiter.id;
         for waits in 1..=4 {
             let report = stage.waits_for_report();

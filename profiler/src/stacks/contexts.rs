@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 
-use crate::governor;
-use crate::probe_type::ProbeType;
+use crate::observe::governor;
+use crate::observe::probe_type::ProbeType;
 
 /// Contexts that lack a new site are recomputed after this time: the functions of some sites are
 /// only known once they have been executed, one after the other.

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use wordpatch::tsc;
 
 use super::events::Events;
-use crate::governor;
+use crate::observe::governor;
 
 /// Nanoseconds between two samples.
 const PERIOD: u64 = 40_000;

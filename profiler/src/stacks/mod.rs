@@ -1,11 +1,11 @@
 //! Estimates where the program's time goes, from samples of the stacks of running and waiting
 //! threads.
 //!
-//! Windows of probes ([`crate::policy`]) measure how often a function is called and how long its
-//! calls take. In a short run, or within a small budget, a function that is called millions of
-//! times has too few windows to tell how much time all of its calls took. That time is estimated
-//! from stack samples instead: their error depends only on their number, and their cost does not
-//! depend on the number of functions.
+//! Windows of probes ([`crate::observe::policy`]) measure how often a function is called and how
+//! long its calls take. In a short run, or within a small budget, a function that is called
+//! millions of times has too few windows to tell how much time all of its calls took. That time is
+//! estimated from stack samples instead: their error depends only on their number, and their cost
+//! does not depend on the number of functions.
 //!
 //! # How
 //! 1. The kernel takes the samples ([`events`]), as often as the budget permits ([`interruption`]),
@@ -54,9 +54,9 @@ use watched::Wait;
 pub(crate) use tally::tests::of_chains;
 pub(crate) use tally::{FunctionTime, Times};
 
-use crate::function::Function;
-use crate::probe_type::ProbeType;
-use crate::{governor, own_time};
+use crate::observe::function::Function;
+use crate::observe::probe_type::ProbeType;
+use crate::observe::{governor, own_time};
 
 /// How long a sample is kept before its functions are looked up.
 const DELAY: Duration = Duration::from_millis(500);

@@ -9,7 +9,7 @@
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::governor;
+use crate::observe::governor;
 
 /// The minimum part of its share that unwinding may cost while the budget is exceeded: the times of
 /// functions are worth more than the windows, which cause the excess.

@@ -3,8 +3,8 @@
 //!
 //! The kernel knows how long a thread was ready without a processor, as long as the thread exists
 //! (Documentation/scheduler/sched-stats.rst, `schedstat` of /proc). For threads that have ended,
-//! and without /proc, only the preemption that probes have seen is known ([`crate::preemption`]);
-//! the rest counts as waiting.
+//! and without /proc, only the preemption that probes have seen is known
+//! ([`crate::observe::preemption`]); the rest counts as waiting.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -20,11 +20,11 @@
 //! snapshots that attribute hidden time to a function, the interval is at least Wilson's for their
 //! share.
 //!
-//! The variance is estimated from successive differences, as for strata ([`crate::strata`]): if a
-//! thread was in a function in only one of two successive snapshots, the moment of the change in
-//! between is unknown. A thread that always waits in the same function has no variance. Threads may
-//! wait in step with each other, so their differences in one snapshot are added up before they are
-//! squared.
+//! The variance is estimated from successive differences, as for strata
+//! ([`crate::estimate::strata`]): if a thread was in a function in only one of two successive
+//! snapshots, the moment of the change in between is unknown. A thread that always waits in the
+//! same function has no variance. Threads may wait in step with each other, so their differences in
+//! one snapshot are added up before they are squared.
 //!
 //! # Begin and end of threads
 //! A thread that is seen for the first time is charged the time since the last snapshot. On
@@ -43,7 +43,7 @@ use std::collections::HashMap;
 use super::blocked::{Ended, Snapshot};
 use super::tally::{Functions, limits};
 use super::watched::{Own, Spot, Wait};
-use crate::interval::{most_for, student};
+use crate::estimate::interval::{most_for, student};
 use crate::report::Estimate;
 
 /// Minimum number of snapshots for an estimate.

@@ -18,8 +18,8 @@ use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use super::waiting::Scheduled;
-use crate::preemption::switches_of;
-use crate::task_stat;
+use crate::observe::preemption::switches_of;
+use crate::observe::task_stat;
 
 pub(super) const TASKS: &str = "/proc/self/task";
 

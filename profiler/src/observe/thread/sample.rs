@@ -1,0 +1,46 @@
+//! What a thread records about a call.
+
+/// A timed call.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sample {
+    pub(crate) function: u32,
+    /// The observation in which the call entered, and the number of calls that it represents; see
+    /// [`crate::observe::measured`].
+    pub(crate) observation: u32,
+    pub(crate) weight: f32,
+    /// The error of `ticks`, because the cost of the probes inside the call is not known exactly.
+    pub(crate) error: f32,
+    /// An address in the caller's code.
+    pub(crate) caller: usize,
+    /// Duration of the call without preemption, in ticks; the maximum, if its exit was not seen, or
+    /// [`Sample::ANY_TIME`].
+    pub(crate) ticks: u64,
+    /// Minimum duration of the call: equal to `ticks`, unless its exit was not seen.
+    pub(crate) least: u64,
+    /// Duration of preemption, in ticks.
+    pub(crate) preempted: u64,
+    /// Whether the call, or a call inside it, was one of the first after a probe was activated.
+    pub(crate) is_cold: bool,
+    /// Whether the call represents calls that were cut off
+    /// ([`crate::observe::function::Function::is_late`]), or was cut off itself.
+    pub(crate) is_late: bool,
+    /// Whether the call was left without an exit, by an exception for example.
+    pub(crate) was_left: bool,
+}
+
+impl Sample {
+    /// The maximum duration of a call of which nothing is known.
+    pub(crate) const ANY_TIME: u64 = u64::MAX;
+}
+
+/// What is known of the time of a call without probes and preemption, in ticks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) least: u64,
+    /// The time so far, or until the call was found to have ended.
+    pub(crate) most: u64,
+    /// The error of `most`, because the cost of the probes inside the call is not known exactly.
+    pub(crate) error: u64,
+    /// Whether the call was open when the exit period of its entry ended.
+    pub(super) was_cut_off: bool,
+}
