@@ -73,7 +73,7 @@ impl ScriptFormat {
 pub struct ScriptOptions {
     /// The file of a script that observes from the start.
     pub script: Option<PathBuf>,
-    /// Whether other processes may [attach](crate::script::attach) scripts.
+    /// Whether other processes may [`attach`] scripts.
     pub control: bool,
     /// Whether the script is off at first and toggled by SIGUSR2.
     pub toggle: bool,
