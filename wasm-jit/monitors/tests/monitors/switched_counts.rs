@@ -101,3 +101,17 @@ fn entries_of_loops_agree_with_their_iterations() {
     assert_eq!(entered[6], 0);
     assert!(iterations[6] >= 4 * ROUNDS, "{iterations:?}");
 }
+
+#[test]
+fn instructions_of_a_straight_run_have_one_count() {
+    let session = switched(&["hotness", "blocks"]);
+    let report = session.report("hotness").unwrap();
+    let total = report.get("instructions").unwrap();
+    for (table, column) in [("paths", "executed"), ("by_instruction", "times")] {
+        assert_eq!(integers(&report, table, column).iter().sum::<u64>(), total, "{table}");
+    }
+    // A path consists of complete blocks.
+    let blocks = session.report("blocks").unwrap().get("blocks_executed").unwrap();
+    let paths = integers(&report, "paths", "times").len() as u64;
+    assert!(paths <= blocks, "{paths} paths, {blocks} blocks");
+}
