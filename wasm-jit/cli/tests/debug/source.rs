@@ -482,3 +482,16 @@ fn watchpoints_of_a_run_that_was_killed_begin_anew() {
         assert_eq!(answers[8], "8");
     }
 }
+
+/// The rows of a function's declaration begin before its first instruction.
+#[test]
+fn lines_of_declarations_are_places() {
+    let place = Place::new();
+    place.points();
+    let commands = ["break points.c:5", "run", "list points.c:5", "list 2,3", "list 3,2", "list 0,2"];
+    let answers = place.answers(&commands, &["--invoke", "main", "points.wasm", "2"]);
+    assert_eq!(answers[0], "Breakpoint 1: 0x add at points.c:6", "{answers:?}");
+    assert!(answers[2].starts_with("1\tstruct point") && answers[2].lines().count() == 10, "{answers:?}");
+    assert_eq!(answers[3].lines().map(|line| &line[..2]).collect::<Vec<_>>(), ["2\t", "3\t"], "{answers:?}");
+    assert_eq!(answers[4..], ["`3,2` are no lines FIRST,LAST", "`0,2` are no lines FIRST,LAST"]);
+}
