@@ -181,8 +181,8 @@ impl Monitors {
 
     /// Defines the functions of monitors that programs may import.
     pub(super) fn define<T: 'static>(&self, linker: &mut Linker<T>) -> Result<(), Error> {
-        match self.0.as_ref().and_then(|running| CallArcs::of(&running.session)) {
-            Some(arcs) => arcs.define(linker),
+        match &self.0 {
+            Some(running) => CallArcs::define_for(&running.session, linker),
             None => Ok(()),
         }
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use tempfile::NamedTempFile;
-use wasm_jit::{Module, Trap};
+use wasm_jit::{Error, Module, Trap};
 
 use super::Failure;
 use super::count::Counts;
@@ -165,6 +165,9 @@ impl Observers {
 /// Calls between the program and its host go through the recording, which has frames of its own.
 const NEEDS_STACK: &str = "; recording needs more stack than `run`: --max-stack sets it";
 
+/// What defines the functions of WasmProf.
+const HAS_PROF: &str = "; it is defined with --monitors=profile, or --control";
+
 /// The exit code of a program. `culprit` is the file of the monitor that has stopped it, if one
 /// has.
 fn exit_code(
@@ -183,6 +186,10 @@ fn exit_code(
             });
             let ended = ended.map_err(|failure| match error.trap() {
                 Some(Trap::StackOverflow) if arguments.recorded.is_some() => failure.advise(NEEDS_STACK),
+                _ => failure,
+            });
+            let ended = ended.map_err(|failure| match &error {
+                Error::UnknownImport { module, .. } if module == "prof" => failure.advise(HAS_PROF),
                 _ => failure,
             });
             let ended = ended.map_err(|failure| match culprit {

@@ -232,16 +232,18 @@ impl Code {
         }
         let mut places: Vec<Location> = Vec::new();
         for offset in dwarf.offsets(file, line) {
-            let Ok(location) = self.at(offset) else { continue };
+            let Some(function) = self.containing(offset) else { continue };
             // The first location in each function.
-            if places.iter().all(|place| place.function != location.function) {
-                // If the line is that of its declaration, a function begins after its prologue.
-                let is_start = self
-                    .body(location.function)?
-                    .offsets
-                    .first()
-                    .is_some_and(|first| self.start(location.function) + u64::from(*first) >= offset);
-                places.push(if is_start { self.first(location.function)? } else { location });
+            if places.iter().any(|place| place.function == function) {
+                continue;
+            }
+            // If the line is that of its declaration, a function begins after its prologue. Such
+            // a line may begin before the first instruction, where the locals are declared.
+            let first = self.body(function)?.offsets.first().copied();
+            if first.is_some_and(|first| offset <= self.start(function) + u64::from(first)) {
+                places.push(self.first(function)?);
+            } else if let Ok(location) = self.at(offset) {
+                places.push(location);
             }
         }
         if places.is_empty() {

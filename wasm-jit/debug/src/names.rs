@@ -98,7 +98,8 @@ impl Scope<'_, '_> {
         of.member_names(self)
     }
 
-    /// The source variables in scope, the innermost first, with their values as text.
+    /// The source variables in scope, in the order of their declarations, with their values as
+    /// text.
     pub fn variables(&mut self) -> Vec<(String, Result<Value, Error>)> {
         let Some(dwarf) = self.code().dwarf() else { return Vec::new() };
         let variables = dwarf.variables(self.code().module_offset(self.location()), self.inner());

@@ -24,11 +24,12 @@ pub enum Value {
     Unsigned(u64),
     /// The bits of a vector.
     V128(u128),
-    /// A value of an enumeration that has a name for it.
+    /// An integer that is shown in another way: one for which an enumeration has a name, a pointer
+    /// or a character.
     Named {
         /// The value.
         value: i128,
-        /// The name, as which the value is shown.
+        /// The text as which the value is shown.
         name: String,
     },
     /// Anything else, as text: a reference, a structure.

@@ -4,7 +4,7 @@
 //! the block's `end`, which it does not execute. An `end`, `else` or `catch` is executed when
 //! control reaches it from the preceding instruction.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use wasm_jit::FunctionBody;
@@ -29,8 +29,9 @@ pub struct Flow<'m> {
     /// The indices of the instructions at which control continues when the function catches an
     /// exception.
     pub handlers: BTreeSet<usize>,
-    /// Those at which control arrives from outside.
-    entered: BTreeSet<usize>,
+    /// Those at which control arrives from outside, and the blocks whose exceptions are caught
+    /// there.
+    entered: BTreeMap<usize, Vec<usize>>,
     /// Loops that are repeated by an exception that is caught in them. A loop may be both.
     repeated: BTreeSet<usize>,
 }
@@ -41,8 +42,8 @@ struct Open {
     is_loop: bool,
     /// Where control continues after its end, and the instructions that go there.
     after: Vec<(usize, usize)>,
-    /// Whether a handler continues there.
-    catches_after: bool,
+    /// The `try_table` of which a handler continues there.
+    catches_after: Vec<usize>,
     /// The number of the successor of an `if` that is its false branch, until there is an `else`.
     false_branch: Option<usize>,
 }
@@ -59,7 +60,7 @@ impl<'m> Flow<'m> {
         let mut flow = Self {
             successors,
             handlers: BTreeSet::new(),
-            entered: BTreeSet::new(),
+            entered: BTreeMap::new(),
             repeated: BTreeSet::new(),
             instructions,
         };
@@ -67,13 +68,13 @@ impl<'m> Flow<'m> {
             start: 0,
             is_loop: false,
             after: Vec::new(),
-            catches_after: false,
+            catches_after: Vec::new(),
             false_branch: None,
         }];
         for index in 0..flow.instructions.len() {
             flow.add(index, &mut open);
         }
-        flow.handlers = flow.entered.union(&flow.repeated).copied().collect();
+        flow.handlers = flow.entered.keys().chain(&flow.repeated).copied().collect();
         flow
     }
 
@@ -95,14 +96,14 @@ impl<'m> Flow<'m> {
             Operator::Block { .. } | Operator::TryTable { .. } | Operator::Try { .. } => {
                 if let Operator::TryTable { try_table } = &operator {
                     for catch in &try_table.catches {
-                        self.add_handler(*catch, open);
+                        self.add_handler(*catch, index, open);
                     }
                 }
                 open.push(Open {
                     start: index,
                     is_loop: false,
                     after: Vec::new(),
-                    catches_after: false,
+                    catches_after: Vec::new(),
                     false_branch: None,
                 });
                 vec![next]
@@ -112,7 +113,7 @@ impl<'m> Flow<'m> {
                     start: index,
                     is_loop: true,
                     after: Vec::new(),
-                    catches_after: false,
+                    catches_after: Vec::new(),
                     false_branch: None,
                 });
                 vec![next]
@@ -122,16 +123,16 @@ impl<'m> Flow<'m> {
                     start: index,
                     is_loop: false,
                     after: Vec::new(),
-                    catches_after: false,
+                    catches_after: Vec::new(),
                     false_branch: Some(index),
                 });
                 vec![next, next]
             }
             Operator::Else | Operator::Catch { .. } | Operator::CatchAll => {
-                if !matches!(operator, Operator::Else) {
-                    self.entered.insert(next);
-                }
                 let block = open.last_mut().expect("validated");
+                if !matches!(operator, Operator::Else) {
+                    self.entered.entry(next).or_default().push(block.start);
+                }
                 if let Some(condition) = block.false_branch.take() {
                     self.successors[condition][1] = next;
                 }
@@ -142,8 +143,8 @@ impl<'m> Flow<'m> {
                 if let Some(condition) = block.false_branch {
                     self.successors[condition][1] = next;
                 }
-                if block.catches_after {
-                    self.entered.insert(next);
+                if !block.catches_after.is_empty() {
+                    self.entered.entry(next).or_default().extend(block.catches_after);
                 }
                 for (from, number) in block.after {
                     self.successors[from][number] = next;
@@ -178,8 +179,8 @@ impl<'m> Flow<'m> {
         self.successors.push(successors);
     }
 
-    /// Adds where a handler of a `try_table` continues, whose block is not open yet.
-    fn add_handler(&mut self, catch: Catch, open: &mut [Open]) {
+    /// Adds where a handler of the `try_table` at `index` continues, whose block is not open yet.
+    fn add_handler(&mut self, catch: Catch, index: usize, open: &mut [Open]) {
         let (Catch::One { label, .. }
         | Catch::OneRef { label, .. }
         | Catch::All { label }
@@ -187,14 +188,22 @@ impl<'m> Flow<'m> {
         let block = open.len() - 1 - label as usize;
         match open[block].is_loop {
             true => _ = self.repeated.insert(open[block].start),
-            false => open[block].catches_after = true,
+            // Several handlers of one block may continue there.
+            false if open[block].catches_after.last() == Some(&index) => {}
+            false => open[block].catches_after.push(index),
         }
     }
 
     /// Whether control arrives at an instruction from a caught exception, except from one that is
     /// caught in the loop that the instruction begins.
     pub fn is_entered_by_handler(&self, index: usize) -> bool {
-        self.entered.contains(&index)
+        self.entered.contains_key(&index)
+    }
+
+    /// The blocks, `try_table` or `try`, of which a caught exception arrives at an instruction,
+    /// except those in the loop that the instruction begins.
+    pub fn catching(&self, index: usize) -> impl Iterator<Item = usize> {
+        self.entered.get(&index).into_iter().flatten().copied()
     }
 
     /// Whether an instruction is a loop that is repeated when an exception is caught in it.

@@ -32,7 +32,8 @@ struct Shared {
 
 type Specs = dyn Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync;
 
-/// The order in which probes are switched while the program runs.
+/// The order in which probes are switched while the program runs. Those of a function are activated
+/// in the order of their locations, and deactivated in the reverse order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Function by function.
@@ -50,7 +51,16 @@ impl Order {
 
     /// Switches the probes (`last`) that are activated last, or the others.
     fn switch(self, probes: &[Probe], last: bool, on: bool) -> Result<(), Error> {
-        switch(probes.iter().filter(|probe| self.is_last(probe) == last), on)
+        switch(self.sequence(probes, last, on), on)
+    }
+
+    /// The probes that are then switched, in order.
+    fn sequence(self, probes: &[Probe], last: bool, on: bool) -> Vec<&Probe> {
+        let mut chosen: Vec<&Probe> = probes.iter().filter(|probe| self.is_last(probe) == last).collect();
+        if !on {
+            chosen.reverse();
+        }
+        chosen
     }
 }
 
@@ -216,15 +226,17 @@ impl Shared {
         // Not under the lock: a report may wait for it.
         let specs = self.module.function(function).map(|info| (self.specs)(&info)).unwrap_or_default();
         let on = |probes: Vec<Probe>, last| self.order.switch(&probes, last, true).map(|()| probes);
-        let probes = make(&self.module, &specs).and_then(|probes| on(probes, false));
+        let probes = make(&self.module, &specs).and_then(|mut probes| {
+            probes.sort_by_key(|probe| probe.spec().location);
+            on(probes, false)
+        });
         let mut state = lock(&self.state);
         let probes = if state.are_last_on { probes.and_then(|probes| on(probes, true)) } else { probes };
         match probes {
-            Ok(mut probes) => {
-                probes.sort_by_key(|probe| probe.spec().location);
+            Ok(probes) => {
                 if !state.is_on {
                     // An error leaves them on: they are deactivated with the others.
-                    let _ = switch(&probes, false);
+                    let _ = switch(probes.iter().rev(), false);
                 }
                 state.made.insert(function, probes);
             }
@@ -247,6 +259,25 @@ mod tests {
     use wasm_jit::{Engine, Instance, Linker, Store};
 
     use super::*;
+
+    #[test]
+    fn probes_are_deactivated_in_the_reverse_order() {
+        let module = Module::new(&Engine::default(), "(module (func nop nop))").unwrap();
+        let places = [Place::Entry, Place::Instruction { offset: 1 }, Place::Instruction { offset: 2 }];
+        let spec = |place| ProbeSpec { location: Location { function: 0, place }, kind: Kind::Count };
+        let probes = make(&module, &places.map(spec)).unwrap();
+        let order = |order: Order, on| {
+            order
+                .sequence(&probes, false, on)
+                .iter()
+                .map(|probe| probe.spec().location.place)
+                .collect::<Vec<_>>()
+        };
+        let [entry, first, second] = places;
+        assert_eq!(order(Order::Functions, true), places);
+        assert_eq!(order(Order::Functions, false), [second, first, entry]);
+        assert_eq!(order(Order::EntriesLast, false), [second, first]);
+    }
 
     #[test]
     fn probes_that_are_made_while_they_are_switched_off_are_off() {

@@ -55,6 +55,10 @@ impl Session {
         self
     }
 
+    pub(crate) fn module(&self) -> &Module {
+        &self.module
+    }
+
     /// The monitors that the session knows, without [others](Self::with_others).
     pub fn known(&self) -> &[Description] {
         &self.known

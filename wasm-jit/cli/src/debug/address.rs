@@ -20,12 +20,14 @@ pub(super) enum Address {
 impl FromStr for Address {
     type Err = Failure;
 
-    /// A number is a port.
+    /// A number is a port, also after the address of this host, as it is printed.
     fn from_str(text: &str) -> Result<Self, Failure> {
+        let after_host = ["127.0.0.1:", "localhost:"].iter().find_map(|host| text.strip_prefix(host));
+        let text = after_host.unwrap_or(text);
         if text.is_empty() {
             return Err(Failure { code: 2, message: "expected a port, or the path of a socket".to_owned() });
         }
-        let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_number = after_host.is_some() || text.bytes().all(|byte| byte.is_ascii_digit());
         let wrong = |_| Failure { code: 2, message: format!("`{text}` is no port") };
         if is_number { text.parse().map(Self::Port).map_err(wrong) } else { Ok(Self::Path(text.into())) }
     }
@@ -119,8 +121,19 @@ mod tests {
         check("1234", Some(Address::Port(1234)));
         check("./1234", Some(Address::Path("./1234".into())));
         check("/run/app.sock", Some(Address::Path("/run/app.sock".into())));
+        check("127.0.0.1:1234", Some(Address::Port(1234)));
+        check("localhost:1234", Some(Address::Port(1234)));
+        check("./localhost:1234", Some(Address::Path("./localhost:1234".into())));
+        check("127.0.0.1:app", None);
         check("65536", None);
         check("", None);
+    }
+
+    #[test]
+    fn what_is_printed_denotes_the_same_address() {
+        for address in [Address::Port(1234), Address::Path("/run/app.sock".into())] {
+            assert_eq!(address.to_string().parse::<Address>().ok(), Some(address));
+        }
     }
 
     #[test]

@@ -131,7 +131,7 @@ Breakpoint 1, 0x add at points.c:8
 (wasm-jit) print p->next->y
 4
 (wasm-jit) print &total
-ADDRESS
+0x
 (wasm-jit) next
 0x add at points.c:9
 9\t    total += sum;
@@ -139,11 +139,7 @@ ADDRESS
 6
 (wasm-jit) backtrace
 ";
-    let (before, after) = expected.split_once("ADDRESS\n").unwrap();
-    let rest = text.strip_prefix(before).unwrap_or_else(|| panic!("{text}"));
-    let (address, rest) = rest.split_once('\n').unwrap();
-    assert!(address.parse::<u32>().is_ok(), "{address}");
-    let rest = rest.strip_prefix(after).unwrap_or_else(|| panic!("{text}"));
+    let rest = text.strip_prefix(expected).unwrap_or_else(|| panic!("{text}"));
     assert!(rest.contains("add (p=") && rest.contains(", n=3) at points.c:9"), "{text}");
     assert!(rest.contains("Returned: 9\n"), "{text}");
     assert!(rest.contains("0x run at points.c:18"), "{text}");
@@ -233,7 +229,7 @@ fn pointers_of_programs_with_64_bit_memories_have_8_bytes() {
     assert!(text.contains("a.next == &b\n1\n"), "{text}");
     assert!(text.contains("a.next->y\n4\n"), "{text}");
     assert!(text.contains("names[1][2] == 'o'\n1\n"), "{text}");
-    assert!(text.ends_with("print a.next\n4294967297\n"), "{text}");
+    assert!(text.ends_with("print a.next\n0x100000001\n"), "{text}");
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn pointers_and_arrays_have_their_types() {
         &["break values.cpp:25", "run", "next"],
         &[
             ("print *(p + 1)", "{first = 3, second = 4}"),
-            ("print *(1 + p) == *p", "0"),
+            ("print *(1 + p) == *p", "a structure is no operand: name its members"),
             ("print (p + 2)->second", "6"),
             ("print p[2].first - p[0].first", "4"),
             ("print &pairs[2] - p", "2"),
@@ -142,7 +142,7 @@ fn pointers_and_arrays_have_their_types() {
             ("print *(int *) &pairs[1]", "3"),
             ("print ((struct Pair *) (void *) p)[1]", "{first = 3, second = 4}"),
             ("print ((ns::Der *) &der)->base", "7"),
-            ("print *(unsigned char *) p", "1"),
+            ("print *(unsigned char *) p", "1 '\\001'"),
             ("print (unsigned char) -1 + (char) 200", "199"),
             ("print (int) 2.9 - (float) 1", "1.0"),
             ("print (hidden) - 1", "0"),
@@ -150,7 +150,7 @@ fn pointers_and_arrays_have_their_types() {
             ("print (Pair) p", "only scalars and pointers can be cast"),
             ("print (none *) p", "there is no type of the source `none`"),
             ("print p * 2 == p", "0"),
-            ("print p + f", "{a = 5, b = -3, wide = 549755813888} is no number"),
+            ("print p + f", "a structure is no operand: name its members"),
         ],
     );
 }
@@ -173,14 +173,14 @@ fn references_and_structures_by_value_are_those_of_the_source() {
     place.check(
         &["break sum", "run"],
         &[
-            ("info locals", "c = {first = 3, second = 4}\nr = 4\np = {first = 1, second = 2}"),
+            ("info locals", "p = {first = 1, second = 2}\nr = 4\nc = {first = 3, second = 4}"),
             ("print p.second + c.second", "6"),
             ("set p.second = 20", ""),
             ("set r = 40", ""),
             ("print p", "{first = 1, second = 20}"),
             (
                 "up",
-                "#1   0x main (argc=4, argv=0) at values.cpp:28\n28\t  long long s = sum(*p, ref, pairs[1]);",
+                "#1   0x main (argc=4, argv=0x0) at values.cpp:28\n28\t  long long s = sum(*p, ref, pairs[1]);",
             ),
             ("print r + ref", "80"),
             ("print &ref == &r", "1"),
@@ -260,7 +260,7 @@ fn breakpoints_are_at_all_code_of_a_function() {
             ("break values.cpp:3000", "there is no code of the source line `values.cpp:3000`"),
             ("break use", "Breakpoint 3: 0x ns::use() at values.cpp:10"),
             ("run", "Breakpoint 1, 0x main at values.cpp:22\n22\t  Flags f = { 5, -3, 1ull << 39 };"),
-            ("backtrace 1", "#0   0x main (argc=4, argv=0) at values.cpp:22\n(1 more)"),
+            ("backtrace 1", "#0   0x main (argc=4, argv=0x0) at values.cpp:22\n(1 more)"),
         ],
     );
     // The copies that are inlined, each with its own values.
@@ -426,7 +426,7 @@ fn lines_are_completed() {
             ("complete print ((gr", "print ((grid"),
             ("complete print nothing.", ""),
             ("complete print (.", ""),
-            ("up", "#1   0x main (argc=4, argv=0) at values.cpp:28\n28\t  long long s = sum(*p, ref, pairs[1]);"),
+            ("up", "#1   0x main (argc=4, argv=0x0) at values.cpp:28\n28\t  long long s = sum(*p, ref, pairs[1]);"),
             ("complete print der.", "print der.base\nprint der.own"),
             ("complete print pairs[1].s", "print pairs[1].second"),
             ("complete print p->f", "print p->first"),
@@ -481,4 +481,45 @@ fn watchpoints_of_a_run_that_was_killed_begin_anew() {
         }
         assert_eq!(answers[8], "8");
     }
+}
+
+/// The rows of a function's declaration begin before its first instruction.
+#[test]
+fn lines_of_declarations_are_places() {
+    let place = Place::new();
+    place.points();
+    let commands = ["break points.c:5", "run", "list points.c:5", "list 2,3", "list 3,2", "list 0,2"];
+    let answers = place.answers(&commands, &["--invoke", "main", "points.wasm", "2"]);
+    assert_eq!(answers[0], "Breakpoint 1: 0x add at points.c:6", "{answers:?}");
+    assert!(answers[2].starts_with("1\tstruct point") && answers[2].lines().count() == 10, "{answers:?}");
+    assert_eq!(answers[3].lines().map(|line| &line[..2]).collect::<Vec<_>>(), ["2\t", "3\t"], "{answers:?}");
+    assert_eq!(answers[4..], ["`3,2` are no lines FIRST,LAST", "`0,2` are no lines FIRST,LAST"]);
+}
+
+#[test]
+fn pointers_characters_and_locals_are_shown_as_by_gdb() {
+    let place = Place::new();
+    place.points();
+    let commands = [
+        "break points.c:19",
+        "run",
+        "print a.next",
+        "print name",
+        "print *name",
+        "print name[0] + 1",
+        "print &total",
+        "print a == b",
+        "print a != a",
+        "print !a",
+        "info locals",
+    ];
+    let answers = place.answers(&commands, &["--invoke", "main", "points.wasm", "2"]);
+    assert_eq!(
+        answers[2..8],
+        ["0x", "0x \"one\"", "111 'o'", "112", "0x", "a structure is no operand: name its members"],
+        "{answers:?}"
+    );
+    assert_eq!(answers[8], answers[7]);
+    let names: Vec<&str> = answers[10].lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(names, ["n", "b", "a", "name", "way", "first", "second"], "{answers:?}");
 }

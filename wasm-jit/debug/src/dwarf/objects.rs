@@ -165,18 +165,25 @@ impl Object {
             Shape::Base { encoding: gimli::DW_ATE_float, size } if size != 4 && size != 8 => {
                 Value::Text(format!("<{}>", no_float(size)))
             }
-            Shape::Base { encoding, size } => scalar(encoding, width(size), self.bits(size, scope)?),
+            Shape::Base { encoding, size } => {
+                let value = scalar(encoding, width(size), self.bits(size, scope)?);
+                match value.integer() {
+                    Some(code) if size == 1 && is_character(encoding) => {
+                        Value::Named { value: code, name: format!("{code} {}", character(code as u8)) }
+                    }
+                    _ => value,
+                }
+            }
             Shape::Pointer { to, size } => {
                 let address = self.bits(size, scope)?;
-                match dwarf.shape(to) {
-                    Shape::Base { encoding, size: 1 }
-                        if is_character(encoding) && address != 0 && nested > 0 =>
-                    {
-                        Value::Text(format!("{address:#x} {}", string(address, scope)))
-                    }
-                    _ if nested > 0 => Value::Text(format!("{address:#x}")),
-                    _ => Value::Unsigned(address),
-                }
+                let is_text =
+                    matches!(dwarf.shape(to), Shape::Base { encoding, size: 1 } if is_character(encoding));
+                let text = if is_text && address != 0 {
+                    format!(" {}", string(address, scope))
+                } else {
+                    String::new()
+                };
+                Value::Named { value: address.into(), name: format!("{address:#x}{text}") }
             }
             Shape::Reference { .. } if nested >= MAX_NESTED => Value::Text("...".to_owned()),
             Shape::Reference { to, size, .. } => {
@@ -369,6 +376,12 @@ impl Object {
         matches!(shape, Ok(Shape::Pointer { .. } | Shape::Array { .. }))
     }
 
+    /// Whether it is a structure, except one that stands for a slice or a string.
+    pub(crate) fn is_structure(&self, scope: &mut Scope<'_, '_>) -> Result<bool, Error> {
+        let is_structure = matches!(dwarf_of(scope)?.shape(self.ty), Shape::Struct);
+        Ok(is_structure && self.slice(scope)?.is_none())
+    }
+
     /// As [`Self::elements`], for what is a pointer in C.
     fn pointed(&self, scope: &mut Scope<'_, '_>) -> Result<Option<(Type, u64)>, Error> {
         match dwarf_of(scope)?.shape(self.ty) {
@@ -533,6 +546,18 @@ fn elements_of(
 
 fn is_character(encoding: gimli::DwAte) -> bool {
     matches!(encoding, gimli::DW_ATE_signed_char | gimli::DW_ATE_unsigned_char | gimli::DW_ATE_UTF)
+}
+
+/// A character in quotes, as in C.
+fn character(code: u8) -> String {
+    match code {
+        b'\'' | b'\\' => format!("'\\{}'", char::from(code)),
+        b' '..=b'~' => format!("'{}'", char::from(code)),
+        b'\n' => "'\\n'".to_owned(),
+        b'\r' => "'\\r'".to_owned(),
+        b'\t' => "'\\t'".to_owned(),
+        _ => format!("'\\{code:03o}'"),
+    }
 }
 
 fn scalar(encoding: gimli::DwAte, width: u32, bits: u64) -> Value {

@@ -53,9 +53,10 @@ fn unreadable(error: gimli::Error) -> Error {
 }
 
 impl Dwarf {
-    /// The variables in scope at an instruction, the innermost first. Those that are hidden are not
-    /// among them. Here and below, `inner` is the number of calls that are inlined further in than
-    /// the function of the frame: only variables of the latter are in scope.
+    /// The variables in scope at an instruction, in the order of their declarations, those of outer
+    /// blocks first. Those that are hidden are not among them. Here and below, `inner` is the
+    /// number of calls that are inlined further in than the function of the frame: only variables
+    /// of the latter are in scope.
     pub(crate) fn variables(&self, offset: u64, inner: usize) -> Vec<Variable> {
         self.visible(self.scopes(offset, inner).0)
     }
@@ -65,6 +66,7 @@ impl Dwarf {
         found.reverse();
         let mut seen = std::collections::HashSet::new();
         found.retain(|variable: &Variable| seen.insert(variable.name.clone()));
+        found.reverse();
         found
     }
 

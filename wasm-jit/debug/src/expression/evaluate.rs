@@ -218,6 +218,13 @@ impl Node {
             Self::Binary(operator, of) => {
                 let [left, right] = &**of;
                 let (left, right) = (left.evaluate(scope)?, right.evaluate(scope)?);
+                for side in [&left, &right] {
+                    if let Term::Object(object) = side
+                        && object.is_structure(scope)?
+                    {
+                        return Err(Error::Value("a structure is no operand: name its members".to_owned()));
+                    }
+                }
                 if let Some(found) = with_pointers(*operator, &left, &right, scope)? {
                     return Ok(found);
                 }

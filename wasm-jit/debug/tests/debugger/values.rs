@@ -172,10 +172,10 @@ fn void_has_no_entry_in_any_unit() {
         let custom = format!("(@custom \".debug_info\" \"{units}\") (memory (export \"memory\") 1)");
         let text = VALUES.replacen("(memory (export \"memory\") 1)", &custom, 1);
         let (debugged, _) = Debugged::begin(&text, "inner", &[Val::I32(2)]);
-        assert_eq!(debugged.value(0, "(void *) 16"), "16");
+        assert_eq!(debugged.value(0, "(void *) 16"), "0x10");
         assert_eq!(debugged.value(0, "(void) 1"), "<only scalars and pointers can be cast>");
         assert_eq!(debugged.value(0, "*(void *) 16"), "<unknown type>");
-        assert_eq!(debugged.value(0, "(void *) 16 + 1"), "17");
+        assert_eq!(debugged.value(0, "(void *) 16 + 1"), "0x11");
         assert_eq!(debugged.value(0, "*(int *) 128"), "1065353216");
         assert_eq!(debugged.value(0, "sizeof(void)"), "<there is no type `void`>");
     }

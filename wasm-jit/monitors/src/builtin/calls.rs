@@ -13,9 +13,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use wasm_jit::probes::{
-    Callback, Called, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeSpec, UnwoundWatch,
-};
+use wasm_jit::probes::{Callback, Called, Kind, Location, NO_FUNCTION, Place, ProbeSpec, UnwoundWatch};
 use wasm_jit::wasmparser::{ConstExpr, ElementItems, Operator, Parser, Payload};
 use wasm_jit::{FunctionInfo, Module, Trap, printable};
 use wasm_jit_hooks::CallForm;
@@ -31,7 +29,7 @@ pub(super) const DESCRIPTION: Description = Description {
     name: "calls",
     summary: "Direct and indirect calls with their targets, and the call graph",
     details: "A call counts when it is about to be made, also an indirect one that then traps because the table has \
-              no function there, or one of another type. Functions of other modules that are called by a table \
+              no function there, or one of another type: its callee is `none (trap)`. Functions of other modules that are called by a table \
               or a reference have the name MODULE::NAME. Calls by `host` are those that are not from the module's \
               own instructions: by the host, or by other instances. The file callgraph.dot has the call graph: draw \
               it with dot -Tsvg (graphviz). The targets of calls through a table that is neither imported nor \
@@ -201,10 +199,10 @@ fn sites_of(function: &FunctionInfo<'_>, tables: &FixedTables) -> Vec<(Location,
     (0..graph.len()).filter_map(site).collect()
 }
 
-/// The index or the number of a callee; also of one that has another type, so that the call traps.
+/// The index or the number of a callee; [`NO_FUNCTION`] if the call traps.
 fn callee_of(called: &Called<'_>) -> u64 {
     match Other::of(called) {
-        Other::None => called.index(),
+        Other::None => NO_FUNCTION,
         Other::Of(function) | Other::Other(function) => function.into(),
     }
 }
@@ -316,8 +314,6 @@ impl Monitor for Calls {
         called.retain(|_, count| *count > 0);
         let name = |callee: u64| match callee {
             NO_FUNCTION => Cell::from("none (trap)"),
-            // One of another type.
-            OTHER_FUNCTION => "<other function>".into(),
             index => {
                 other_functions::name(index as u32).map_or_else(|| program.name(index as u32), Cell::Text)
             }
@@ -367,7 +363,6 @@ fn dot(edges: &BTreeMap<(Option<u32>, u64), u64>, name: &impl Fn(u64) -> Cell) -
     let mut out = String::from("digraph calls {\n    node [shape=box];\n");
     let node = |function: u64| match function {
         NO_FUNCTION => "none".to_owned(),
-        OTHER_FUNCTION => "other".to_owned(),
         index => format!("f{index}"),
     };
     let ends = edges.keys().flat_map(|(caller, callee)| [caller.map(u64::from), Some(*callee)]);

@@ -1,48 +1,74 @@
-//! Counters at all instructions.
+//! Counts of all instructions.
+//!
+//! A counter is at the first instruction of each sequence that is executed completely once it has
+//! begun. Its instructions share the counter: counters are switched one after the other, so those
+//! of a running program would differ. Programs that consume fuel may end at any instruction: they
+//! have a counter at each.
 
-use wasm_jit::probes::{Kind, Location, Place, ProbeSpec};
-use wasm_jit::{Instruction, Module};
+use std::ops::Range;
 
+use wasm_jit::probes::{Kind, Location, Place, Probe, ProbeSpec};
+use wasm_jit::{Instruction, Module, Store};
+
+use super::graph::Graph;
 use super::listing::Listing;
 use crate::{Error, LazyProbes, Report, Setup};
 
-/// Probes that count each instruction of the chosen functions.
-pub(super) struct Counts(LazyProbes);
+/// The counts of each instruction of the chosen functions.
+pub(super) struct Counts {
+    module: Module,
+    consumes_fuel: bool,
+    probes: LazyProbes,
+}
 
 impl Counts {
     pub(super) fn of(setup: &Setup<'_>) -> Self {
-        Self(LazyProbes::new(setup, |function| {
-            let Some(body) = function.body() else { return Vec::new() };
-            let start = body.range().start;
-            let spec = |offset: usize| {
-                let place = Place::Instruction { offset: (offset - start) as u32 };
-                ProbeSpec { location: Location { function: function.index(), place }, kind: Kind::Count }
-            };
-            body.instructions().map(|instruction| spec(instruction.offset())).collect()
-        }))
+        let module = setup.module.clone();
+        // Only stores of engines whose programs consume fuel have some.
+        let consumes_fuel = Store::new(module.engine(), ()).get_fuel().is_ok();
+        let probes = LazyProbes::new(setup, move |function| {
+            let Some(graph) = Graph::of(function) else { return Vec::new() };
+            let first = sequences(&graph, consumes_fuel).into_iter().map(|run| graph.location(run.start));
+            first.map(|location| ProbeSpec { location, kind: Kind::Count }).collect()
+        });
+        Self { module, consumes_fuel, probes }
     }
 
     pub(super) fn switch(&self, on: bool) -> Result<(), Error> {
-        self.0.switch(on)
+        self.probes.switch(on)
     }
 
     /// The number of executions of each instruction, in module order. Functions that were not
     /// called and instructions that control never reaches are left out.
     pub(super) fn all(&self) -> Vec<(Location, u64)> {
         let mut all = Vec::new();
-        self.0.for_each(|probe| all.push((probe.spec().location, probe.count())));
+        for function in self.probes.functions() {
+            let Some(graph) = self.module.function(function).and_then(|info| Graph::of(&info)) else {
+                continue;
+            };
+            for run in sequences(&graph, self.consumes_fuel) {
+                if let Some(count) = self.probes.get(graph.location(run.start), Probe::count) {
+                    all.extend(run.map(|index| (graph.location(index), count)));
+                }
+            }
+        }
         all
     }
 
     /// Whether the instructions of a function are counted. If so, those that [`Counts::all`] leaves
     /// out were not executed.
     pub(super) fn observes(&self, function: u32) -> bool {
-        self.0.observes(function)
+        self.probes.observes(function)
     }
 
     pub(super) fn report_refused(&self, report: &mut Report) {
-        self.0.report_refused(report);
+        self.probes.report_refused(report);
     }
+}
+
+/// The instructions of a function, by their counters.
+fn sequences(graph: &Graph<'_>, consumes_fuel: bool) -> Vec<Range<usize>> {
+    if consumes_fuel { (0..graph.len()).map(|index| index..index + 1).collect() } else { graph.runs() }
 }
 
 /// Visits the instructions that were executed, in module order, with their numbers of executions.

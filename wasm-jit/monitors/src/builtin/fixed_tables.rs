@@ -3,8 +3,9 @@
 //! A probe at the call appends the index to a buffer of the running store ([`Recorder`]); the
 //! functions are those of the module's element segments. A table never changes if neither code of
 //! the module nor other instances can write it: it is neither imported nor exported, and no
-//! instruction of the module does so.
+//! instruction of the module does so. Calls of functions with another type trap.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use wasm_jit::Module;
@@ -13,6 +14,7 @@ use wasm_jit::wasmparser::{
     ConstExpr, ElementItems, ElementKind, ExternalKind, Operator, Parser, Payload, TableInit, TypeRef,
 };
 
+use super::signatures::Signatures;
 use crate::Error;
 use crate::lock::lock;
 
@@ -137,12 +139,37 @@ struct Calls {
     counts: Vec<u64>,
 }
 
+/// The tables of a module, and the types of its functions.
+struct Tables {
+    all: Vec<Option<Table>>,
+    signatures: Signatures,
+}
+
+impl Tables {
+    /// The functions that calls of a type call through a table.
+    fn of_type(&self, table: u32, ty: u32) -> Option<Table> {
+        let callee = |function: &u64| match *function {
+            NO_FUNCTION => Some(NO_FUNCTION),
+            function => self
+                .signatures
+                .is_same(function as u32, ty)
+                .map(|is_same| if is_same { function } else { NO_FUNCTION }),
+        };
+        self.all.get(table as usize)?.as_ref()?.iter().map(callee).collect()
+    }
+}
+
+/// For a table and the type of a call: the functions that are called. `None` if the types are not
+/// known to be the same or different.
+type Typed = BTreeMap<(u32, u32), Option<Table>>;
+
 /// The calls of all instructions, by their numbers.
 #[derive(Clone)]
 pub(super) struct FixedTables {
     module: Module,
     /// Known since the first call: all code is read for them.
-    tables: Arc<OnceLock<Vec<Option<Table>>>>,
+    tables: Arc<OnceLock<Tables>>,
+    typed: Arc<Mutex<Typed>>,
     calls: Arc<Mutex<Vec<Calls>>>,
     recorder: Recorder,
 }
@@ -162,18 +189,22 @@ impl FixedTables {
                 counts[(index as usize).min(others)] += 1;
             }
         })?;
-        Ok(Self { module: module.clone(), tables: Arc::default(), calls, recorder })
+        let (tables, typed) = (Arc::default(), Arc::default());
+        Ok(Self { module: module.clone(), tables, typed, calls, recorder })
     }
 
     /// The number of a call, and its probe, if its table never changes.
     pub(super) fn call(&self, operator: &Operator<'_>) -> Option<(usize, Kind)> {
-        let (Operator::CallIndirect { table_index, .. } | Operator::ReturnCallIndirect { table_index, .. }) =
-            operator
+        let (Operator::CallIndirect { table_index, type_index }
+        | Operator::ReturnCallIndirect { table_index, type_index }) = *operator
         else {
             return None;
         };
-        let tables = self.tables.get_or_init(|| tables(&self.module));
-        let table = tables.get(*table_index as usize)?.clone()?;
+        let tables = self
+            .tables
+            .get_or_init(|| Tables { all: tables(&self.module), signatures: Signatures::of(&self.module) });
+        let typed = || tables.of_type(table_index, type_index);
+        let table = lock(&self.typed).entry((table_index, type_index)).or_insert_with(typed).clone()?;
         let mut calls = lock(&self.calls);
         let number = calls.len();
         calls.push(Calls { table, counts: Vec::new() });

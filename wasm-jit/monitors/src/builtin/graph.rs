@@ -60,12 +60,26 @@ impl<'m> Graph<'m> {
     /// executed. The first instruction of a part is executed only after all instructions before it
     /// have completed: parts end after instructions whose completion is uncertain.
     pub(super) fn segments(&self) -> Vec<Range<usize>> {
-        let begins = |index: usize| {
-            self.leaders[index] || index > 0 && self.completion(index - 1) == Completion::Uncertain
-        };
+        self.parts(|completion| completion == Completion::Uncertain)
+    }
+
+    /// The parts of basic blocks of which all instructions are executed equally often: parts end
+    /// after instructions that may not complete.
+    pub(super) fn runs(&self) -> Vec<Range<usize>> {
+        self.parts(|completion| completion != Completion::Certain)
+    }
+
+    /// The parts of basic blocks that end after instructions whose completion is as chosen.
+    fn parts(&self, ends: impl Fn(Completion) -> bool) -> Vec<Range<usize>> {
+        let begins = |index: usize| self.leaders[index] || index > 0 && ends(self.completion(index - 1));
         let starts: Vec<usize> = (0..self.len()).filter(|index| begins(*index)).collect();
         let ends = starts.iter().skip(1).copied().chain([self.len()]);
         starts.iter().copied().zip(ends).map(|(start, end)| start..end).collect()
+    }
+
+    /// Whether an instruction follows the one before it in a basic block.
+    pub(super) fn is_in_block_of_previous(&self, index: usize) -> bool {
+        !self.leaders[index]
     }
 
     /// Whether an instruction completes once control has reached it. A loop may be interrupted.

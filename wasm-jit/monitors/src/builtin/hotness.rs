@@ -14,8 +14,10 @@ pub(super) const DESCRIPTION: Description = Description {
     name: "hotness",
     summary: "How often each instruction was executed, and the hottest paths",
     details: "A path is a sequence of instructions without a branch into or out of it that was taken: all of \
-              them were executed equally often. Paths are ranked by the number of instructions that were \
-              executed in them. The file listing.wat has the module's text with the counts, the file \
+              them were executed equally often, unless a trap or an exception has ended it early, or the monitor \
+              was switched meanwhile: each sequence without a branch, a call or an instruction that may trap has \
+              one count, and the counts of several are switched one after the other. Paths are ranked by the \
+              number of instructions that were executed in them. The file listing.wat has the module's text with the counts, the file \
               listing.asm the machine code of the functions that were executed: that of several instructions is \
               listed at the last one.",
     options: &[],
@@ -25,18 +27,14 @@ pub(super) const DESCRIPTION: Description = Description {
 
 struct Hotness(Counts);
 
-/// Successive instructions of a function that were executed equally often.
+/// Successive instructions of a function between which no branch was taken.
 struct Path {
     function: u32,
     offsets: Vec<u32>,
+    /// How often the first instruction was executed.
     count: u64,
-}
-
-impl Path {
     /// The number of instructions executed in the path.
-    fn executed(&self) -> u64 {
-        self.count * self.offsets.len() as u64
-    }
+    executed: u64,
 }
 
 impl Monitor for Hotness {
@@ -93,9 +91,12 @@ fn paths_of(graph: &Graph<'_>, counts: &[(Location, u64)]) -> Vec<Path> {
         }
     }
     let predecessors = graph.predecessors();
-    // Whether all executions of an instruction continued with the other one, which was executed as
-    // often, and had no other predecessor.
+    // Whether all executions of an instruction continued with the other one, and it had no other
+    // predecessor. In a basic block, no count is needed to know; elsewhere they are equal.
     let continues = |from: usize, to: usize| {
+        if to == from + 1 && graph.is_in_block_of_previous(to) {
+            return true;
+        }
         let successors = &graph.flow.successors[from];
         let is_only_successor = successors.iter().all(|successor| *successor == to)
             && graph.completion(from) == Completion::Certain;
@@ -112,9 +113,13 @@ fn paths_of(graph: &Graph<'_>, counts: &[(Location, u64)]) -> Vec<Path> {
             continue;
         }
         match paths.last_mut().zip(last) {
-            Some((path, last)) if continues(last, index) => path.offsets.push(*offset),
+            Some((path, last)) if continues(last, index) => {
+                path.offsets.push(*offset);
+                path.executed += executed[index];
+            }
             _ => {
-                paths.push(Path { function: graph.function, offsets: vec![*offset], count: executed[index] })
+                let (function, count) = (graph.function, executed[index]);
+                paths.push(Path { function, offsets: vec![*offset], count, executed: count });
             }
         }
         last = Some(index);
@@ -129,17 +134,17 @@ fn paths(program: &Program<'_>, listing: &Listing, counts: &[(Location, u64)], t
         let Some(graph) = info.as_ref().and_then(Graph::of) else { continue };
         paths.extend(paths_of(&graph, of_function));
     }
-    paths.sort_by_key(|path| Reverse(path.executed()));
+    paths.sort_by_key(|path| Reverse(path.executed));
     let columns = ["executed", "share", "times", "length", "from", "to", "function", "begins with", "source"];
     let mut table = Table::new("paths", columns);
     for path in paths {
-        let Path { function, offsets, count } = &path;
+        let Path { function, offsets, count, executed } = &path;
         let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
         // Some instructions have no line.
         let lines = offsets.iter().map(|offset| program.line(*function, *offset));
         table.row([
-            path.executed().into(),
-            Cell::share(path.executed(), total),
+            (*executed).into(),
+            Cell::share(*executed, total),
             (*count).into(),
             offsets.len().into(),
             program.offset(*function, first),

@@ -1,9 +1,12 @@
 //! `loops`: how often each loop was entered, and how many iterations it had.
 //!
 //! A counter is at each loop, where each of its iterations begins. The entries are counted before
-//! the loop if control always continues from there into the loop, or there are counters at the
-//! branches to the loop, which begin all other iterations. A loop that is also repeated by caught
-//! exceptions has its counters at all places from which it is entered.
+//! the loop. If control may not come from there into the loop, there are also counters at the
+//! branches to the loop, which begin all other iterations.
+//!
+//! Counters are switched one after the other, while threads execute the loop. No figure may be the
+//! difference of two counters alone: each switch would leave an error in it, as large as the number
+//! of iterations between the switches of the two.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,8 +23,10 @@ pub(super) const DESCRIPTION: Description = Description {
     details: "The first iteration begins when control enters the loop, each further one with a branch to its start, \
               or with an exception whose handler is there. The mean is that of iterations for each time the loop was \
               entered. The entries of a loop that exceptions repeat are unknown if the instruction before it may not \
-              complete. The figures are exact when no thread executes the loop. A report of a running program may have too few entries of a loop that is being \
-              executed: at most as many as it had iterations while its counters were read, and never none.",
+              complete. Of a loop that is being executed when the monitor is switched on, the remaining iterations \
+              are counted and the entry is not. The figures are exact when no thread executes the loop. If one \
+              executes it while the monitor is switched or reports, the entries may include attempts that ended \
+              before the loop, by a trap or an exception of the instruction before it.",
     options: &[],
     example: "loops app.wasm",
     start,
@@ -39,10 +44,11 @@ struct Loop {
 
 /// How the number of entries of a loop is obtained.
 enum Entered {
-    /// It is entered after these instructions.
+    /// It is entered after these instructions, and only then.
     After(Vec<Way>),
-    /// These branches repeat the loop, and nothing else does.
-    Repeated(Vec<Way>),
+    /// It is entered after the instructions `attempted` unless they fail, or by an exception that
+    /// is caught there, and repeated by the branches `repeated` only.
+    AtMost { attempted: Vec<Way>, repeated: Vec<Way> },
     /// It is repeated by exceptions, and entered from where no counter tells whether it is.
     Unknown,
 }
@@ -57,7 +63,8 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         for Loop { location, entered, .. } in loops(&graph) {
             specs.insert(location, Kind::Count);
             let ways = match entered {
-                Entered::After(ways) | Entered::Repeated(ways) => ways,
+                Entered::After(ways) => ways,
+                Entered::AtMost { attempted, repeated } => [attempted, repeated].concat(),
                 Entered::Unknown => continue,
             };
             specs.extend(ways.into_iter().map(|(location, _)| (location, counter(&graph, location))));
@@ -104,20 +111,25 @@ fn loops(graph: &Graph<'_>) -> Vec<Loop> {
 
 /// How entries of the loop at `index` are counted.
 fn entered(graph: &Graph<'_>, index: usize, predecessors: &[(usize, usize)]) -> Entered {
+    let flow = &graph.flow;
     let outside = || predecessors.iter().filter(|(from, _)| *from < index);
-    let is_counted = outside().all(|(from, _)| graph.completion(*from) == Completion::Certain)
-        && !graph.flow.is_entered_by_handler(index);
-    let one = outside().count() == 1 && outside().all(|(from, _)| graph.flow.successors[*from] == [index]);
-    match graph.flow.is_repeated_by_handler(index) {
-        false if is_counted && one => Entered::After(ways(graph, outside())),
-        false => Entered::Repeated(ways(graph, predecessors.iter().filter(|(from, _)| *from > index))),
+    if index == 0 {
         // Nothing is executed before a function's first instruction but its entry.
-        true if index == 0 => {
-            let entry = Location { function: graph.function, place: Place::Entry };
-            Entered::After(vec![(entry, Vec::new())])
-        }
-        true if is_counted => Entered::After(ways(graph, outside())),
+        let entry = Location { function: graph.function, place: Place::Entry };
+        return Entered::After(vec![(entry, Vec::new())]);
+    }
+    let is_counted = outside().all(|(from, _)| graph.completion(*from) == Completion::Certain)
+        && !flow.is_entered_by_handler(index);
+    match flow.is_repeated_by_handler(index) {
+        _ if is_counted => Entered::After(ways(graph, outside())),
         true => Entered::Unknown,
+        false => {
+            let mut attempted = ways(graph, outside());
+            // A block catches at most one exception each time that it is entered.
+            attempted.extend(flow.catching(index).map(|block| (graph.location(block), vec![0])));
+            let repeated = ways(graph, predecessors.iter().filter(|(from, _)| *from > index));
+            Entered::AtMost { attempted, repeated }
+        }
     }
 }
 
@@ -132,30 +144,6 @@ fn ways<'a>(graph: &Graph<'_>, predecessors: impl Iterator<Item = &'a (usize, us
         }
     }
     ways
-}
-
-/// Maximum number of times that the counters of a loop are read.
-const READINGS: usize = 16;
-
-/// The number of times that a loop was entered, and the number of its iterations. The entries are
-/// the iterations that no branch to the loop has begun.
-///
-/// Threads may execute the loop at the same time. The number of iterations before a reading of the
-/// branches, minus the repetitions that the branches have counted by then, is at most the number of
-/// entries; it equals that number if there was no iteration during the reading.
-fn entries(iterations: impl Fn() -> u64, repeated: impl Fn() -> u64) -> (u64, u64) {
-    let mut before = iterations();
-    let mut entered = 0;
-    for _ in 0..READINGS {
-        entered = entered.max(before.saturating_sub(repeated()));
-        let after = iterations();
-        if after == before {
-            break;
-        }
-        before = after;
-    }
-    // The first iteration is not a repeated one.
-    (entered.max(1), before)
 }
 
 impl Loops {
@@ -190,7 +178,14 @@ impl Loops {
                 let iterations = iterations();
                 (self.taken(ways), iterations)
             }
-            Entered::Repeated(branches) => entries(iterations, || self.taken(branches)),
+            Entered::AtMost { attempted, repeated } => {
+                // The counters of repetitions are activated after that of the iterations,
+                // deactivated before it and read before it: the difference is not less than the
+                // number of entries, and equals it if no iteration was in between.
+                let repeated = self.taken(repeated);
+                let iterations = iterations();
+                (self.taken(attempted).min(iterations.saturating_sub(repeated)), iterations)
+            }
             Entered::Unknown => return (None, iterations()),
         };
         // A loop that is interrupted before its first iteration was not entered.
@@ -242,41 +237,5 @@ impl Monitor for Loops {
         }
         report.table(table);
         self.0.report_refused(report);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-
-    /// Counts the entries of a loop that has made `made` iterations, `per_entry` for each entry.
-    /// Before each reading of a counter it makes as many iterations as listed in `in_between`, and
-    /// the last number of them before all later readings.
-    fn entries_of(made: u64, per_entry: u64, in_between: &[u64]) -> (u64, u64) {
-        let (made, readings) = (Cell::new(made), Cell::new(0));
-        let read = || {
-            let reading = readings.replace(readings.get() + 1);
-            made.set(made.get() + in_between[reading.min(in_between.len() - 1)]);
-            made.get()
-        };
-        let repeated = |made: u64| made - made.div_ceil(per_entry);
-        entries(read, || repeated(read()))
-    }
-
-    #[test]
-    fn loops_that_are_not_executed_have_exact_figures() {
-        assert_eq!(entries_of(1, 10, &[0]), (1, 1));
-        assert_eq!(entries_of(91, 10, &[0]), (10, 91));
-        assert_eq!(entries_of(91, 10, &[0, 300, 0]), (40, 391), "it has ended meanwhile");
-    }
-
-    #[test]
-    fn loops_that_are_executed_were_entered() {
-        assert_eq!(entries_of(1000, 1 << 30, &[100]).0, 1);
-        let (entered, iterations) = entries_of(100_000, 1000, &[500, 500, 3]);
-        assert!((101 - 3..=101).contains(&entered), "{entered}");
-        assert!(iterations > 101_000);
     }
 }

@@ -28,6 +28,7 @@ mod opcodes;
 mod operands;
 mod other_functions;
 mod profile;
+mod signatures;
 mod stacks;
 mod trace;
 mod trace_stream;

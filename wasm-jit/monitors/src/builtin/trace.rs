@@ -14,7 +14,7 @@ use std::io::Write as _;
 use std::mem;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use wasm_jit::probes::{Bound, Callback, Kind, Lane, Location, Place, ProbeSpec, Values};
 use wasm_jit::wasmparser::{Operator, ValType};
@@ -47,7 +47,11 @@ pub(super) const DESCRIPTION: Description = Description {
             "GLOB",
             "traces only instructions whose name matches, such as *.load* or call*; may be repeated",
         ),
-        OptionInfo::with_value("limit", "N", "ends after this many instructions [default: no limit]"),
+        OptionInfo::with_value(
+            "limit",
+            "N",
+            "ends after this many instructions, and then costs nothing more [default: no limit]",
+        ),
         OptionInfo::flag(
             "json",
             "writes lines of JSON, to the file trace.jsonl; operands are texts; as --monitor-format json does \
@@ -63,7 +67,7 @@ const FULL: usize = 64 << 10;
 
 struct Trace {
     shared: Arc<Shared>,
-    probes: LazyProbes,
+    probes: Arc<LazyProbes>,
 }
 
 struct Shared {
@@ -76,8 +80,8 @@ struct Shared {
     /// The number of lines that may still be traced.
     left: AtomicU64,
     is_limited: bool,
-    /// The number of instructions that were executed after the limit was reached.
-    left_out: AtomicU64,
+    /// Those of the monitor, which are switched off at the limit.
+    probes: OnceLock<Weak<LazyProbes>>,
     lines: AtomicU64,
     has_failed: AtomicBool,
 }
@@ -145,15 +149,25 @@ impl Shared {
         }
     }
 
+    /// Whether the limit is reached.
+    fn has_ended(&self) -> bool {
+        self.is_limited && self.left.load(Ordering::Relaxed) == 0
+    }
+
     /// Whether one more instruction may be traced, which is then counted.
     fn take(&self) -> bool {
         let one_less = |left: u64| left.checked_sub(1);
-        let may = !self.is_limited
-            || self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
-        if !may {
-            self.left_out.fetch_add(1, Ordering::Relaxed);
+        !self.is_limited || self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+    }
+
+    /// Called after a line: switches the probes off if it is the last one.
+    fn end_at_limit(&self) {
+        if self.has_ended()
+            && let Some(probes) = self.probes.get().and_then(Weak::upgrade)
+        {
+            // Those that stay on trace nothing; the monitor's end switches them off, or fails.
+            let _ = probes.switch(false);
         }
-        may
     }
 }
 
@@ -208,7 +222,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         threads_so_far: AtomicU64::new(0),
         left: AtomicU64::new(limit.unwrap_or(u64::MAX)),
         is_limited: limit.is_some(),
-        left_out: AtomicU64::new(0),
+        probes: OnceLock::new(),
         lines: AtomicU64::new(0),
         has_failed: AtomicBool::new(false),
     });
@@ -223,7 +237,8 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         specs.extend(instructions.of(function).map(|sites| sites.probes(&of_probes)).unwrap_or_default());
         specs
     };
-    let probes = LazyProbes::of(setup.module, bodies, Order::Functions, specs);
+    let probes = Arc::new(LazyProbes::of(setup.module, bodies, Order::Functions, specs));
+    shared.probes.get_or_init(|| Arc::downgrade(&probes));
     Ok(Box::new(Trace { shared, probes }))
 }
 
@@ -350,6 +365,7 @@ impl Sites {
                 }
             });
             shared.lines.fetch_add(1, Ordering::Relaxed);
+            shared.end_at_limit();
         });
         let spec = |(number, site): (usize, &Site)| {
             let mut values = vec![Bound::Const(number as u64), Bound::Frame];
@@ -421,6 +437,9 @@ fn local_type(function: &FunctionInfo<'_>, local: u32) -> Option<ValType> {
 
 impl Monitor for Trace {
     fn activate(&self) -> Result<(), Error> {
+        if self.shared.has_ended() {
+            return Ok(());
+        }
         self.shared.period.begin();
         self.probes.switch(true)
     }
@@ -436,9 +455,8 @@ impl Monitor for Trace {
         self.shared.flush();
         report.value("instructions", self.shared.lines.load(Ordering::Relaxed));
         report.value("threads", self.shared.threads_so_far.load(Ordering::Relaxed));
-        if self.shared.is_limited && self.shared.left.load(Ordering::Relaxed) == 0 {
-            report.value("ended", Cell::from("at the limit"));
-            report.value("instructions left out", self.shared.left_out.load(Ordering::Relaxed));
+        if self.shared.has_ended() {
+            report.value("ended", Cell::from("at the limit; later instructions were not counted"));
         }
         if self.shared.has_failed.load(Ordering::Relaxed) {
             report.value("lost", Cell::from("some lines could not be written"));

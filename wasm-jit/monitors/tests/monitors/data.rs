@@ -127,6 +127,24 @@ fn elements_of_a_fixed_table_are_those_of_its_segments() {
     }
 }
 
+/// Two types that are equal are the same; a call of a function of another one traps.
+#[test]
+fn calls_of_functions_of_another_type_have_no_callee() {
+    let text = "(module (type $t (func)) (type $same (func)) (type $other (func (result i32)))
+        (table 3 funcref) (func $a (type $t)) (func $b (type $same)) (func $c (type $other) (i32.const 1))
+        (elem (i32.const 0) func $a $b $c)
+        (func $run (export \"run\") (param i32) (call_indirect (type $t) (local.get 0))))";
+    for text in [text.to_owned(), with_exported_table(text)] {
+        let observed = Observed::by(&text, "calls");
+        let are_calls = [0, 1, 2, 2].map(|index| observed.call("run", index).is_ok());
+        assert_eq!(are_calls, [true, true, false, false]);
+        let report = observed.report("calls");
+        assert_eq!(texts(&report, "sites", "callee"), ["none (trap)", "a", "b"]);
+        assert_eq!(super::integers(&report, "sites", "calls"), [2, 1, 1]);
+        assert!(!texts(&report, "functions", "function").contains(&"c".to_owned()), "{report:?}");
+    }
+}
+
 /// A call for which the stack has no room does not reach the entry of its callee.
 #[test]
 fn calls_without_room_on_the_stack_are_not_taken_for_calls_by_the_host() {

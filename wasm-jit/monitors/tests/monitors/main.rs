@@ -23,6 +23,7 @@ mod programs;
 mod rewritten;
 mod sampled;
 mod sessions;
+mod switched_counts;
 mod switching;
 mod trace;
 

@@ -74,11 +74,10 @@ fn functions_of_other_modules_have_their_names() {
         &counts(&reports[1], "called"),
         &[
             ("<function of the host>", 6),
-            ("<other function>", 2),
             ("imported", 4),
             ("lib::double#0", 1),
             ("lib::double#2", 3),
-            ("none (trap)", 7 + 8 + 9),
+            ("none (trap)", 2 + 7 + 8 + 9),
             ("own", 5),
             ("run", 45),
         ],

@@ -36,7 +36,7 @@ const PROGRAM: &str = r#"(module
 
 /// How often a thread has called the host.
 #[derive(Default)]
-struct Progress {
+pub(super) struct Progress {
     calls: Mutex<u64>,
     changed: Condvar,
     ends: AtomicBool,
@@ -44,14 +44,14 @@ struct Progress {
 
 impl Progress {
     /// The host function.
-    fn go_on(&self) -> i32 {
+    pub(super) fn go_on(&self) -> i32 {
         *self.calls.lock().unwrap() += 1;
         self.changed.notify_all();
         i32::from(!self.ends.load(Ordering::Relaxed))
     }
 
     /// Waits until the running code has been left, and the entire loop has been executed again.
-    fn wait(&self) {
+    pub(super) fn wait(&self) {
         let calls = self.calls.lock().unwrap();
         let enough = *calls + 3;
         drop(self.changed.wait_while(calls, |calls| *calls < enough).unwrap());
@@ -59,7 +59,7 @@ impl Progress {
 }
 
 /// Ends the threads, even if a check fails.
-struct Ends<'a>(&'a [Arc<Progress>]);
+pub(super) struct Ends<'a>(pub(super) &'a [Arc<Progress>]);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {

@@ -4,7 +4,7 @@ use std::fs;
 use std::thread;
 
 use wasm_jit::{Config, Engine, Instance, Module, Store};
-use wasm_jit_monitors::{Output, Session};
+use wasm_jit_monitors::{Cell, Output, Session};
 
 use super::{integers, programs};
 
@@ -275,10 +275,29 @@ fn lines_and_counts_where_fuel_runs_out() {
 }
 
 #[test]
-fn instructions_beyond_the_limit_are_counted() {
+fn the_probes_are_off_after_the_limit() {
     let traced = Traced::by(super::LOOP, "trace{limit=100}");
+    let listing = |module: &Module| {
+        let mut text = Vec::new();
+        module.write_objdump(|_, _| true, &mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    };
+    let code = || listing(&traced.module);
+    let original = listing(&Module::new(&Engine::default(), super::LOOP).unwrap());
+    traced.call(5).unwrap();
+    assert_ne!(code(), original, "before the limit");
     traced.call(10).unwrap();
-    let report = traced.session.report("trace").unwrap();
-    assert_eq!(report.get("instructions"), Some(100));
-    assert_eq!(report.get("instructions left out"), Some(32));
+    assert_eq!(code(), original);
+    let ended = || {
+        let report = traced.session.report("trace").unwrap();
+        assert_eq!(report.get("instructions"), Some(100));
+        let is_ended = |(name, value): &(_, Cell)| *name == "ended" && matches!(value, Cell::Text(_));
+        assert!(report.values().iter().any(is_ended), "{report:?}");
+    };
+    ended();
+    traced.session.disable("trace").unwrap();
+    traced.session.enable("trace{limit=100}".parse().unwrap()).unwrap();
+    traced.call(10).unwrap();
+    assert_eq!(code(), original, "it stays at its limit");
+    ended();
 }

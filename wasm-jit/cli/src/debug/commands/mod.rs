@@ -256,7 +256,7 @@ const COMMANDS: &[Command] = &[
         Session::info,
         false
     ),
-    command!("list", ["l"], "[PLACE]", "shows source lines", Session::list, true),
+    command!("list", ["l"], "[PLACE|FIRST,LAST]", "shows source lines", Session::list, true),
     command!("disassemble", ["disas"], "[FUNCTION]", "shows instructions", Session::disassemble, false),
     command!("kill", ["k"], "", "ends the program", Session::kill, false),
     command!("help", ["h"], "[COMMAND]", "this", Session::help, false),

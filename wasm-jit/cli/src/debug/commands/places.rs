@@ -111,17 +111,25 @@ impl Session {
             let line = frame.and_then(|frame| frame.line);
             line.map(|(file, line)| (file, line.saturating_sub(5).max(1))).ok_or_else(unknown)
         };
-        let (file, first) = match (arguments, &self.listed) {
-            ("", Some(next)) => next.clone(),
-            ("", None) => around(code, self.selected()?, self.level.inner)?,
-            _ => {
+        let next = || match &self.listed {
+            Some(next) => Ok(next.clone()),
+            None => around(code, self.selected()?, self.level.inner),
+        };
+        let ((file, first), count) = match range(arguments)? {
+            _ if arguments.is_empty() => (next()?, 10),
+            // Lines of the same file.
+            Some((first, last)) => ((next()?.0, first), (last - first) as usize + 1),
+            None => {
                 let places = code.places(arguments).map_err(message)?;
-                around(code, *places.first().ok_or("no place")?, 0)?
+                let (file, first) = around(code, *places.first().ok_or("no place")?, 0)?;
+                // The code of a line may begin at a later one.
+                let line = arguments.rsplit_once(':').and_then(|(_, line)| line.parse::<u32>().ok());
+                ((file, line.map_or(first, |line| line.saturating_sub(5).max(1))), 10)
             }
         };
         let lines = self.sources.lines(&file).ok_or_else(|| format!("{file} cannot be read"))?;
         let start = (first as usize - 1).min(lines.len());
-        let end = (start + 10).min(lines.len());
+        let end = start.saturating_add(count).min(lines.len());
         if start == end {
             return Err(format!("{file} has {} lines", lines.len()));
         }
@@ -145,5 +153,15 @@ impl Session {
             let _ = writeln!(text, "{mark} {offset:#x}\t{instruction}");
         }
         say(text)
+    }
+}
+
+/// The lines of a text `FIRST,LAST`.
+fn range(text: &str) -> Result<Option<(u32, u32)>, String> {
+    let Some((first, last)) = text.split_once(',') else { return Ok(None) };
+    let [first, last] = [first, last].map(|line| line.trim().parse::<u32>());
+    match (first, last) {
+        (Ok(first @ 1..), Ok(last)) if first <= last => Ok(Some((first, last))),
+        _ => Err(format!("`{text}` are no lines FIRST,LAST")),
     }
 }

@@ -49,7 +49,7 @@ impl CallArcs {
 
     /// The time in milliseconds since an unspecified moment.
     pub fn get_time(&self) -> f64 {
-        Clock::get().elapsed().as_secs_f64() * 1e3
+        time()
     }
 
     /// Discards all calls and times so far, both measured and given ones.
@@ -96,20 +96,49 @@ impl CallArcs {
     /// # Errors
     /// As [`Linker::func_wrap`].
     pub fn define<T: 'static>(&self, linker: &mut Linker<T>) -> Result<(), WasmError> {
-        let arcs = || self.clone();
-        let (get, clear, print, add, set) = (arcs(), arcs(), arcs(), arcs(), arcs());
-        linker.func_wrap("prof", "getTime", move || get.get_time())?;
-        linker.func_wrap("prof", "clearResults", move || clear.clear_results())?;
-        linker.func_wrap("prof", "printResults", move || print.print_results())?;
-        let add = move |source: i32, destination: i32, calls: f64, time: f64| {
-            add.add_arc_data(source as u32, destination as u32, calls, time);
-        };
-        let set = move |source: i32, destination: i32, calls: f64, time: f64| {
-            set.set_arc_data(source as u32, destination as u32, calls, time);
-        };
-        define_arc_function(linker, &self.0.module, "addArcData", add)?;
-        define_arc_function(linker, &self.0.module, "setArcData", set)
+        let arcs = self.clone();
+        define(linker, &self.0.module, move || Some(arcs.clone()))
     }
+
+    /// As [`Self::define`], for the monitor `profile` of a session, which may be started later or
+    /// again. While there is none, the functions do nothing, and `getTime` returns the time.
+    ///
+    /// # Errors
+    /// As [`Linker::func_wrap`].
+    pub fn define_for<T: 'static>(session: &Arc<Session>, linker: &mut Linker<T>) -> Result<(), WasmError> {
+        let of_calls = Arc::downgrade(session);
+        define(linker, session.module(), move || Self::of(&*of_calls.upgrade()?))
+    }
+}
+
+/// Defines the functions, which act on what `arcs` returns.
+fn define<T: 'static>(
+    linker: &mut Linker<T>,
+    module: &Module,
+    arcs: impl Fn() -> Option<CallArcs> + Clone + Send + Sync + 'static,
+) -> Result<(), WasmError> {
+    linker.func_wrap("prof", "getTime", time)?;
+    let on_arcs = |function: fn(&CallArcs)| {
+        let arcs = arcs.clone();
+        move || arcs().iter().for_each(function)
+    };
+    linker.func_wrap("prof", "clearResults", on_arcs(CallArcs::clear_results))?;
+    linker.func_wrap("prof", "printResults", on_arcs(CallArcs::print_results))?;
+    let on_arc = |function: fn(&CallArcs, u32, u32, f64, f64)| {
+        let arcs = arcs.clone();
+        move |source: i32, destination: i32, calls: f64, time: f64| {
+            if let Some(arcs) = arcs() {
+                function(&arcs, source as u32, destination as u32, calls, time);
+            }
+        }
+    };
+    define_arc_function(linker, module, "addArcData", on_arc(CallArcs::add_arc_data))?;
+    define_arc_function(linker, module, "setArcData", on_arc(CallArcs::set_arc_data))
+}
+
+/// The time in milliseconds since an unspecified moment.
+fn time() -> f64 {
+    Clock::get().elapsed().as_secs_f64() * 1e3
 }
 
 impl fmt::Debug for CallArcs {

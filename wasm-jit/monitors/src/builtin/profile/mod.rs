@@ -37,7 +37,9 @@ pub(super) const DESCRIPTION: Description = Description {
               of observing, which is smaller: some nanoseconds for each call. Of a run of a few milliseconds, \
               nothing but bounds is known. Programs may \
               import the functions of WasmProf from the module `prof`: getTime, clearResults, addArcData, \
-              setArcData, printResults; the number of a function there is its index plus 1, and 0 is the host.",
+              setArcData, printResults; the number of a function there is its index plus 1, and 0 is the host. The command \
+              defines them if there are monitors, or may be some later (--control); without this one, they do \
+              nothing.",
     options: &[TIMES_OPTION, CONTEXTS_OPTION],
     example: "profile{rows=50} app.wasm",
     start: |setup| {
