@@ -231,7 +231,7 @@ pub struct VmContext {
 }
 
 /// Offset from the context, before which it lies, of the address of the instance's counters:
-/// quadwords that stubs add to. It is not read before there is a stub.
+/// quadwords that stubs and counting versions add to. It is not read before there is one of them.
 pub const COUNTERS: i32 = -8;
 /// Offset of a quadword before the context, in which versions with sites keep an operand that would
 /// otherwise be in no register or slot, from a site until its instruction has been executed.
@@ -243,6 +243,8 @@ pub const INSTANCE_NUMBER: i32 = -24;
 /// of the next record in its buffer for this store. It is initially that of [`NO_CURSORS`]; a stub
 /// that finds no room there calls the runtime, which sets it.
 pub const CURSORS: i32 = -32;
+/// The number of bytes before the context in which these quadwords are.
+pub const IN_FRONT: usize = 32;
 /// The size of a buffer for records in bytes, and its alignment. A cursor that is a multiple of
 /// this means that there is no room for a record.
 pub const BUFFER_BYTES: usize = 16 << 10;

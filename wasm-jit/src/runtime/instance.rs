@@ -1,6 +1,7 @@
 //! [`Instance`], and the memory of an instance that compiled code accesses.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::io;
 use std::ptr::NonNull;
 
 use super::activation::Entry;
@@ -13,11 +14,13 @@ use super::store::{AsContext, AsContextMut, Handle, StoreOpaque};
 use super::table::Table;
 use super::tag::Tag;
 use super::typed::{TypedFunc, WasmParams, WasmResults};
-use crate::code::probed::counters::{Counting, InstanceId, Slot};
+use crate::code::probed::counters::{Counting, InstanceId, Mapped, Slot};
 use crate::error::Error;
 use crate::module::{Item, Module};
 use crate::types::RefType;
-use crate::vmctx::{COUNTERS, CURSORS, INSTANCE_NUMBER, NO_CURSORS, VmContext, VmFuncRef, VmLayout};
+use crate::vmctx::{
+    COUNTERS, CURSORS, IN_FRONT, INSTANCE_NUMBER, NO_CURSORS, VmContext, VmFuncRef, VmLayout,
+};
 
 /// The block of memory that `r14` points to: a [`VmContext`] followed by the parts placed by
 /// [`VmLayout`].
@@ -25,25 +28,31 @@ use crate::vmctx::{COUNTERS, CURSORS, INSTANCE_NUMBER, NO_CURSORS, VmContext, Vm
 pub(crate) struct ContextBlock {
     start: NonNull<u8>,
     size: usize,
+    /// Its memory, unless it was allocated.
+    mapped: Option<Mapped>,
 }
 
-/// Bytes before the context: the address of the store's cursors, the instance's number, a settled
-/// operand, and the address of the instance's counters.
-const IN_FRONT: usize = 32;
 const _: () = assert!(IN_FRONT >= -CURSORS as usize);
 
 impl ContextBlock {
-    pub(crate) fn new(layout: &VmLayout) -> Self {
+    /// `counters` is the number of bytes of counters that are in the same memory, before what is in
+    /// front of the context.
+    pub(crate) fn new(layout: &VmLayout, counters: usize) -> io::Result<Self> {
         let size = layout.size as usize;
+        let mapped = if counters == 0 { None } else { Some(Mapped::new(counters + IN_FRONT + size)?) };
+        let memory = mapped.as_ref().map_or_else(|| Self::allocate(size), Mapped::start);
+        // SAFETY: within the block.
+        let start = unsafe { memory.add(counters + IN_FRONT) };
+        // SAFETY: before the context, within the block.
+        unsafe { start.byte_offset(CURSORS as isize).cast().write(NO_CURSORS.as_ptr()) };
+        Ok(Self { start, size, mapped })
+    }
+
+    fn allocate(size: usize) -> NonNull<u8> {
         let memory = Self::layout(size);
         // SAFETY: a context has a head, so the size is not 0.
         let start = unsafe { alloc_zeroed(memory) };
-        let Some(start) = NonNull::new(start) else { std::alloc::handle_alloc_error(memory) };
-        // SAFETY: within the block.
-        let start = unsafe { start.add(IN_FRONT) };
-        // SAFETY: before the context, within the block.
-        unsafe { start.byte_offset(CURSORS as isize).cast().write(NO_CURSORS.as_ptr()) };
-        Self { start, size }
+        NonNull::new(start).unwrap_or_else(|| std::alloc::handle_alloc_error(memory))
     }
 
     fn layout(size: usize) -> Layout {
@@ -77,8 +86,10 @@ impl ContextBlock {
 
 impl Drop for ContextBlock {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.start.as_ptr().sub(IN_FRONT), Self::layout(self.size)) };
+        if self.mapped.is_none() {
+            // SAFETY: allocated in `new` with this layout.
+            unsafe { dealloc(self.start.as_ptr().sub(IN_FRONT), Self::layout(self.size)) };
+        }
     }
 }
 

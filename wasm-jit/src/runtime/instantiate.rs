@@ -26,7 +26,7 @@ use super::redirect;
 use super::store::{Handle, StoreInner, StoreOpaque};
 use super::table::Table;
 use super::tag::{Tag, TagData};
-use crate::code::probed::counters::{Counting, StoreRef};
+use crate::code::probed::counters::{Joining, StoreRef};
 use crate::error::{Error, Mismatch};
 use crate::linear_memory;
 use crate::module::{ConstExpr, ConstSource, Elements, Module, NewElements, SegmentMode};
@@ -140,13 +140,15 @@ fn allocate(
         tables.push(store.create_table(TableType::of(*ty, info), 0)?);
     }
     let layout = VmLayout::new(info);
-    let mut block = ContextBlock::new(&layout);
     let number = store.id.number();
     let of_store = StoreRef { number, state: store.area.cast(), code_in_use: trap::code_in_use };
+    let no_counters = |source| Error::memory("the counters of probes", source);
+    let mut joining = Joining::of(module.code());
+    let block = joining.make(|counters| ContextBlock::new(&layout, counters));
+    let mut block = block.map_err(no_counters)?;
     // SAFETY: the instance has this and the block, and drops this first; the store's state is the
     // head of its area, which it frees after its instances.
-    let counting = unsafe { Counting::join(module.code(), of_store, block.counters()) };
-    let counting = counting.map_err(|source| Error::memory("the counters of probes", source))?;
+    let counting = unsafe { joining.join(of_store, block.counters()) }.map_err(no_counters)?;
     block.set_number(counting.instance().number());
     for (number, ty) in info.globals.iter().enumerate().skip(globals.len()) {
         let cell = block.at(layout.global(number as u32));

@@ -83,16 +83,17 @@ impl Version {
 
     /// A version that counts, the choices of all instructions included.
     fn counting(info: &ModuleInfo, index: u32, body: &FunctionBody<'_>, sites: &Sites) -> Self {
-        Self::counting_runs(info, index, body, sites, None)
+        Self::counting_runs(info, index, body, sites, (None, None))
     }
 
-    /// A version that counts these runs, or all.
+    /// A version that counts these runs, or all; `counters` is where the counters are, if that is
+    /// known.
     fn counting_runs(
         info: &ModuleInfo,
         index: u32,
         body: &FunctionBody<'_>,
         sites: &Sites,
-        counted: Option<Box<[u32]>>,
+        (counted, counters): (Option<Box<[u32]>>, Option<i32>),
     ) -> Self {
         let (mut chunk, mut seen) = (Chunk::default(), Seen::default());
         let operators = body.get_operators_reader().unwrap().into_iter_with_offsets().map(Result::unwrap);
@@ -101,7 +102,7 @@ impl Version {
         };
         let choices = operators.filter(|(operator, _)| chooses(operator));
         let choices = choices.map(|(_, at)| (at as u32, 5)).collect();
-        let counting = Counting { first_cell: 100, choices, runs: None, counted };
+        let counting = Counting { first_cell: 100, choices, runs: None, counted, counters };
         let mut compiler = Compiler::new(info);
         let instrumentation = Instrumentation { sites, counting: Some(&counting) };
         compiler.compile_version(index, body, &mut chunk, instrumentation, &mut seen).unwrap();
@@ -244,6 +245,7 @@ fn compare(module: &Module, bytes: &[u8]) -> (usize, [usize; 2], [usize; 2]) {
         }
         let counting = Version::counting(&info, function.index(), &body, &Sites::None);
         check_counted_runs(&info, function.index(), &body, &counting);
+        check_counters_in_front(&info, function.index(), &body, &counting);
         let found = check_counters_address(&counting);
         increments = [0, 1].map(|at| increments[at] + found[at]);
         check_loops(&info, function.index(), &body, &loops);
@@ -313,7 +315,7 @@ fn check_originals(version: &Version, body: &FunctionBody<'_>) -> [usize; 2] {
 fn check_counted_runs(info: &ModuleInfo, index: u32, body: &FunctionBody<'_>, all: &Version) {
     let starts = all.seen.runs.iter().filter(|run| run.with == run.wasm).map(|run| run.wasm);
     let counted: Box<[u32]> = starts.step_by(2).collect();
-    let version = Version::counting_runs(info, index, body, &Sites::None, Some(counted.clone()));
+    let version = Version::counting_runs(info, index, body, &Sites::None, (Some(counted.clone()), None));
     assert_eq!(version.seen.instructions, all.seen.instructions);
     assert_eq!(version.frame(), all.frame());
     assert_eq!(version.seen.runs.len(), all.seen.runs.len());
@@ -321,6 +323,30 @@ fn check_counted_runs(info: &ModuleInfo, index: u32, body: &FunctionBody<'_>, al
         assert_eq!((run.wasm, run.with), (other.wasm, other.with));
         let is_counted = run.with == run.wasm && counted.contains(&run.wasm);
         assert_eq!(run.counted > run.code, is_counted, "{run:x?}");
+    }
+}
+
+/// A version that knows where the counters are: it counts the same runs, with no other address than
+/// that of the context.
+fn check_counters_in_front(info: &ModuleInfo, index: u32, body: &FunctionBody<'_>, all: &Version) {
+    const FIRST: i32 = -100_000;
+    let version = Version::counting_runs(info, index, body, &Sites::None, (None, Some(FIRST)));
+    assert_eq!(version.seen.instructions, all.seen.instructions);
+    assert_eq!(version.frame(), all.frame());
+    assert!(version.seen.with_counters.is_empty());
+    let load = [0x4d, 0x8b, 0x5e, 0xf8];
+    assert!(!version.chunk.code.windows(4).any(|code| code == load), "mov r11, [r14 - 8]");
+    assert_eq!(version.seen.runs.len(), all.seen.runs.len());
+    for (cell, (run, other)) in (100..).zip(version.seen.runs.iter().zip(&all.seen.runs)) {
+        assert_eq!((run.wasm, run.with), (other.wasm, other.with));
+        assert_eq!(run.counted > run.code, other.counted > other.code);
+        let code = &version.chunk.code[run.code as usize..run.counted as usize];
+        for instruction in &mut Decoder::new(64, code, DecoderOptions::NONE) {
+            if instruction.mnemonic() != Mnemonic::Lea {
+                let at = (instruction.memory_base(), instruction.memory_displacement64() as i32);
+                assert_eq!(at, (Register::R14, FIRST + 8 * cell), "{run:x?}");
+            }
+        }
     }
 }
 

@@ -16,7 +16,10 @@ use wasm_jit::{Config, Engine, Error, Instance, MemoryType, Module, SharedMemory
 use super::behaviour::{TRAPPING, trapping};
 use super::rewrite::{Counted, rewrite_by};
 use super::threads::{Ends, check_counts, counts_of, wait_for_a_run};
-use super::{call_main, engine, location, outcome, probes_everywhere, programs, reference, seeds, values};
+use super::{
+    call_main, earlier_instance, engine, location, outcome, probes_everywhere, programs, reference, seeds,
+    values,
+};
 
 /// Bodies of a function of an i32, which leave it when that is 7, not by a return or by a trap.
 pub(crate) const LEAVING: [&str; 7] = [
@@ -353,10 +356,14 @@ fn frames_come_back_to_the_start_of_a_run() {
     }
 }
 
-/// Frames come into a version that counts, and leave it, in the middle of a loop that keeps the
-/// address of its counters in a register.
+/// Frames come into a version that counts, and leave it, in the middle of a loop: one that keeps
+/// the address of its counters in a register, if an instance is older than the probes.
 #[test]
 fn frames_that_arrive_in_a_loop_count_its_iterations() {
+    [false, true].into_iter().for_each(check_frames_in_a_loop);
+}
+
+fn check_frames_in_a_loop(has_earlier_instance: bool) {
     let text = r#"(module (memory (export "memory") 1 1 shared)
         (func (export "run") (result i64) (local i64)
             (i32.store (i32.const 0) (i32.const 1))
@@ -369,6 +376,7 @@ fn frames_that_arrive_in_a_loop_count_its_iterations() {
     let mut config = Config::new();
     let engine = Engine::new(config.counter_stubs(0)).unwrap();
     let module = Module::new(&engine, text).unwrap();
+    let _earlier = has_earlier_instance.then(|| earlier_instance(&module));
     let body = module.function(0).unwrap().body().unwrap();
     let places = body.instructions().map(|at| (0, Some(at.offset() as u32)));
     let spec = |place: Counted| ProbeSpec { location: location(&module, place), kind: Kind::Count };
@@ -595,6 +603,7 @@ fn check_choices(engine: &Engine, bytes: &[u8], one_by_one: bool) -> u64 {
     let reference = Module::from_binary(engine, &rewritten).unwrap();
     let (expected, mut store, instance) = outcome(&reference);
     let module = Module::from_binary(engine, bytes).unwrap();
+    let _earlier = one_by_one.then(|| earlier_instance(&module));
     let is_choice = |place: &Counted| {
         place.1.is_some_and(|at| matches!(bytes[at as usize], 0x0d | 0x04 | 0x1b | 0x1c | 0x0e))
     };

@@ -7,7 +7,7 @@ use wasm_jit::probes::{
     Recorder, Scope, WasmFn, activate_all,
 };
 use wasm_jit::wasmparser::Operator;
-use wasm_jit::{Func, Instance, Module, Store};
+use wasm_jit::{Config, Engine, Func, Instance, Module, Store};
 
 use super::engine;
 use super::frames::{at, call, offset_of, program};
@@ -81,6 +81,41 @@ fn probes_get_the_running_instance() {
         assert_eq!(names, ["closure", "generic", "host", "native", "record", "record"]);
         let id = instance.id(&store);
         assert!(logged.iter().all(|(_, instance)| *instance == id), "{logged:?} {id:?}");
+    }
+}
+
+/// Instances have their counters before their contexts if all of them are made after the first
+/// probe, and elsewhere otherwise.
+#[test]
+fn counts_are_those_of_all_instances_whenever_they_are_made() {
+    let text = r#"(module (func (export "run") (param i32) (result i32) (local i32)
+            (loop
+                (block (block (br_table 0 1 (i32.and (local.get 1) (i32.const 1)))) (nop))
+                (local.set 1 (i32.add (local.get 1) (i32.const 1)))
+                (br_if 0 (i32.lt_u (local.get 1) (local.get 0))))
+            (local.get 1)))"#;
+    let engine = Engine::new(Config::new().counter_stubs(0)).unwrap();
+    for is_first_earlier in [false, true] {
+        let module = Module::new(&engine, text).unwrap();
+        let [mut first, mut second] = [(); 2].map(|()| Store::new(&engine, ()));
+        let earlier = is_first_earlier.then(|| Instance::new(&mut first, &module, &[]).unwrap());
+        let table = offset_of(&module, 0, |operator| matches!(operator, Operator::BrTable { .. }));
+        let br_if = offset_of(&module, 0, |operator| matches!(operator, Operator::BrIf { .. }));
+        let specs = [at(0, table, Kind::CountBranch), at(0, br_if, Kind::CountBranch)];
+        let probes: Vec<Probe> = module.probes(&specs).into_iter().map(Result::unwrap).collect();
+        let of_second = module.scoped_probes(Scope::Store(second.id()), &[at(0, br_if, Kind::Count)]);
+        let of_second = of_second.into_iter().next().unwrap().unwrap();
+        activate_all(probes.iter().chain([&of_second])).into_iter().for_each(Result::unwrap);
+        let instance = earlier.unwrap_or_else(|| Instance::new(&mut first, &module, &[]).unwrap());
+        assert_eq!(call(&mut first, &instance, 5).unwrap(), 5);
+        let instance = Instance::new(&mut second, &module, &[]).unwrap();
+        assert_eq!(call(&mut second, &instance, 8).unwrap(), 8);
+        let counts = || (probes[0].branches().unwrap(), probes[1].branches().unwrap(), of_second.count());
+        let ways = Branches::Table { targets: [3 + 4].into(), default: 2 + 4 };
+        let expected = (ways, Branches::Condition { taken: 4 + 7, not_taken: 2 }, 8);
+        assert_eq!(counts(), expected);
+        drop((first, second));
+        assert_eq!(counts(), expected);
     }
 }
 

@@ -1,5 +1,5 @@
-//! Increments in innermost loops: `r11` keeps the address of the counters throughout a loop that
-//! does not use it for anything else.
+//! Increments in innermost loops, if the counters are not at a known offset from the context: `r11`
+//! keeps their address throughout a loop that does not use it for anything else.
 //!
 //! An increment whose address does not change is much cheaper in a short loop: the processor then
 //! forwards the counter from one iteration to the next without delay.
@@ -41,7 +41,7 @@ pub(super) struct OpenLoop {
 impl FunctionCompiler<'_> {
     /// Before an innermost loop's label: loads the address of the counters.
     pub(super) fn load_counters_before_loop(&mut self) {
-        if self.runs.is_some() {
+        if self.runs.is_some() && self.first_counter().is_none() {
             let before = self.asm.offset();
             self.asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, COUNTERS));
             self.flags_hold_since(before);
@@ -57,7 +57,8 @@ impl FunctionCompiler<'_> {
             increments: Vec::new(),
         };
         if let Some(runs) = &mut self.runs {
-            runs.open_loop = is_innermost.then_some(opened);
+            let is_needed = is_innermost && runs.counting.counters.is_none();
+            runs.open_loop = is_needed.then_some(opened);
         }
     }
 
@@ -66,6 +67,9 @@ impl FunctionCompiler<'_> {
     pub(super) fn increment_run(&mut self, cell: i32) -> u32 {
         let state = State::of(self).at_site();
         debug_assert!(state.pending.is_empty(), "no load is pending after a branch, a call or a label");
+        if self.first_counter().is_some() {
+            return self.increment(cell, state.needs_flags);
+        }
         let begin = self.asm.offset();
         let changes = self.asm.r11_changes;
         let runs = self.runs.as_mut().expect("a run begins");

@@ -4,9 +4,12 @@
 //! Compiled code finds an instance's counters by an address before its context
 //! ([`COUNTERS`](crate::vmctx::COUNTERS)), and adds to them without LOCK: a store runs on one
 //! thread. Other threads read them. Addresses for the largest number of counters that the module
-//! can have are reserved when the module's first probe is made, for all present and future
-//! instances, so that counters never move. What an instance has counted is kept when it ends: in a
-//! sum over all instances, and, if a probe is limited to this instance or its store, also for that.
+//! can have are reserved when its first probe is made, or when functions begin to wait for probes,
+//! for all present and future instances, so that counters never move. If there are no instances at
+//! that time, those that follow have their counters in the same mapping as their contexts, before
+//! them, so that counting versions need no address ([`Counters::offset`]). What an instance has
+//! counted is kept when it ends: in a sum over all instances, and, if a probe is limited to this
+//! instance or its store, also for that.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,6 +25,7 @@ use wordpatch::serialize_all_cores;
 use super::counting::Cells;
 use crate::code::CodeImage;
 use crate::code::forks::{self, Locked};
+use crate::vmctx::{COUNTERS, IN_FRONT};
 
 /// The identity of an instance ([`Instance::id`](crate::Instance::id)). It is unique in the
 /// process, and is not reused after the instance has ended.
@@ -43,18 +47,18 @@ impl InstanceId {
 /// The place at which an instance stores the address of its counters.
 pub(crate) type Slot = AtomicPtr<AtomicU64>;
 
-/// The counters of one instance. Pages are allocated when they are written.
+/// Memory of its own, which is zero at first. Pages are allocated when they are written.
 #[derive(Debug)]
-struct Mapped {
-    start: NonNull<AtomicU64>,
+pub(crate) struct Mapped {
+    start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: memory of atomics that belongs to its owner.
+// SAFETY: memory that belongs to its owner.
 unsafe impl Send for Mapped {}
 
 impl Mapped {
-    fn reserve(bytes: usize) -> io::Result<Self> {
+    pub(crate) fn new(bytes: usize) -> io::Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses.
@@ -63,18 +67,36 @@ impl Mapped {
         Ok(Self { start, bytes })
     }
 
-    fn read(&self, cell: u32) -> u64 {
-        let cell = cell as usize;
-        assert!(8 * cell < self.bytes);
-        // SAFETY: inside the mapping, which is zero at first.
-        unsafe { self.start.add(cell).as_ref() }.load(Ordering::Relaxed)
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping belongs to this value, and its instance has ended.
+        // SAFETY: the mapping belongs to this value; nothing uses it any more.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// The counters of one instance.
+#[derive(Debug)]
+struct InstanceCounters {
+    start: NonNull<AtomicU64>,
+    bytes: usize,
+    /// Their memory, unless it is that of the context.
+    _own: Option<Mapped>,
+}
+
+// SAFETY: memory of atomics, which stays as long as this value.
+unsafe impl Send for InstanceCounters {}
+
+impl InstanceCounters {
+    fn read(&self, cell: u32) -> u64 {
+        let cell = cell as usize;
+        assert!(8 * cell < self.bytes);
+        // SAFETY: inside the memory, which is zero at first.
+        unsafe { self.start.add(cell).as_ref() }.load(Ordering::Relaxed)
     }
 }
 
@@ -105,7 +127,7 @@ struct Live {
     instance: u64,
     store: StoreRef,
     slot: NonNull<Slot>,
-    cells: Option<Mapped>,
+    cells: Option<InstanceCounters>,
 }
 
 // SAFETY: the slot is an atomic, and stays until the instance leaves, as the state does.
@@ -119,12 +141,17 @@ impl Live {
         }
     }
 
-    fn equip(&mut self, bytes: usize) -> io::Result<()> {
+    fn equip(&mut self, bytes: usize, in_front: bool) -> io::Result<()> {
         if self.cells.is_none() {
-            let cells = Mapped::reserve(bytes)?;
+            let own = if in_front { None } else { Some(Mapped::new(bytes)?) };
+            let start = own.as_ref().map_or_else(
+                // SAFETY: the instance has reserved this.
+                || unsafe { self.slot.byte_sub((IN_FRONT as i32 + COUNTERS) as usize + bytes) }.cast(),
+                |own| own.start.cast(),
+            );
             // SAFETY: the instance has not left.
-            unsafe { self.slot.as_ref() }.store(cells.start.as_ptr(), Ordering::Release);
-            self.cells = Some(cells);
+            unsafe { self.slot.as_ref() }.store(start.as_ptr(), Ordering::Release);
+            self.cells = Some(InstanceCounters { start, bytes, _own: own });
         }
         Ok(())
     }
@@ -138,6 +165,9 @@ pub(crate) struct Counters(Mutex<State>);
 struct State {
     /// Bytes that each instance reserves; none before the first probe.
     reserved: Option<usize>,
+    /// Bytes of counters in front of the contexts of all instances, if they are there. Once there
+    /// is a probe, code depends on it, and it does not change.
+    in_front: Option<usize>,
     /// Number of counters in use.
     used: u32,
     live: Vec<Option<Live>>,
@@ -174,6 +204,13 @@ impl Counters {
 }
 
 impl State {
+    fn prepare(&mut self, bytes: usize) {
+        let is_near = i32::try_from(IN_FRONT + bytes).is_ok();
+        if self.reserved.is_none() && is_near && self.live.iter().all(Option::is_none) {
+            self.in_front = Some(bytes);
+        }
+    }
+
     fn read(&self, cell: u32, only: Option<Only>) -> u64 {
         let live = self.live.iter().flatten().filter(|live| only.is_none_or(|only| live.is_in(only)));
         let ended = match only {
@@ -195,14 +232,29 @@ impl Counters {
         forks::lock(&self.0)
     }
 
-    /// Reserves `bytes` for each instance, unless this was already done.
+    /// Instances that are made from now on have `bytes`, a multiple of 16, of counters in front of
+    /// their contexts, if there are none that have not.
+    pub(super) fn prepare(&self, bytes: usize) {
+        self.lock().prepare(bytes);
+    }
+
+    /// Reserves `bytes`, a multiple of 16, for each instance, unless this was already done.
     pub(super) fn enable(&self, bytes: usize) -> io::Result<()> {
         let mut state = self.lock();
         if state.reserved.is_none() {
-            state.live.iter_mut().flatten().try_for_each(|live| live.equip(bytes))?;
+            state.prepare(bytes);
+            let in_front = state.in_front.is_some();
+            state.live.iter_mut().flatten().try_for_each(|live| live.equip(bytes, in_front))?;
             state.reserved = Some(bytes);
         }
         Ok(())
+    }
+
+    /// The offset of an instance's counters from its context, if it is the same for all instances.
+    /// There is a probe.
+    pub(super) fn offset(&self) -> Option<i32> {
+        let bytes = self.lock().in_front?;
+        Some(-((IN_FRONT + bytes) as i32))
     }
 
     /// Allocates this many neighbouring counters, and returns the first. Must be called under the
@@ -278,7 +330,31 @@ pub(crate) struct Counting {
     store: u64,
 }
 
-impl Counting {
+/// An instance that is about to join. Until then, nothing changes about where instances have their
+/// counters.
+pub(crate) struct Joining<'a> {
+    image: &'a Arc<CodeImage>,
+    state: Locked<'a, State>,
+}
+
+impl<'a> Joining<'a> {
+    pub(crate) fn of(image: &'a Arc<CodeImage>) -> Self {
+        Self { image, state: image.counters.lock_alone() }
+    }
+
+    /// Makes the memory of the instance by `make`, which gets the number of bytes of counters in
+    /// front of the [`IN_FRONT`] bytes before its context. They are zero.
+    ///
+    /// # Errors
+    /// That of `make`. If there are no probes yet, the module does without counters there.
+    pub(crate) fn make<T>(&mut self, make: impl Fn(usize) -> io::Result<T>) -> io::Result<T> {
+        let made = make(self.state.in_front.unwrap_or(0));
+        if made.is_err() && self.state.reserved.is_none() && self.state.in_front.take().is_some() {
+            return make(0);
+        }
+        made
+    }
+
     /// Adds an instance of the store of this number, which keeps the address of its counters at
     /// `slot`. The instance gets a unique number.
     ///
@@ -286,28 +362,26 @@ impl Counting {
     /// The system refuses to reserve addresses.
     ///
     /// # Safety
-    /// The slot and the store's state stay until the result is dropped, no code of the instance
-    /// runs afterwards, and the state is one for the function.
-    pub(crate) unsafe fn join(
-        image: &Arc<CodeImage>,
-        store: StoreRef,
-        slot: NonNull<Slot>,
-    ) -> io::Result<Self> {
+    /// The slot, the memory in front of it and the store's state stay until the result is dropped,
+    /// no code of the instance runs afterwards, and the state is one for the function.
+    pub(crate) unsafe fn join(mut self, store: StoreRef, slot: NonNull<Slot>) -> io::Result<Counting> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let instance = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mut state = image.counters.lock_alone();
+        let state = &mut *self.state;
         let mut live = Live { instance, store, slot, cells: None };
         if let Some(bytes) = state.reserved {
-            live.equip(bytes)?;
+            live.equip(bytes, state.in_front.is_some())?;
         }
         let number = state.free.pop().unwrap_or(state.live.len());
         if number == state.live.len() {
             state.live.push(None);
         }
         state.live[number] = Some(live);
-        Ok(Self { image: image.clone(), number, instance, store: store.number })
+        Ok(Counting { image: self.image.clone(), number, instance, store: store.number })
     }
+}
 
+impl Counting {
     pub(crate) fn instance(&self) -> InstanceId {
         InstanceId(self.instance)
     }
@@ -328,6 +402,26 @@ impl Drop for Counting {
         state.ended.resize(used, 0);
         for (cell, ended) in state.ended.iter_mut().enumerate() {
             *ended = ended.wrapping_add(cells.read(cell as u32));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::probes::{Kind, Location, Place, ProbeSpec};
+    use crate::{Engine, Instance, Module, Store};
+
+    #[test]
+    fn counters_are_in_front_of_contexts_if_all_instances_have_room_there() {
+        for has_earlier_instance in [false, true] {
+            let module = Module::new(&Engine::default(), "(module (func))").unwrap();
+            let mut store = Store::new(module.engine(), ());
+            if has_earlier_instance {
+                Instance::new(&mut store, &module, &[]).unwrap();
+            }
+            let location = Location { function: 0, place: Place::Entry };
+            let _probe = module.probe(ProbeSpec { location, kind: Kind::Count }).unwrap();
+            assert_eq!(module.code().counters.offset().is_none(), has_earlier_instance);
         }
     }
 }

@@ -166,6 +166,7 @@ impl CodeImage {
     ) -> Result<Vec<u32>, MakeError> {
         let changes = &mut *self.changes();
         let first = self.indices().start;
+        self.counters.prepare(self.counter_bytes());
         self.resolve_text(changes)?;
         let stubs = self.stubs_of_entries(changes)?;
         let mut waiting = forks::lock(&self.probed().entered.waiting);

@@ -40,14 +40,9 @@ impl CodeImage {
         end_accessors: bool,
     ) -> Result<Vec<Result<usize, NoProbe>>, MakeError> {
         self.ensure_compiled(index)?;
-        let (first, end) = (self.indices().start, self.indices().end - 1);
-        let code = self.body_range(end).end - self.body_range(first).start;
-        // Counters of sites, runs and choices: less than three for each byte, and one for the exit
-        // of the last function.
-        let counters = 24 * code as usize + 64;
         let probed = self.probed();
         let changes = &mut *self.changes();
-        self.counters.enable(counters).map_err(MakeError::Counters)?;
+        self.counters.enable(self.counter_bytes()).map_err(MakeError::Counters)?;
         self.resolve_text(changes)?;
         let mut seen = Observations::default();
         for request in requests.iter().filter(|request| request.what.needs_state()) {
@@ -214,7 +209,8 @@ impl CodeImage {
                 let counted = used.iter().flat_map(|(position, needs)| state.runs_for(*position, needs));
                 counted.collect::<BTreeSet<u32>>().into_iter().collect()
             });
-            Counting { first_cell, choices: choices.collect(), runs: None, counted }
+            let counters = self.counters.offset();
+            Counting { first_cell, choices: choices.collect(), runs: None, counted, counters }
         });
         let memory = (arenas, &self.probed().blocks);
         let sites = (sites, counting);
@@ -231,6 +227,15 @@ impl CodeImage {
             changes.change_version(index, function, number)?;
         }
         Ok(())
+    }
+
+    /// The bytes of the largest number of counters that an instance can have.
+    pub(super) fn counter_bytes(&self) -> usize {
+        let Range { start: first, end } = self.indices();
+        let code = (first..end).last().map(|last| self.body_range(last).end - self.body_range(first).start);
+        // Counters of sites, runs and choices: less than three for each byte, and one for the exit
+        // of the last function.
+        (24 * code.unwrap_or(0) as usize + 64).next_multiple_of(16)
     }
 
     /// Finds the runs of a function that has no counting version yet.

@@ -211,7 +211,8 @@ impl CodeImage {
             let choices =
                 choices.filter_map(|position| Some((*position, state.sites[position].more()?.choices?)));
             let (first_cell, runs) = (RunCells::first(runs), Some(runs.starts()));
-            Counting { first_cell, choices: choices.collect(), runs, counted: None }
+            let counters = self.counters.offset();
+            Counting { first_cell, choices: choices.collect(), runs, counted: None, counters }
         });
         let called =
             state.sites.iter().filter(|(_, site)| site.more().is_some_and(|more| more.state.is_some()));
