@@ -105,6 +105,13 @@ fn children_do_not_wait_for_the_loaders_lock() {
     }
 }
 
+/// Its filter permits what docs/limits.md names.
+#[test]
+fn a_process_that_permits_few_system_calls_is_reported() {
+    let profiled = check("permits_few.c", &[], "");
+    assert_eq!(calls(&profiled, "restricted_work").len(), 1, "{}", profiled.run.stderr);
+}
+
 #[test]
 fn processes_that_end_together_are_all_in_the_merged_report() {
     let profiled = check("workers.c", &[], "merge=1:counts=exact");
