@@ -165,7 +165,10 @@ impl Session {
         } else if let Output::File { .. } = self.output
             && !std::mem::replace(&mut self.has_said_notes, true)
         {
-            unwritten.messages.extend(report.notes.iter().map(|note| line(note)));
+            // Without what the user has asked for.
+            let known = self.stacks.note().filter(|_| self.stacks.are_unwanted());
+            let notes = report.notes.iter().filter(|note| known != Some(note.as_str()));
+            unwritten.messages.extend(notes.map(|note| line(note)));
         }
         if let Output::Stderr | Output::File { format: Format::Text, .. } = &self.output {
             report.demangle();
