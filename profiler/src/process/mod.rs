@@ -42,6 +42,7 @@ pub fn follow() {
     // SAFETY: the three functions are never unloaded, and do only what is permitted around a fork.
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
     FATAL.iter().for_each(|signal| watch_signal(*signal));
+    snapshot::are_handled(is_watched);
 }
 
 /// Writes the report when the process ends. Called by the destructor and before `_exit`. Waits as
@@ -216,14 +217,23 @@ pub fn is_ours(current: &libc::sigaction) -> bool {
         .contains(&current.sa_sigaction)
 }
 
-/// Installs our handler for a signal whose action is the default.
-fn watch_signal(signal: libc::c_int) {
+fn action_of(signal: libc::c_int) -> libc::sigaction {
     let mut current = MaybeUninit::zeroed();
     // SAFETY: reads the action into memory of the right type; all zero is SIG_DFL.
-    let current: libc::sigaction = unsafe {
+    unsafe {
         __sigaction(signal, std::ptr::null(), current.as_mut_ptr());
         current.assume_init()
-    };
+    }
+}
+
+/// Whether the action of this signal is ours.
+fn is_watched(signal: libc::c_int) -> bool {
+    is_ours(&action_of(signal))
+}
+
+/// Installs our handler for a signal whose action is the default.
+fn watch_signal(signal: libc::c_int) {
+    let current = action_of(signal);
     // For the signal that requests reports, what the user has asked for counts more than what a
     // parent like nohup has; a handler of the program counts most.
     let is_replaced = current.sa_sigaction == libc::SIG_DFL
