@@ -1,7 +1,11 @@
 //! The objects that the dynamic loader has mapped: the executable, its libraries, and the vDSO.
 //!
 //! All functions call `dl_iterate_phdr(3)`, which blocks while the loader maps or unmaps an object,
-//! and blocks the loader during the call. They must not be called by a signal handler.
+//! and blocks the loader during the call. They must not be called by a signal handler. In a child
+//! that was forked while another thread was using the loader, that would last for ever: see
+//! [`lock`]. There they return `None`.
+
+mod lock;
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::ops::Range;
@@ -68,7 +72,44 @@ pub struct Counters {
 
 type Visit<'a> = &'a mut dyn FnMut(&libc::dl_phdr_info) -> c_int;
 
-fn visit(mut visit: impl FnMut(&libc::dl_phdr_info) -> c_int) {
+/// Calls `visit` for each object until it returns another number than 0. `None` if this is a forked
+/// child that cannot ask the loader.
+fn visit(visit: impl FnMut(&libc::dl_phdr_info) -> c_int) -> Option<()> {
+    if !lock::is_followed() {
+        follow_forks();
+    }
+    (!lock::is_lost()).then(|| iterate(visit))
+}
+
+/// Finds the loader's lock, so that forked children know whether it is locked.
+fn follow_forks() {
+    let around = lock::around();
+    let mut held = Vec::new();
+    iterate(|info| {
+        let mut writable = headers(info)
+            .iter()
+            .filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0)
+            .map(|header| addresses(info, header, header.p_memsz));
+        let Some(memory) = writable.find(|memory| memory.contains(&around)) else { return 0 };
+        // SAFETY: a segment of the loader, which is never unmapped.
+        held = unsafe { lock::held_in(around..memory.end) };
+        1
+    });
+    lock::follow(held);
+}
+
+/// Whether the calling thread is in a callback of `dl_iterate_phdr(3)`, in which it keeps all
+/// threads that use this module waiting.
+pub(crate) fn is_locked_by_caller() -> bool {
+    lock::is_held_by_caller()
+}
+
+/// Whether this is a forked child that cannot ask the loader.
+pub(crate) fn is_lost() -> bool {
+    lock::is_lost()
+}
+
+fn iterate(mut visit: impl FnMut(&libc::dl_phdr_info) -> c_int) {
     unsafe extern "C" fn call(
         info: *mut libc::dl_phdr_info,
         _size: libc::size_t,
@@ -83,23 +124,24 @@ fn visit(mut visit: impl FnMut(&libc::dl_phdr_info) -> c_int) {
     unsafe { libc::dl_iterate_phdr(Some(call), std::ptr::from_mut(&mut visit).cast()) };
 }
 
-/// The current values of the loader's counters.
+/// The current values of the loader's counters. `None` in a forked child that cannot ask the
+/// loader: nothing is loaded or unloaded there.
 #[must_use]
-pub fn counters() -> Counters {
+pub fn counters() -> Option<Counters> {
     let mut counters = Counters::default();
     visit(|info| {
         counters = Counters { loads: info.dlpi_adds, unloads: info.dlpi_subs };
         1
-    });
-    counters
+    })?;
+    Some(counters)
 }
 
 /// All objects that are loaded now.
 ///
 /// The list begins with the objects that were loaded with the program, including the loader itself,
-/// followed by those that were opened later.
+/// followed by those that were opened later. `None` in a forked child that cannot ask the loader.
 #[must_use]
-pub fn objects() -> Vec<LoadedObject> {
+pub fn objects() -> Option<Vec<LoadedObject>> {
     // SAFETY: reads the auxiliary vector.
     let loader = unsafe { libc::getauxval(libc::AT_BASE) };
     let mut objects: Vec<LoadedObject> = Vec::new();
@@ -110,15 +152,21 @@ pub fn objects() -> Vec<LoadedObject> {
         }
         objects.extend(object(info));
         0
-    });
+    })?;
     objects[..of_program].iter_mut().for_each(|object| object.stays = true);
-    objects
+    Some(objects)
 }
 
 /// Runs `act` if this object is loaded, and keeps it loaded during the call: the loader makes the
 /// call while it holds the lock that it needs for unmapping objects. `act` must call neither the
 /// loader nor code of the program.
+///
+/// In a forked child that cannot ask the loader, only the objects that were loaded with the program
+/// are certain to be loaded: another one may have been half unmapped at the fork.
 pub fn while_loaded<R>(wanted: &LoadedObject, act: impl FnOnce() -> R) -> Option<R> {
+    if lock::is_lost() {
+        return wanted.stays.then(act);
+    }
     let mut act = Some(act);
     let mut result = None;
     visit(|info| {
@@ -128,7 +176,7 @@ pub fn while_loaded<R>(wanted: &LoadedObject, act: impl FnOnce() -> R) -> Option
             result = Some(act());
         }
         is_wanted.into()
-    });
+    })?;
     result
 }
 
@@ -142,6 +190,17 @@ fn executable() -> Option<PathBuf> {
     EXECUTABLE.get().cloned()
 }
 
+fn headers(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
+    // SAFETY: the loader's program headers, in the number that it reports.
+    unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) }
+}
+
+/// The addresses in memory of the first `size` bytes of a segment.
+fn addresses(info: &libc::dl_phdr_info, header: &libc::Elf64_Phdr, size: u64) -> Range<usize> {
+    let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+    start..start.saturating_add(size as usize)
+}
+
 fn object(info: &libc::dl_phdr_info) -> Option<LoadedObject> {
     // SAFETY: the loader's name is a C string or null.
     let name = if info.dlpi_name.is_null() { c"" } else { unsafe { CStr::from_ptr(info.dlpi_name) } };
@@ -152,21 +211,16 @@ fn object(info: &libc::dl_phdr_info) -> Option<LoadedObject> {
         _ => (ObjectKind::Library, PathBuf::from(OsStr::from_bytes(name))),
     };
     let is_relative = kind == ObjectKind::Library && path.is_relative();
-    // SAFETY: the loader's program headers, in the number that it reports.
-    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let headers = headers(info);
     let bias = info.dlpi_addr as usize;
     let loads = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
-    let addresses = |header: &libc::Elf64_Phdr, size: u64| {
-        let start = bias.wrapping_add(header.p_vaddr as usize);
-        start..start.saturating_add(size as usize)
-    };
-    let in_memory = |header: &libc::Elf64_Phdr| addresses(header, header.p_memsz);
+    let in_memory = |header: &libc::Elf64_Phdr| addresses(info, header, header.p_memsz);
     let range = loads.clone().map(in_memory).reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))?;
     let with = |flag| loads.clone().filter(move |header| header.p_flags & flag != 0);
     let path = if is_relative { absolute(&range).unwrap_or(path) } else { path };
     let text = with(libc::PF_X).map(in_memory).collect();
     let segment = |header: &libc::Elf64_Phdr| Segment {
-        memory: addresses(header, header.p_filesz),
+        memory: addresses(info, header, header.p_filesz),
         offset: header.p_offset,
     };
     let segments = with(libc::PF_R).map(segment).collect();
@@ -211,7 +265,7 @@ mod tests {
             if is_removed {
                 std::fs::remove_file(&library).expect("it exists");
             }
-            let objects = objects();
+            let objects = objects().expect("no fork");
             let object = objects.iter().find(|object| object.path == library).expect("it is loaded");
             assert_eq!(while_loaded(object, || 7), Some(7));
         }
@@ -220,7 +274,7 @@ mod tests {
     /// The addresses are those of the process's map.
     #[test]
     fn finds_the_executable_the_vdso_and_the_libraries() {
-        let objects = objects();
+        let objects = objects().expect("no fork");
         let maps = std::fs::read_to_string("/proc/self/maps").expect("the map of this process");
         let of_kind = |kind| objects.iter().filter(move |object| object.kind == kind);
         let executable = of_kind(ObjectKind::Executable).next().expect("an executable");

@@ -19,6 +19,7 @@
 
 mod descriptors;
 
+use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -34,6 +35,7 @@ pub use descriptors::leave_table;
 use crate::discovery::Discovery;
 use crate::error::Error;
 use crate::group;
+use crate::loaded;
 use crate::provider;
 use crate::registry::probe_count;
 
@@ -432,15 +434,61 @@ pub struct ForkGuard {
     _working: std::sync::MutexGuard<'static, ()>,
     _discovery: Option<Discovery>,
     _groups: group::Hold,
+    _held: HeldAcrossFork,
+}
+
+thread_local! {
+    static FORKS: Cell<bool> = const { Cell::new(false) };
+    /// The process in which the thread last forked without a guard; 0 for none.
+    static FORKED_WITHOUT: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Exists while the calling thread has a [`ForkGuard`].
+struct HeldAcrossFork;
+
+impl HeldAcrossFork {
+    fn new() -> Self {
+        FORKS.set(true);
+        Self
+    }
+}
+
+impl Drop for HeldAcrossFork {
+    fn drop(&mut self) {
+        FORKS.set(false);
+    }
+}
+
+/// Whether the calling thread has a [`ForkGuard`]: another thread may fork without one.
+pub fn is_forking() -> bool {
+    FORKS.get()
 }
 
 /// Waits until the service thread, calls of `register_callback`, and threads that create or drop a
 /// [group] have finished their work, and blocks all of them until the guard is dropped. It is
-/// called through `pthread_atfork`; parent and child each drop the guard.
-pub fn before_fork() -> ForkGuard {
+/// called through `pthread_atfork`; parent and child each drop the guard, on the forking thread.
+///
+/// `None` if the thread forks in a callback of `dl_iterate_phdr(3)`, for whose end the others may
+/// be waiting. The child must then leave their data alone, whatever their state is.
+pub fn before_fork() -> Option<ForkGuard> {
+    let process = FORKED_WITHOUT.get();
+    if process != 0 && process != std::process::id() {
+        // This is the child of such a fork: nobody will release the locks.
+        return None;
+    }
+    if loaded::is_locked_by_caller() {
+        FORKED_WITHOUT.set(std::process::id());
+        return None;
+    }
     let working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
     let discovery = Discovery::begin().ok();
-    ForkGuard { _working: working, _discovery: discovery, _groups: group::hold() }
+    let groups = group::hold();
+    Some(ForkGuard {
+        _working: working,
+        _discovery: discovery,
+        _groups: groups,
+        _held: HeldAcrossFork::new(),
+    })
 }
 
 /// Runs `act` as if there were no service thread.

@@ -90,6 +90,28 @@ fn a_signal_during_a_fork_waits_for_the_report_only() {
     }
 }
 
+/// A child has the loader's lock as another thread held it at the fork: the child, whose service
+/// thread looks for libraries, must not wait for it.
+#[test]
+fn children_do_not_wait_for_the_loaders_lock() {
+    let plugin = compile("fixtures/plugin_a.c", &["-O2", "-shared", "-fPIC"], Gcc);
+    let plugin = plugin.to_str().expect("its path is UTF-8");
+    for (how, forks, long) in [("open", 200, 5000), ("visit", 200, 5000), ("callback", 50, 1000)] {
+        let forks = if tests::is_long() { long } else { forks };
+        let profiled = check("fork_while_loading.c", &[how, &forks.to_string(), plugin], "merge=1");
+        assert!(profiled.run.status.success(), "{how}: {}", profiled.run.stderr);
+        assert!(!profiled.run.stderr.contains("took more than 10 s"), "{how}: {}", profiled.run.stderr);
+        assert!(!calls(&profiled, "forked_work").is_empty(), "{how}: {profiled:?}");
+    }
+}
+
+/// Its filter permits what docs/limits.md names.
+#[test]
+fn a_process_that_permits_few_system_calls_is_reported() {
+    let profiled = check("permits_few.c", &[], "");
+    assert_eq!(calls(&profiled, "restricted_work").len(), 1, "{}", profiled.run.stderr);
+}
+
 #[test]
 fn processes_that_end_together_are_all_in_the_merged_report() {
     let profiled = check("workers.c", &[], "merge=1:counts=exact");

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 use tests::Compiler::Gcc;
-use tests::{Report, compile, preloaded};
+use tests::{Report, compile, preloaded, profiled};
 
 /// `fixtures/answers.c`, profiled.
 struct Server {
@@ -117,4 +117,14 @@ fn reports_of_running_programs_are_not_merged() {
     let run = tests::run(&mut preloaded(&binary, &[], options));
     assert_eq!(run.status.code(), Some(0));
     assert!(run.stderr.contains("snapshot= and merge=1 exclude each other"), "{}", run.stderr);
+}
+
+#[test]
+fn a_signal_that_the_program_handles_itself_is_noted() {
+    let binary = compile("fixtures/own_usr1.c", &["-O2"], Gcc);
+    for (action, is_noted) in [("default", false), ("handle", true), ("ignore", true)] {
+        let profiled = profiled(&binary, &[action], "snapshot=USR1");
+        let notes = profiled.report().json["notes"].to_string();
+        assert_eq!(notes.contains("SIGUSR1 writes no report"), is_noted, "{action}: {notes}");
+    }
 }

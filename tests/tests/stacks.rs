@@ -269,4 +269,5 @@ fn samples_can_be_switched_off() {
     assert_eq!((&report.json["stacks"], &report.json["cost"]["stacks_ns"]), (&0.into(), &0.into()));
     let notes = report.json["notes"].to_string();
     assert!(notes.contains("not sampled") && notes.contains("(stacks=0)"), "{notes}");
+    assert!(!profiled.run.stderr.contains("not sampled"), "the user has asked for it");
 }

@@ -17,7 +17,7 @@ use std::cell::UnsafeCell;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use fastinst::service::{self, Descriptors, ForkGuard, before_fork};
+use fastinst::service::{self, Descriptors, ForkGuard, before_fork, is_forking};
 
 use crate::observer::{self, Observer};
 use crate::{control, ring, worker};
@@ -77,21 +77,23 @@ type Locks = (ForkGuard, MutexGuard<'static, Option<Observer>>);
 
 struct Held(UnsafeCell<Option<Locks>>);
 
-// SAFETY: only the forking thread accesses it, and glibc runs one fork's handlers at a time.
+// SAFETY: only a thread that has a fork guard accesses it, and there is one guard at a time.
 unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));
 
 extern "C" fn prepare() {
     // In the order in which discoveries acquire them.
-    let locks = (before_fork(), observer::lock());
-    // SAFETY: see `Held`; the locks themselves exclude a second fork.
-    unsafe { *HELD.0.get() = Some(locks) };
+    if let Some(guard) = before_fork() {
+        let locks = (guard, observer::lock());
+        // SAFETY: see `Held`.
+        unsafe { *HELD.0.get() = Some(locks) };
+    }
 }
 
 fn take_locks() -> Option<Locks> {
     // SAFETY: see `Held`.
-    unsafe { (*HELD.0.get()).take() }
+    is_forking().then(|| unsafe { (*HELD.0.get()).take() }).flatten()
 }
 
 extern "C" fn in_parent() {
@@ -99,14 +101,14 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    // Without locks, the child is not observed.
+    let Some((guard, mut observer)) = take_locks() else { return };
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     OVER.store(false, Ordering::Relaxed);
     worker::forget_requests();
     profiler::output::forget_in_child();
-    if let Some((guard, mut observer)) = take_locks() {
-        observer::restart_in_child(&mut observer);
-        drop((guard, observer));
-    }
+    observer::restart_in_child(&mut observer);
+    drop((guard, observer));
     control::restart_in_child();
     // Without these threads, the child works but is not observed.
     if service::start(None, Descriptors::Own).is_err() || worker::start().is_err() {

@@ -7,6 +7,7 @@
 //! | `daemon` | report, because it ends the process; its child starts again |
 //! | exec of a file that exists | report, because nothing survives it; the new image starts its own session |
 //! | fork | signals are blocked, and our locks are held across it; the child starts again |
+//! | fork in a callback of `dl_iterate_phdr` | no lock is held, as others may wait for the callback; the child is not observed |
 //! | vfork, posix_spawn | nothing: the child runs in the parent's memory until it calls exec |
 //! | a fatal signal with its default action | report, then the default |
 //! | the signal of [`Snapshot::Signal`](crate::options::Snapshot) | report; the program goes on |
@@ -19,7 +20,7 @@ pub(crate) mod own_process;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 
-use fastinst::service::{ForkGuard, before_fork};
+use fastinst::service::{ForkGuard, before_fork, is_forking};
 use fastinst_sigsafe::signal::{is_fault, send_again};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
@@ -41,6 +42,7 @@ pub fn follow() {
     // SAFETY: the three functions are never unloaded, and do only what is permitted around a fork.
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
     FATAL.iter().for_each(|signal| watch_signal(*signal));
+    snapshot::are_handled(is_watched);
 }
 
 /// Writes the report when the process ends. Called by the destructor and before `_exit`. Waits as
@@ -52,7 +54,9 @@ pub fn at_exit() {
     if own_process::is_this() {
         session::finish(Leaving::Exit);
     } else if wordpatch::text::is_shared_with_parent() {
-        session::say("this process was forked without fork(), and has no report");
+        session::say(
+            "this process was forked without fork() or in a callback of dl_iterate_phdr(), and has no report",
+        );
     }
 }
 
@@ -74,7 +78,7 @@ struct Forking {
 /// See [`Forking`].
 struct Held(UnsafeCell<Option<Forking>>);
 
-// SAFETY: only the forking thread accesses it, and glibc runs one fork's handlers at a time.
+// SAFETY: only a thread that has a fork guard accesses it, and there is one guard at a time.
 unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));
@@ -99,23 +103,30 @@ const FAULTS: [Signal; 6] =
 
 extern "C" fn prepare() {
     let mask = block_signals();
-    let guard = before_fork();
-    // SAFETY: see `Held`; the guard's own locks exclude a second fork.
-    unsafe { *HELD.0.get() = Some(Forking { guard, mask }) };
+    match before_fork() {
+        // SAFETY: see `Held`.
+        Some(guard) => unsafe { *HELD.0.get() = Some(Forking { guard, mask }) },
+        None => restore(mask),
+    }
 }
 
-/// Releases the locks, does what follows, and lets signals in again.
+fn restore(mask: SigSet) {
+    // Cannot fail: the mask was in force before.
+    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), None);
+}
+
+/// Releases the locks, does what follows, and lets signals in again. Does nothing if the thread
+/// forks without locks.
 fn release(then: impl FnOnce()) {
+    if !is_forking() {
+        return;
+    }
     // SAFETY: see `Held`. Removed before it is dropped: dropping permits the next fork.
     let forking = unsafe { (*HELD.0.get()).take() };
-    let mask = forking.map(|Forking { guard, mask }| {
+    if let Some(Forking { guard, mask }) = forking {
         drop(guard);
-        mask
-    });
-    then();
-    if let Some(mask) = mask {
-        // Cannot fail: the mask was in force before.
-        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), None);
+        then();
+        restore(mask);
     }
 }
 
@@ -206,14 +217,23 @@ pub fn is_ours(current: &libc::sigaction) -> bool {
         .contains(&current.sa_sigaction)
 }
 
-/// Installs our handler for a signal whose action is the default.
-fn watch_signal(signal: libc::c_int) {
+fn action_of(signal: libc::c_int) -> libc::sigaction {
     let mut current = MaybeUninit::zeroed();
     // SAFETY: reads the action into memory of the right type; all zero is SIG_DFL.
-    let current: libc::sigaction = unsafe {
+    unsafe {
         __sigaction(signal, std::ptr::null(), current.as_mut_ptr());
         current.assume_init()
-    };
+    }
+}
+
+/// Whether the action of this signal is ours.
+fn is_watched(signal: libc::c_int) -> bool {
+    is_ours(&action_of(signal))
+}
+
+/// Installs our handler for a signal whose action is the default.
+fn watch_signal(signal: libc::c_int) {
+    let current = action_of(signal);
     // For the signal that requests reports, what the user has asked for counts more than what a
     // parent like nohup has; a handler of the program counts most.
     let is_replaced = current.sa_sigaction == libc::SIG_DFL

@@ -11,6 +11,7 @@
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -90,6 +91,26 @@ pub(crate) fn request() {
 /// Whether this signal requests a report. Async-signal-safe.
 pub(crate) fn is_requested_by(signal: libc::c_int) -> bool {
     signal != 0 && SIGNAL.load(Ordering::Relaxed) == signal
+}
+
+/// Tells whether the action of a signal is the profiler's.
+static HAS_OUR_ACTION: OnceLock<fn(libc::c_int) -> bool> = OnceLock::new();
+
+/// Signals are handled from now on, by whoever can tell this.
+pub(crate) fn are_handled(has_our_action: fn(libc::c_int) -> bool) {
+    // The first one stays.
+    let _ = HAS_OUR_ACTION.set(has_our_action);
+}
+
+/// Why the signal writes no report, if another handler has its place.
+pub(crate) fn note() -> Option<String> {
+    let signal = Signal::try_from(SIGNAL.load(Ordering::Relaxed)).ok()?;
+    let (name, is_ours) = (short(signal), HAS_OUR_ACTION.get()?);
+    (!is_ours(signal as libc::c_int)).then(|| {
+        format!(
+            "SIG{name} writes no report (snapshot={name}): the program handles or ignores it; use another signal or an interval"
+        )
+    })
 }
 
 /// The snapshots of a session.

@@ -24,8 +24,8 @@ impl MissedCalls {
     }
 
     pub(super) fn of(calls: u64, before_start: bool) -> Self {
-        let objects = if calls > 0 { fastinst::loaded::objects() } else { Vec::new() };
-        let lasting = objects.into_iter().filter(|object| object.stays);
+        let objects = (calls > 0).then(fastinst::loaded::objects).flatten();
+        let lasting = objects.into_iter().flatten().filter(|object| object.stays);
         let lasting = lasting.map(|object| object.path.into_os_string().into_vec()).collect();
         Self { calls, lasting, before_start }
     }

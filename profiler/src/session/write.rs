@@ -22,7 +22,7 @@ use crate::observe::{fire, function, governor, own_time, thread};
 use crate::options::Output;
 use crate::output::{self, Identity, OwnFile, Stream, Target, Written, write_report};
 use crate::report::{Cost, Format, Report, View, text};
-use crate::session::clock;
+use crate::session::{clock, snapshot};
 use crate::stacks;
 use crate::stacks::waiting::Preempted;
 use crate::stderr::stderr;
@@ -110,6 +110,7 @@ impl Session {
             },
             notes: (notes().into_iter().chain(self.note_of_change()))
                 .chain(self.stacks.note().map(str::to_owned))
+                .chain(snapshot::note())
                 .chain(missed.notes())
                 .chain(if self.settings.filter.asks_for_files() {
                     self.locations.notes()
@@ -165,7 +166,10 @@ impl Session {
         } else if let Output::File { .. } = self.output
             && !std::mem::replace(&mut self.has_said_notes, true)
         {
-            unwritten.messages.extend(report.notes.iter().map(|note| line(note)));
+            // Without what the user has asked for.
+            let known = self.stacks.note().filter(|_| self.stacks.are_unwanted());
+            let notes = report.notes.iter().filter(|note| known != Some(note.as_str()));
+            unwritten.messages.extend(notes.map(|note| line(note)));
         }
         if let Output::Stderr | Output::File { format: Format::Text, .. } = &self.output {
             report.demangle();

@@ -165,7 +165,8 @@ mod tests {
         let path = std::ffi::CString::new(link.to_str().unwrap()).unwrap();
         // SAFETY: a library without constructors.
         assert!(!unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) }.is_null());
-        let object = fastinst::loaded::objects().into_iter().find(|object| object.path == link).unwrap();
+        let object =
+            fastinst::loaded::objects().into_iter().flatten().find(|object| object.path == link).unwrap();
         assert!(Sections::of(&object).is_some());
         std::fs::copy(&library, &copy).unwrap();
         std::fs::remove_file(&link).unwrap();

@@ -223,6 +223,11 @@ impl Stacks {
         }
     }
 
+    /// Whether the user has asked for a report without samples.
+    pub(crate) fn are_unwanted(&self) -> bool {
+        !self.is_wanted
+    }
+
     /// Adds the site of a probe, which belongs to a function.
     pub(crate) fn add_site(&mut self, probe: ProbeId) {
         self.has_new_sites = true;

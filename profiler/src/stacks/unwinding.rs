@@ -97,11 +97,9 @@ impl Unwinder {
 
     /// Updates the list of objects. Returns whether it has changed.
     pub(super) fn refresh(&mut self) -> bool {
-        let counters = loaded::counters();
-        if self.counters.replace(counters) == Some(counters) {
-            return false;
-        }
-        let mut loaded = loaded::objects();
+        let new = loaded::counters().filter(|counters| self.counters != Some(*counters));
+        let Some((counters, mut loaded)) = new.zip(loaded::objects()) else { return false };
+        self.counters = Some(counters);
         let before = self.objects.len();
         let unwinder = &mut self.unwinder;
         self.objects.retain(|known| {

@@ -382,12 +382,14 @@ pub(super) fn take(mut take: impl FnMut(usize, EarlyCalls)) -> u64 {
     let kept = std::mem::take(&mut kept().of_functions);
     kept.into_iter().for_each(|(function, calls)| take(function, calls));
     let mut counted = Vec::new();
-    let before = loaded::counters().unloads;
+    let unloads = || loaded::counters().map(|counters| counters.unloads);
+    let before = unloads();
     let missed = COUNTS.take(|function, calls| counted.push((function, calls)));
-    let after = loaded::counters().unloads;
+    let after = unloads();
     // Nothing was unloaded while these calls were counted, and nothing is left to be retired.
-    let is_certain = BEFORE_LAST_TAKE.swap(before, Ordering::Relaxed) == after
-        && FOLLOWED.load(Ordering::Relaxed) == after;
+    let is_certain = before.zip(after).is_some_and(|(before, after)| {
+        BEFORE_LAST_TAKE.swap(before, Ordering::Relaxed) == after && FOLLOWED.load(Ordering::Relaxed) == after
+    });
     let stays = |function| KNOWN.iter().any(|known| known.stays && known.range.contains(&function));
     for (function, calls) in counted {
         let calls = if is_certain || stays(function) {

@@ -295,6 +295,13 @@ impl State {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = self.notes.clone();
+        let was_opened = |object: &Object| !object.loaded.stays && object.instrumented.is_some();
+        if loaded::is_lost() && self.objects.iter().any(was_opened) {
+            notes.push(
+                "libraries that were opened before the fork of this process get no further probes: another thread was using the loader then"
+                    .to_owned(),
+            );
+        }
         for object in self.objects.iter().chain(&self.unloaded) {
             let Some(Instrumented { unsupported, known, .. }) = &object.instrumented else { continue };
             let path = object.loaded.path.display();
@@ -353,11 +360,8 @@ impl State {
 
     /// Adds the objects that were loaded, and retires those that were unloaded.
     fn follow_the_loader(&mut self) {
-        let counters = loaded::counters();
-        if counters == self.counters {
-            return;
-        }
-        let mut objects = loaded::objects();
+        let Some(counters) = loaded::counters().filter(|counters| *counters != self.counters) else { return };
+        let Some(mut objects) = loaded::objects() else { return };
         objects.retain(|object| object.kind != ObjectKind::Vdso);
         if counters.unloads != self.counters.unloads {
             self.retire(&objects);

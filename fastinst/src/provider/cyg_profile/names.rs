@@ -246,7 +246,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let copy = folder.path().join("library.so");
         let address = fastinst_test_of_mapped_names as *const () as usize;
-        let objects = loaded::objects();
+        let objects = loaded::objects().expect("no fork");
         let own = objects.into_iter().find(|object| object.range.contains(&address)).expect("it is loaded");
         std::fs::copy(&own.path, &copy).unwrap();
         let of_copy = LoadedObject { path: copy.clone(), stays: false, ..own };
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn names_are_in_the_mapped_file() {
         let address = fastinst_test_of_mapped_names as *const () as usize;
-        let objects = loaded::objects();
+        let objects = loaded::objects().expect("no fork");
         let own = objects.iter().find(|object| object.range.contains(&address)).expect("it is loaded");
         let (file, _) = elf::open(&own.path).expect("it is readable");
         let names = Names::read(own, file);

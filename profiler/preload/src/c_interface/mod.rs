@@ -20,7 +20,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int};
 
 use fastinst::provider::{self, Extent};
-use fastinst::service::{ForkGuard, before_fork};
+use fastinst::service::{ForkGuard, before_fork, is_forking};
 use profiler::error::Error;
 use profiler::options::Options;
 use profiler::session;
@@ -191,26 +191,35 @@ type Locks = (probes::Hold, ForkGuard);
 
 struct Held(UnsafeCell<Option<Locks>>);
 
-// SAFETY: only the forking thread accesses it, and glibc runs one fork's handlers at a time.
+// SAFETY: only a thread that has a fork guard accesses it, and there is one guard at a time.
 unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));
 
 extern "C" fn prepare() {
-    let locks = (probes::hold(), before_fork());
-    // SAFETY: see `Held`; the locks exclude a second fork.
-    unsafe { *HELD.0.get() = Some(locks) };
+    let hold = probes::hold();
+    if let Some(guard) = before_fork() {
+        // SAFETY: see `Held`.
+        unsafe { *HELD.0.get() = Some((hold, guard)) };
+    }
+}
+
+/// The locks, unless the thread forks without them. Removed before they are dropped: dropping
+/// permits the next fork.
+fn take_locks() -> Option<Locks> {
+    // SAFETY: see `Held`.
+    is_forking().then(|| unsafe { (*HELD.0.get()).take() }).flatten()
 }
 
 extern "C" fn in_parent() {
-    // SAFETY: see `Held`. Removed before it is dropped: dropping permits the next fork.
-    let locks = unsafe { (*HELD.0.get()).take() };
-    drop(locks);
+    drop(take_locks());
 }
 
 /// Gives a forked child its own probes and service thread.
 extern "C" fn in_child() {
-    in_parent();
+    // Without locks, its text stays that of the parent, which later calls report.
+    let Some(locks) = take_locks() else { return };
+    drop(locks);
     // SAFETY: the child has only this thread. If it fails, later calls report it.
     let _ = unsafe { wordpatch::text::unshare() };
     probes::restart_service_in_child();
