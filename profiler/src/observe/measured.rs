@@ -236,7 +236,7 @@ pub(crate) struct OpenCalls {
     /// The calls' time so far, weighted, in ticks; and the same for the outermost call of each
     /// thread.
     pub(crate) ticks: f64,
-    /// By how much `ticks` may be too high or too low: see [`crate::thread::Limits`].
+    /// By how much `ticks` may be too high or too low: see [`crate::observe::thread::Limits`].
     pub(crate) below: f64,
     pub(crate) above: f64,
     /// Calls that may or may not have returned.
