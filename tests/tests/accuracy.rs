@@ -274,6 +274,33 @@ fn a_call_in_which_the_program_ends_is_not_charged_for_preemption() {
     });
 }
 
+/// How long a thread waited, and how long it was preempted, is not known if it did both in a call:
+/// the time is not stated as exact. If it did not wait, it is.
+#[test]
+fn calls_in_which_a_thread_waited_and_was_preempted_are_within_their_interval() {
+    let binary = compile("fixtures/waits_and_computes.c", &["-O2"], Gcc);
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    attempt("calls that wait and are preempted", || {
+        let _competitors = Competitors::start(2 * processors);
+        let profiled = profiled(&binary, &["20"], "counts=exact");
+        for (name, figures) in truth(&profiled) {
+            let function = profiled.report().function(&name).expect("it was called");
+            let total = &function["total_ns"];
+            println!("{name}: {} ns, found {total}", figures[0]);
+            let [low, high] = ["low", "high"].map(|limit| total[limit].as_f64());
+            // The clocks are read before and after the calls.
+            let limits = 0.95 * low.expect("there is always one")..1.05 * high.unwrap_or(f64::INFINITY);
+            if !limits.contains(&figures[0]) {
+                return Err(format!("{name}: {} ns, found {total}", figures[0]));
+            }
+            if function["latency_ns"]["max"].as_f64() < Some(1e6) {
+                return Err(format!("{name}: {}", function["latency_ns"]));
+            }
+        }
+        Ok(())
+    });
+}
+
 /// A handler that interrupts a probe is not observed. The report states the number of such calls.
 #[test]
 fn calls_in_handlers_that_interrupt_probes_are_not_counted_as_exact() {

@@ -215,6 +215,22 @@ const COUNTS: &str = "native:func:entry { report var calls: u64; calls++; }";
 /// What ends the text in a pipe that has no end of its own.
 const END: &str = "end of the test";
 
+/// Nothing can be sampled in a child that ends before the first tick of its service thread: memory
+/// for samples, and a thread that looks for waits, would only delay its end.
+#[test]
+fn a_child_that_ends_at_once_does_not_begin_to_sample_stacks() {
+    let memory = |options: &str| -> Vec<u64> {
+        let profiled = check("fork_short.c", &["20"], options);
+        let children = profiled.reports.iter().filter(|report| report.json["pid"] != profiled.run.pid);
+        children.filter_map(|report| report.json["cost"]["memory_bytes"].as_u64()).collect()
+    };
+    let most = memory("stacks=0").into_iter().max().expect("children have reports");
+    // A busy machine may give the service thread its first tick before.
+    let least = memory("").into_iter().min().expect("children have reports");
+    println!("{least} bytes, {most} without stack samples");
+    assert!(least < most + (64 << 10), "{least} bytes, {most} without stack samples");
+}
+
 /// Runs a program that forks while its report is being written to this pipe, which is full. The
 /// reader does not read before the fork has returned. Returns the text in the pipe.
 fn fork_during_report(mut command: Command, reader: impl Read + Send, mut writer: impl Write) -> String {

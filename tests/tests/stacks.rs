@@ -271,3 +271,25 @@ fn samples_can_be_switched_off() {
     assert!(notes.contains("not sampled") && notes.contains("(stacks=0)"), "{notes}");
     assert!(!profiled.run.stderr.contains("not sampled"), "the user has asked for it");
 }
+
+/// Twenty thousand threads, one after the other: the kernel's work for sampling them would be a
+/// tenth of their time, however few samples there are.
+#[test]
+fn sampling_ends_if_the_program_begins_very_many_threads() {
+    let binary = compile("fixtures/short_threads.c", &["-O1"], Gcc);
+    let _quiet = QUIET.lock().unwrap_or_else(PoisonError::into_inner);
+    let profiled = profiled(&binary, &[], "budget=1%");
+    assert!(profiled.run.status.success(), "{}\n{}", profiled.run.status, profiled.run.stderr);
+    let report = profiled.report();
+    let notes = report.json["notes"].to_string();
+    if notes.contains("perf_event_open") {
+        println!("not tested: {notes}");
+        return;
+    }
+    let begun = |note: &str| note.split("the program began ").nth(1)?.split(' ').next()?.parse().ok();
+    let begun: u64 = begun(&notes).unwrap_or_else(|| panic!("sampling has not ended: {notes}"));
+    assert!((1..20_000).contains(&begun), "{begun} threads until then");
+    // Most of the cost is that of the threads, not of samples.
+    let cost = &report.json["cost"]["stacks_ns"];
+    assert!(cost.as_u64() > Some(7_000 * begun), "{cost} ns for {begun} threads");
+}

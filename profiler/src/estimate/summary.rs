@@ -50,7 +50,7 @@ impl Open {
     fn now() -> Self {
         let mut open = Self::default();
         let mut outermost = HashSet::new();
-        thread::open_calls(|thread, entry, Limits { least, most, error, .. }| {
+        thread::open_calls(|thread, entry, Limits { least, most, time, .. }| {
             let Some(function) = FUNCTIONS.get(entry.function as usize) else { return };
             if entry.function == 0 {
                 return;
@@ -75,9 +75,10 @@ impl Open {
             // Long calls of a sampled function are open in many windows: without a weight, the time
             // is a lower bound.
             if outermost.insert((std::ptr::from_ref(thread), entry.function)) {
-                let ticks = most as f64;
+                let ticks = time.ticks as f64;
                 calls.ticks += ticks;
-                calls.error += error as f64;
+                calls.below += time.below as f64;
+                calls.above += time.above as f64;
                 open.callers.entry(entry.function).or_default().call(entry.call_site, 1.0, ticks);
             }
         });

@@ -15,8 +15,9 @@ use wordpatch::tsc;
 use crate::observe::counting;
 use crate::observe::function::{Entered, Executed, FUNCTIONS, Function};
 use crate::observe::pairing::{Entry, EntryStack, Own};
+use crate::observe::preemption;
 use crate::observe::probe_type::{EntryProbe, ProbeType};
-use crate::observe::thread::{self, Sample, Thread, is_open};
+use crate::observe::thread::{self, Duration, Sample, Thread, is_open};
 
 /// The cost of a probe outside its two readings of the clock, in ticks: measured by [`calibrate`].
 static UNSEEN: AtomicU64 = AtomicU64::new(0);
@@ -56,6 +57,10 @@ fn untimed(entry: &Entry, function: &Function) {
 
 /// A call of at least this many ticks, about 10 us, adds noticeably to its function's allowance.
 const LONG_CALL: u64 = 25_000;
+
+/// A probe that takes longer than this, in ticks, until preemption has been measured, was preempted
+/// itself.
+const LONG_MEASUREMENT: u64 = 10_000;
 
 /// The probe function of entries.
 pub(crate) const ENTRY: ProbeFn = entry;
@@ -169,7 +174,7 @@ fn push(begin: u64, mut entry: Entry, is_cold: bool, thread: &Thread, mut own: O
     };
     entry.is_nested = own.is_nested(place, is_open);
     entry.cold = thread.cold(is_cold);
-    entry.preempted = thread.preempted();
+    entry.preempted = thread.preempted_limits();
     entry.ticks = tsc::now();
     spend(thread, begin, entry.ticks);
     entry.overhead = thread.overhead();
@@ -219,11 +224,12 @@ fn exit_with(own: impl FnOnce(&EntryStack) -> Own<'_>, begin: u64, fired: &Fired
 /// Records the call of an entry that was left at the time `begin`.
 #[inline(always)]
 fn complete(begin: u64, entry: &Entry, function: &Function, thread: &Thread) {
-    let preempted = thread.preempted().wrapping_sub(entry.preempted);
+    let mut preempted = thread.preempted_limits().since(entry.preempted);
+    if preempted.most > 0 {
+        preempted = until(begin, tsc::now(), preempted);
+    }
     let overhead = thread.overhead().wrapping_sub(entry.overhead);
-    let ticks = begin.wrapping_sub(entry.ticks);
-    let preempted = preempted.min(ticks);
-    let (ticks, error) = without_probes(ticks - preempted, overhead);
+    let Duration { ticks, below, above } = duration(begin.wrapping_sub(entry.ticks), overhead, preempted);
     let &Entry { observation, weight, call_site: caller, .. } = entry;
     let is_cold = thread.cold(false) != entry.cold;
     if ticks > LONG_CALL {
@@ -237,16 +243,34 @@ fn complete(begin: u64, entry: &Entry, function: &Function, thread: &Thread) {
         function: entry.function,
         observation,
         weight,
-        error: error as f32,
+        below: below as f32,
+        above: above as f32,
         caller,
         ticks,
         least: ticks,
-        preempted,
+        preempted: preempted.value,
         is_cold,
         is_late: function.is_late(entry.ticks),
         was_left: false,
     });
     function.left(entry.period);
+}
+
+/// The preemption of a call that was left at the time `begin`, from that which has been measured by
+/// `now`, in the same probe: the thread may have been preempted in the probe.
+#[cold]
+fn until(begin: u64, now: u64, preempted: preemption::Time) -> preemption::Time {
+    let since = now.saturating_sub(begin);
+    if since > LONG_MEASUREMENT { preempted.before_last(since) } else { preempted }
+}
+
+/// The duration of a call that was open for this many ticks, without its probes and preemption.
+#[inline(always)]
+pub(crate) fn duration(open: u64, overhead: u64, preempted: preemption::Time) -> Duration {
+    let preempted = preempted.within(open);
+    let (ticks, error) = without_probes(open - preempted.value, overhead);
+    let below = error + (preempted.most - preempted.value);
+    Duration { ticks, below: below.min(ticks), above: error + (preempted.value - preempted.least) }
 }
 
 /// A duration without that of the probes in it, and its error, in ticks.
@@ -442,6 +466,30 @@ pub(crate) fn resolution() -> u64 {
 mod tests {
     use super::*;
     use crate::observe::function::OwnTime;
+
+    /// The exit probe wakes the service thread, which gets the processor before preemption is
+    /// measured. The call has ended before.
+    #[test]
+    fn preemption_in_the_exit_probe_is_not_in_the_call() {
+        let time = |least, value, most| preemption::Time { least, value, most };
+        let measured = time(100_000, 100_000, 100_000);
+        assert_eq!(until(1000, 2000, measured), measured, "before the probe");
+        assert_eq!(until(1000, 91_000, measured), time(10_000, 10_000, 10_000));
+        assert_eq!(until(1000, 91_000, time(0, 50_000, 100_000)), time(0, 0, 10_000));
+        assert_eq!(until(1000, 900, measured), measured, "the clock has gone back");
+    }
+
+    #[test]
+    fn the_duration_of_a_call_is_within_limits_if_the_thread_waited_and_was_preempted() {
+        let found = |least, value, most| {
+            let Duration { ticks, below, above } = duration(1000, 0, preemption::Time { least, value, most });
+            [ticks - below, ticks, ticks + above]
+        };
+        assert_eq!(found(0, 0, 0), [1000; 3]);
+        assert_eq!(found(300, 300, 300), [700; 3]);
+        assert_eq!(found(100, 300, 900), [100, 700, 900]);
+        assert_eq!(found(100, 3000, 9000), [0, 0, 900], "not longer than the call");
+    }
 
     #[test]
     fn the_cost_of_probes_between_readings_of_the_clock_is_not_known_exactly() {

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use self::few::Few;
 use crate::estimate::callers::{Callers, FunctionAt};
 use crate::estimate::quantiles::Quantiles;
-use crate::estimate::strata::{Strata, Times};
+use crate::estimate::strata::{Strata, Systematic, Times};
 use crate::observe::counting::Count;
 use crate::observe::fire;
 use crate::observe::function::PATIENT;
@@ -190,7 +190,8 @@ pub(crate) struct Observed {
     preempted_ticks: u64,
     /// The sums of the times and errors of the samples, weighted.
     timed: f64,
-    error: f64,
+    below: f64,
+    above: f64,
 }
 
 impl Default for Observed {
@@ -210,7 +211,8 @@ impl Default for Observed {
             preempted: 0,
             preempted_ticks: 0,
             timed: 0.0,
-            error: 0.0,
+            below: 0.0,
+            above: 0.0,
         }
     }
 }
@@ -234,8 +236,9 @@ pub(crate) struct OpenCalls {
     /// The calls' time so far, weighted, in ticks; and the same for the outermost call of each
     /// thread.
     pub(crate) ticks: f64,
-    /// The error of `ticks`, because the cost of probes is not known exactly.
-    pub(crate) error: f64,
+    /// By how much `ticks` may be too high or too low: see [`crate::observe::thread::Limits`].
+    pub(crate) below: f64,
+    pub(crate) above: f64,
     /// Calls that may or may not have returned.
     pub(crate) missed: Missed,
 }
@@ -406,10 +409,9 @@ impl Measured {
             return None;
         }
         let overlap = OVERLAP * units.resolution as f64;
-        let of_probes = observed.error_of_probes();
         let times = strata.ticks(open.weighted).map(|Times { total, mean }| Times {
-            total: widened(total, calls.value * overlap + of_probes * total.value),
-            mean: widened(mean, overlap + of_probes * mean.value),
+            total: widened(total, observed.error_of(total.value, calls.value * overlap)),
+            mean: widened(mean, observed.error_of(mean.value, overlap)),
         });
         let unknown = strata.unknown_part(open.weighted);
         let open_ns = open.ticks / units.ticks_per_ns;
@@ -422,7 +424,8 @@ impl Measured {
         let total = total.or((open.number > 0).then(|| Estimate::at_least(open_ns)));
         // Whatever the calls took, the program's threads did not live longer.
         let total = total.or(Some(Estimate::within(0.0, 0.0, units.thread_time)));
-        let total = total.map(|total| widened(total, open.error / units.ticks_per_ns));
+        let [below, above] = [open.below, open.above].map(|ticks| ticks / units.ticks_per_ns);
+        let total = total.map(|total| widened(total, Systematic { below, above }));
         Some(FunctionReport {
             name: self.name().to_string_lossy().into_owned(),
             object: self.object().to_string_lossy().into_owned(),
@@ -454,13 +457,13 @@ const OVERLAP: f64 = 0.5;
 
 /// Widens an estimate by a systematic error in the same unit, if the error is at least half a
 /// percent of the estimate. As everywhere, there is no upper limit if the error would exceed 100 %.
-fn widened(estimate: Estimate, by: f64) -> Estimate {
+fn widened(estimate: Estimate, by: Systematic) -> Estimate {
     let value = estimate.value.max(0.0);
-    if by <= 0.005 * value {
+    if by.below.max(by.above) <= 0.005 * value {
         return estimate;
     }
-    let high = estimate.high.map(|high| high + by).filter(|high| high - value <= value);
-    Estimate { value, low: (estimate.low - by).max(0.0), high }
+    let high = estimate.high.map(|high| high + by.above).filter(|high| high - value <= value);
+    Estimate { value, low: (estimate.low - by.below).max(0.0), high }
 }
 
 /// Percentiles, the lowest first, made consistent: a higher one is at least as long as a lower one,
@@ -490,7 +493,8 @@ impl Observed {
         let seen = ticks.max(0.0);
         self.samples += 1;
         self.timed += weight.max(1.0) * seen;
-        self.error += weight.max(1.0) * f64::from(sample.error);
+        self.below += weight.max(1.0) * f64::from(sample.below);
+        self.above += weight.max(1.0) * f64::from(sample.above);
         self.min = self.min.min(seen);
         self.max = self.max.max(seen);
         if sample.preempted >= MIN_PREEMPTION {
@@ -545,10 +549,12 @@ impl Observed {
         if is_usual { &mut self.quantiles } else { &mut self.cold }
     }
 
-    /// The error of the timed calls, as a part of their time: that of the cost of probes inside
-    /// them.
-    fn error_of_probes(&self) -> f64 {
-        if self.timed > 0.0 { (self.error / self.timed).min(1.0) } else { 0.0 }
+    /// The systematic error of a time of calls, in ticks: the same part of it as that of all timed
+    /// calls is of theirs, and the error by the clock.
+    fn error_of(&self, ticks: f64, of_clock: f64) -> Systematic {
+        let part = |error: f64| if self.timed > 0.0 { error / self.timed } else { 0.0 };
+        let [below, above] = [self.below, self.above].map(|error| of_clock + part(error) * ticks);
+        Systematic { below, above }
     }
 
     /// The memory of the parts with variable size, in bytes.
@@ -573,8 +579,7 @@ impl Observed {
                 high: quantile.high.map(seen),
             })
             .map(|quantile| {
-                let of_probes = self.error_of_probes() * quantile.value;
-                widened(quantile, OVERLAP * units.resolution as f64 + of_probes)
+                widened(quantile, self.error_of(quantile.value, OVERLAP * units.resolution as f64))
             });
         let [p50, p90, p99] = ordered(percentiles);
         // Two readings of the clock cannot resolve a time shorter than that between them for an
@@ -603,7 +608,6 @@ impl Observed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::estimate::strata::Systematic;
 
     /// A clock that advances in steps of 26 ticks shows calls of 5 ticks beyond an empty call,
     /// which takes 13, as 0 or 26.
@@ -623,10 +627,13 @@ mod tests {
     #[test]
     fn what_the_processor_overlaps_is_part_of_the_error_of_short_times() {
         let within = Estimate::within;
-        assert_eq!(widened(within(30.0, 28.0, 32.0), 13.0), within(30.0, 15.0, 45.0));
+        assert_eq!(widened(within(30.0, 28.0, 32.0), Systematic::of_both(13.0)), within(30.0, 15.0, 45.0));
         let negative = Estimate { value: -3.0, low: -5.0, high: None };
-        assert_eq!(widened(negative, 13.0), Estimate { value: 0.0, low: 0.0, high: None });
-        assert_eq!(widened(Estimate::exact(10_000.0), 13.0), Estimate::exact(10_000.0));
+        assert_eq!(
+            widened(negative, Systematic::of_both(13.0)),
+            Estimate { value: 0.0, low: 0.0, high: None }
+        );
+        assert_eq!(widened(Estimate::exact(10_000.0), Systematic::of_both(13.0)), Estimate::exact(10_000.0));
     }
 
     /// The upper ones have fewer samples to be estimated from.
@@ -643,6 +650,23 @@ mod tests {
         assert_eq!(ordered(expected), expected);
         let open = [Estimate::within(40.0, 34.0, 44.0), at_least(50.0, 36.0)];
         assert_eq!(ordered(open), open);
+    }
+
+    /// Two calls of 10 ms have waited, and were preempted; how long each is known for both
+    /// together.
+    #[test]
+    fn calls_in_which_a_thread_waited_and_was_preempted_have_an_interval() {
+        let mut observed = Observed::default();
+        let sample =
+            Sample { ticks: 14_000, least: 14_000, below: 4000.0, above: 7000.0, ..Sample::default() };
+        observed.strata.counted(2, 0.0);
+        (0..2).for_each(|_| observed.sample(&sample, 0.0, 100));
+        let units = Units { ticks_per_ns: 1.0, resolution: 1, thread_time: 1e9 };
+        let times = observed.strata.ticks(0.0).expect("calls were timed");
+        let error = observed.error_of(times.total.value, 0.0);
+        assert_eq!(widened(times.total, error), Estimate::within(28_000.0, 20_000.0, 42_000.0));
+        let latency = observed.latency(&times, &Missed::default(), 0.0, &units).expect("calls were timed");
+        assert!(latency.p50.low <= 10_000.0 && latency.p50.high >= Some(21_000.0), "{:?}", latency.p50);
     }
 
     #[test]

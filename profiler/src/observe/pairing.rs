@@ -49,6 +49,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
+use crate::observe::preemption;
+
 /// Maximum depth of the stack. Unused pages are never allocated.
 pub(crate) const DEPTH: usize = 4096;
 
@@ -73,8 +75,8 @@ pub(crate) struct Entry {
     pub(crate) ticks: u64,
     /// The time that the thread had spent in probes by then, in ticks.
     pub(crate) overhead: u64,
-    /// The time for which the thread had been preempted by then, in ticks.
-    pub(crate) preempted: u64,
+    /// The time for which the thread had been preempted by then.
+    pub(crate) preempted: preemption::Time,
     /// The number of first entries of windows that the thread had made by then.
     pub(crate) cold: u64,
     /// Whether the call of the entry below was certainly open then.
@@ -87,7 +89,7 @@ pub(crate) struct Entry {
 impl Entry {
     /// The time for which the call is known to have been open, in ticks of own time.
     pub(crate) fn held_for(&self) -> u64 {
-        let entered = self.ticks.saturating_sub(self.overhead).saturating_sub(self.preempted);
+        let entered = self.ticks.saturating_sub(self.overhead).saturating_sub(self.preempted.value);
         self.held.saturating_sub(entered)
     }
 }
@@ -104,7 +106,7 @@ struct Slot {
     stack_pointer: AtomicUsize,
     ticks: AtomicU64,
     overhead: AtomicU64,
-    preempted: AtomicU64,
+    preempted: preemption::SharedTime,
     cold: AtomicU64,
     is_nested: AtomicBool,
     held: AtomicU64,
@@ -120,7 +122,7 @@ impl Slot {
         self.stack_pointer.store(entry.stack_pointer, Relaxed);
         self.ticks.store(entry.ticks, Relaxed);
         self.overhead.store(entry.overhead, Relaxed);
-        self.preempted.store(entry.preempted, Relaxed);
+        self.preempted.store(entry.preempted);
         self.cold.store(entry.cold, Relaxed);
         self.is_nested.store(entry.is_nested, Relaxed);
         self.held.store(entry.held, Relaxed);
@@ -136,7 +138,7 @@ impl Slot {
             stack_pointer: self.stack_pointer.load(Relaxed),
             ticks: self.ticks.load(Relaxed),
             overhead: self.overhead.load(Relaxed),
-            preempted: self.preempted.load(Relaxed),
+            preempted: self.preempted.load(),
             cold: self.cold.load(Relaxed),
             is_nested: self.is_nested.load(Relaxed),
             held: self.held.load(Relaxed),
@@ -477,7 +479,8 @@ mod tests {
 
     #[test]
     fn a_call_is_held_for_the_own_time_since_its_entry() {
-        let entry = Entry { ticks: 1000, overhead: 100, preempted: 50, ..Entry::default() };
+        let preempted = preemption::Time { least: 0, value: 50, most: 70 };
+        let entry = Entry { ticks: 1000, overhead: 100, preempted, ..Entry::default() };
         assert_eq!(entry.held_for(), 0, "nothing is known");
         // What the thread loses later does not matter.
         assert_eq!(Entry { held: 900, ..entry }.held_for(), 50);
@@ -597,7 +600,7 @@ mod tests {
             stack_pointer: 5,
             ticks: 6,
             overhead: 7,
-            preempted: 8,
+            preempted: preemption::Time { least: 8, value: 13, most: 14 },
             cold: 9,
             is_nested: true,
             held: 77,

@@ -15,13 +15,17 @@
 //!    not processor time was spent waiting (a voluntary switch: a lock, a read), which belongs to
 //!    the open calls, or preempted (an involuntary switch), which does not.
 //!
-//! If both kinds of switches have occurred since the last measurement, each involuntary one counts
-//! as long as those between other measurements were on average, and the rest is waiting: a thread
-//! that sleeps for 50 ms and is preempted once has not been preempted for 25. (The kernel has the
-//! exact time in `/proc/self/task/TID/schedstat`. A probe must not open files: the program's filter
-//! of system calls may kill it for that.) A program with its own critical sections overwrites the
-//! pointer: then step 3 happens more often, without other effects. Two measurements are at least
-//! [`BETWEEN_LOOKS`] apart; preemption between them is measured by the second one.
+//! If both kinds of switches have occurred since the last measurement, the time may be that of
+//! either: [`Time`] has both limits. As an estimate, each involuntary switch counts as long as
+//! those between other measurements were on average, and the rest is waiting: a thread that sleeps
+//! for 50 ms and is preempted once has not been preempted for 25. (The kernel has the time for
+//! which a thread was ready in `/proc/self/task/TID/schedstat`. A probe must not open files: the
+//! program's filter of system calls may kill it for that. Nor would it be exact: a thread is also
+//! ready after a wait until it gets a processor, which is part of the wait.) A program with its own
+//! critical sections overwrites the pointer: then step 3 happens more often, without other effects.
+//! Two measurements are at least [`BETWEEN_LOOKS`] apart; preemption between them is measured by
+//! the second one. A measurement during which the thread was descheduled is repeated, because the
+//! clock may have been read after the switch, and the switches before it.
 //!
 //! # Limits
 //! Time that the host takes from a virtual processor is not detected, nor are interrupts and minor
@@ -61,6 +65,10 @@ const MEASURING: u64 = u64::MAX;
 
 /// How often another thread tries to read the figures of a thread that is measuring.
 const ATTEMPTS: usize = 100;
+
+/// How often a measurement is made if the thread is descheduled during each, as it is under a
+/// tracer of system calls.
+const READINGS: usize = 3;
 
 /// A time without a processor, in nanoseconds, that may just be the distance between two readings
 /// of clocks.
@@ -150,16 +158,31 @@ const FIRST_TYPICAL: f64 = 500_000.0;
 /// The weight of a measurement in [`TYPICAL`].
 const NEWEST: f64 = 0.125;
 
-/// The part of the time without a processor, in nanoseconds, for which a thread was preempted, in
-/// ticks, if it has made this number of context switches, and an involuntary one takes `typical`
-/// nanoseconds.
-fn preempted(off: i64, voluntary: u64, involuntary: u64, typical: f64) -> u64 {
+/// The part of the time without a processor, in nanoseconds, for which a thread was preempted, if
+/// it has made this number of context switches, and an involuntary one takes `typical` nanoseconds.
+fn preempted(off: i64, voluntary: u64, involuntary: u64, typical: f64) -> Time {
     if off <= 0 || involuntary == 0 {
-        return 0;
+        return Time::default();
     }
     let off = off as f64;
-    let preempted = if voluntary == 0 { off } else { off.min(involuntary as f64 * typical) };
-    (preempted * f64::from_bits(RATE.load(Relaxed))) as u64
+    let ticks = |ns: f64| (ns * f64::from_bits(RATE.load(Relaxed))) as u64;
+    let most = ticks(off);
+    if voluntary == 0 {
+        return Time { least: most, value: most, most };
+    }
+    Time { least: 0, value: ticks(off.min(involuntary as f64 * typical)), most }
+}
+
+/// Repeats a measurement that was disturbed, a few times.
+fn undisturbed<T>(mut measure: impl FnMut() -> Option<T>, is_undisturbed: impl Fn() -> bool) -> Option<T> {
+    let mut measured = measure()?;
+    for _ in 1..READINGS {
+        if is_undisturbed() {
+            break;
+        }
+        measured = measure()?;
+    }
+    Some(measured)
 }
 
 fn typical() -> f64 {
@@ -181,11 +204,81 @@ pub(crate) fn switches_of(thread: u32) -> Option<(u64, u64)> {
     Some((number("voluntary_ctxt_switches:")?, number("nonvoluntary_ctxt_switches:")?))
 }
 
+/// A time of preemption, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Time {
+    /// Waiting may have been the rest.
+    pub(crate) least: u64,
+    pub(crate) value: u64,
+    pub(crate) most: u64,
+}
+
+impl Time {
+    fn with(self, other: Self, both: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            least: both(self.least, other.least),
+            value: both(self.value, other.value),
+            most: both(self.most, other.most),
+        }
+    }
+
+    /// The time since another total was known.
+    pub(crate) fn since(self, before: Self) -> Self {
+        self.with(before, u64::saturating_sub)
+    }
+
+    /// The rest if this many ticks of it were later.
+    pub(crate) fn before_last(self, ticks: u64) -> Self {
+        self.with(Self { least: ticks, value: ticks, most: ticks }, u64::saturating_sub)
+    }
+
+    /// The same, if it was not longer than this.
+    pub(crate) fn within(self, ticks: u64) -> Self {
+        self.with(Self { least: ticks, value: ticks, most: ticks }, u64::min)
+    }
+}
+
+/// [`Time`] that one thread writes.
+#[derive(Debug, Default)]
+pub(crate) struct SharedTime {
+    least: AtomicU64,
+    value: AtomicU64,
+    most: AtomicU64,
+}
+
+impl SharedTime {
+    #[inline(always)]
+    pub(crate) fn store(&self, time: Time) {
+        self.least.store(time.least, Relaxed);
+        self.value.store(time.value, Relaxed);
+        self.most.store(time.most, Relaxed);
+    }
+
+    #[inline(always)]
+    pub(crate) fn load(&self) -> Time {
+        let [least, value, most] = [&self.least, &self.value, &self.most].map(|part| part.load(Relaxed));
+        Time { least, value, most }
+    }
+}
+
+/// The numbers of voluntary and involuntary context switches of the calling thread.
+fn switches() -> Option<(u64, u64)> {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: memory of the right type; all zero is a valid value.
+    let usage = unsafe {
+        if libc::syscall(libc::SYS_getrusage, libc::RUSAGE_THREAD, usage.as_mut_ptr()) != 0 {
+            return None;
+        }
+        usage.assume_init()
+    };
+    Some((usage.ru_nvcsw as u64, usage.ru_nivcsw as u64))
+}
+
 /// The preemption of one thread. Written only by that thread.
 #[derive(Debug, Default)]
 pub(crate) struct Preemption {
-    /// The total time of preemption, in ticks.
-    time: AtomicU64,
+    /// The total time of preemption.
+    time: SharedTime,
     /// Whether the other fields are set.
     has_looked: AtomicBool,
     /// The time at which the last measurement ended, in ticks, or [`MEASURING`].
@@ -204,12 +297,18 @@ impl Preemption {
         if pointer().is_some_and(|pointer| pointer.load(Relaxed) != armed()) {
             self.look();
         }
-        self.time.load(Relaxed)
+        self.time.value.load(Relaxed)
     }
 
     /// The result of the last call of [`Preemption::time`], for other threads.
     pub(crate) fn known(&self) -> u64 {
-        self.time.load(Relaxed)
+        self.time.value.load(Relaxed)
+    }
+
+    /// The same with its limits.
+    #[inline(always)]
+    pub(crate) fn known_limits(&self) -> Time {
+        self.time.load()
     }
 
     /// How often the thread had begun to wait at its last measurement, since it was created.
@@ -217,26 +316,26 @@ impl Preemption {
         self.voluntary.load(Relaxed)
     }
 
-    /// The value that [`Preemption::time`] would return in the thread with this kernel id, for
-    /// other threads. Takes about ten microseconds if the thread was descheduled since its last
+    /// What [`Preemption::time`] would return in the thread with this kernel id, with its limits,
+    /// for other threads. Takes about ten microseconds if the thread was descheduled since its last
     /// measurement. If the thread has ended, or is measuring for long, as [`Preemption::known`].
-    pub(crate) fn until_now(&self, thread: u32) -> u64 {
+    pub(crate) fn until_now(&self, thread: u32) -> Time {
         for _ in 0..ATTEMPTS {
             let looked = self.looked.load(Acquire);
-            let (time, since) = (self.known(), self.since_measured(thread).unwrap_or(0));
+            let (time, since) = (self.time.load(), self.since_measured(thread).unwrap_or_default());
             // Pairs with the fence in `look`: a thread that has read a change made by a measurement
             // does not then read the old time.
             fence(Acquire);
             if looked != MEASURING && self.looked.load(Relaxed) == looked {
-                return time + since;
+                return time.with(since, u64::saturating_add);
             }
             std::thread::yield_now();
         }
-        self.known()
+        self.time.load()
     }
 
     /// The preemption since the last measurement; `None` if nothing is known of the thread.
-    fn since_measured(&self, thread: u32) -> Option<u64> {
+    fn since_measured(&self, thread: u32) -> Option<Time> {
         if !self.has_looked.load(Relaxed) {
             return None;
         }
@@ -270,25 +369,23 @@ impl Preemption {
     }
 
     fn ask(&self, pointer: &AtomicU64) {
-        // Before the measurement, so that a later switch is detected next time.
-        pointer.store(armed(), Relaxed);
-        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: memory of the right type; all zero is a valid value.
-        let usage = unsafe {
-            if libc::syscall(libc::SYS_getrusage, libc::RUSAGE_THREAD, usage.as_mut_ptr()) != 0 {
-                return;
-            }
-            usage.assume_init()
+        let measure = || {
+            // Before the measurement, so that a later switch is detected.
+            pointer.store(armed(), Relaxed);
+            // Not from the usage, whose times are those of the last timer tick.
+            Some((switches()?, off(ClockId::CLOCK_THREAD_CPUTIME_ID).ok()?))
         };
-        // Not from `usage`, whose times are those of the last timer tick.
-        let Ok(off) = off(ClockId::CLOCK_THREAD_CPUTIME_ID) else { return };
-        let (voluntary, involuntary) = (usage.ru_nvcsw as u64, usage.ru_nivcsw as u64);
+        let Some(((voluntary, involuntary), off)) = undisturbed(measure, || pointer.load(Relaxed) == armed())
+        else {
+            return;
+        };
         let since = |place: &AtomicU64, now: u64| now.wrapping_sub(place.swap(now, Relaxed));
         let off = since(&self.off, off) as i64;
         let (voluntary, involuntary) =
             (since(&self.voluntary, voluntary), since(&self.involuntary, involuntary));
         if self.has_looked.swap(true, Relaxed) {
-            self.time.fetch_add(preempted(off, voluntary, involuntary, typical()), Relaxed);
+            let since = preempted(off, voluntary, involuntary, typical());
+            self.time.store(self.time.load().with(since, u64::saturating_add));
             if voluntary == 0 && involuntary > 0 && off > MIN_OFF {
                 note_typical(off, involuntary);
             }
@@ -303,13 +400,13 @@ impl Preemption {
 
     #[cfg(test)]
     pub(crate) fn set_in_tests(&self, time: u64) {
-        self.time.store(time, Relaxed);
+        self.time.store(Time { least: time, value: time, most: time });
     }
 
     /// In a forked child, whose threads have not been preempted yet.
     pub(crate) fn restart(&self) {
         self.forget();
-        self.time.store(0, Relaxed);
+        self.time.store(Time::default());
     }
 }
 
@@ -327,12 +424,32 @@ mod tests {
     fn a_long_wait_is_not_divided_among_switches() {
         start(RATE);
         let ms = |ms: f64| (ms * 1e6) as i64;
-        let ticks = |ms: f64| (ms * 1e6 * RATE) as u64;
-        assert_eq!(preempted(ms(50.0), 1, 0, 1e6), 0);
-        assert_eq!(preempted(ms(8.0), 0, 2, 1e6), ticks(8.0), "nothing else can have happened");
-        assert_eq!(preempted(ms(54.0), 1, 2, 2e6), ticks(4.0));
-        assert_eq!(preempted(ms(3.0), 1, 2, 2e6), ticks(3.0), "not more than there is");
-        assert_eq!(preempted(-5, 0, 1, 1e6), 0);
+        let time = |least: f64, value: f64, most: f64| {
+            let [least, value, most] = [least, value, most].map(|ms: f64| (ms * 1e6 * RATE) as u64);
+            Time { least, value, most }
+        };
+        assert_eq!(preempted(ms(50.0), 1, 0, 1e6), Time::default(), "it has only waited");
+        assert_eq!(preempted(ms(8.0), 0, 2, 1e6), time(8.0, 8.0, 8.0), "nothing else can have happened");
+        assert_eq!(preempted(ms(54.0), 1, 2, 2e6), time(0.0, 4.0, 54.0), "both, for an unknown time each");
+        assert_eq!(preempted(ms(3.0), 1, 2, 2e6), time(0.0, 3.0, 3.0), "not more than there is");
+        assert_eq!(preempted(-5, 0, 1, 1e6), Time::default());
+    }
+
+    /// Between two figures, the thread is descheduled: the clock has advanced, but the switch is
+    /// not in the number that was read before.
+    #[test]
+    fn a_measurement_that_was_disturbed_is_repeated() {
+        let after = |disturbed: usize| {
+            let number = std::cell::Cell::new(0);
+            let measure = || {
+                number.set(number.get() + 1);
+                Some(number.get())
+            };
+            undisturbed(measure, || number.get() > disturbed)
+        };
+        assert_eq!((after(0), after(1)), (Some(1), Some(2)));
+        assert_eq!(after(usize::MAX), Some(READINGS), "a tracer disturbs all of them");
+        assert_eq!(undisturbed(|| None::<()>, || false), None);
     }
 
     /// Waiting is not preemption; competing with many threads for one processor is, and by about
@@ -388,7 +505,7 @@ mod tests {
             let start = Instant::now();
             let mut known = 0;
             while known < (50e6 * RATE) as u64 && start.elapsed() < Duration::from_secs(60) {
-                known = preemption.until_now(thread);
+                known = preemption.until_now(thread).value;
             }
             is_read.store(true, Relaxed);
             known

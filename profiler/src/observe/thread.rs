@@ -17,7 +17,7 @@ use fastinst_sigsafe::blocks::{Block, Blocks};
 use wordpatch::tsc;
 
 use self::ring::Ring;
-pub(crate) use self::sample::{Limits, Sample};
+pub(crate) use self::sample::{Duration, Limits, Sample};
 use crate::observe::function::{FUNCTIONS, OwnTime, WindowNumber};
 use crate::observe::pairing::{Entry, EntryStack};
 use crate::observe::preemption::{self, Preemption};
@@ -243,6 +243,13 @@ impl Thread {
         self.preemption.time()
     }
 
+    /// The same with its limits.
+    #[inline(always)]
+    pub(crate) fn preempted_limits(&self) -> preemption::Time {
+        self.preemption.time();
+        self.preemption.known_limits()
+    }
+
     /// The thread's own time at the time `now`: without probes and preemption, in ticks.
     #[inline(always)]
     pub(crate) fn own_time(&self, now: u64) -> u64 {
@@ -268,11 +275,11 @@ impl Thread {
     /// Records that an entry of the calling thread has ended without an observed exit.
     #[cold]
     pub(crate) fn discarded(&self, entry: &Entry) {
-        self.ended_unseen(entry, self.preemption.time());
+        self.ended_unseen(entry, self.preempted_limits());
     }
 
     /// The same for a thread that has been preempted for this time.
-    fn ended_unseen(&self, entry: &Entry, preempted: u64) {
+    fn ended_unseen(&self, entry: &Entry, preempted: preemption::Time) {
         let sample = self.unseen(entry, preempted);
         left(entry);
         sample.into_iter().for_each(|sample| self.record(sample));
@@ -282,7 +289,7 @@ impl Thread {
     /// missed, the call was left by an exception or a longjmp, at an unknown time, or by an exit
     /// whose function was not known yet. If the thread has several stacks, nothing is known about
     /// nesting: the call may even be open.
-    fn unseen(&self, entry: &Entry, preempted: u64) -> Option<Sample> {
+    fn unseen(&self, entry: &Entry, preempted: preemption::Time) -> Option<Sample> {
         let was_left = is_open(entry);
         let stacks = self.stack.number();
         if stacks == Number::NotKnownYet && !was_left {
@@ -313,21 +320,20 @@ impl Thread {
 
     /// What is known by `now` of the time of a call that may have ended without an observed exit,
     /// if the thread has been preempted for this time.
-    fn limits(&self, entry: &Entry, preempted: u64, now: u64) -> Limits {
-        let preempted = preempted.saturating_sub(entry.preempted);
+    fn limits(&self, entry: &Entry, preempted: preemption::Time, now: u64) -> Limits {
+        let preempted = preempted.since(entry.preempted);
         let overhead = self.overhead().saturating_sub(entry.overhead);
-        let without_probes = |time: u64| {
-            fire::without_probes(time.saturating_sub(entry.ticks).saturating_sub(preempted), overhead)
-        };
-        let until = |time: u64| without_probes(time).0;
+        let until = |time: u64| fire::duration(time.saturating_sub(entry.ticks), overhead, preempted);
         // Some of the lost time may be later than that, so the limit is a low one.
         let seen = FUNCTIONS
             .get(entry.function as usize)
             .and_then(|function| function.exits_seen_until(entry.period));
+        let held = entry.held_for().saturating_sub(preempted.most - preempted.value);
+        let time = until(now);
         Limits {
-            least: entry.held_for().max(seen.map_or(0, until)),
-            most: until(now),
-            error: without_probes(now).1,
+            least: held.max(seen.map_or(0, |seen| until(seen).least())),
+            most: time.ticks + time.above,
+            time,
             was_cut_off: seen.is_some(),
         }
     }
@@ -628,7 +634,7 @@ pub(crate) fn open_calls(mut take: impl FnMut(&'static Thread, &Entry, Limits)) 
         let mut entries = block.entries.look().peekable();
         if entries.peek().is_some() {
             let preempted = match block.owner.load(Ordering::Relaxed) {
-                0 => block.preemption.known(),
+                0 => block.preemption.known_limits(),
                 owner => block.preemption.until_now(owner),
             };
             let now = tsc::now();
@@ -704,7 +710,7 @@ pub(crate) fn reclaim() {
         if !has_ended {
             block.alive.store(tsc::now(), Ordering::Relaxed);
         } else {
-            block.entries.own().clear(|entry| block.ended_unseen(entry, block.preemption.known()));
+            block.entries.own().clear(|entry| block.ended_unseen(entry, block.preemption.known_limits()));
             release(block, block.ended());
         }
     }

@@ -290,8 +290,11 @@ impl Work for Ticks {
             let _ = provider::begin(Extent::Executed);
         }
         // This happens in a forked child (most of them call exec before their first tick), and if
-        // instrumented code was loaded after the start.
-        sample_stacks();
+        // instrumented code was loaded after the start. For a last report there would be no
+        // samples, and on a busy machine the process would wait for one more thread to begin.
+        if occasion != Some(Occasion::End) {
+            sample_stacks();
+        }
         let next = with_session(|session| {
             session.written = self.rescued.take().or(session.written.take());
             session.governor.reported(std::mem::take(&mut self.wrote));

@@ -17,7 +17,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use perf_event_open_sys::bindings::{
-    PERF_COUNT_SW_CPU_CLOCK, PERF_FLAG_FD_CLOEXEC, PERF_RECORD_LOST, PERF_RECORD_SAMPLE,
+    PERF_COUNT_SW_CPU_CLOCK, PERF_FLAG_FD_CLOEXEC, PERF_RECORD_FORK, PERF_RECORD_LOST, PERF_RECORD_SAMPLE,
     PERF_SAMPLE_REGS_USER, PERF_SAMPLE_STACK_USER, PERF_TYPE_SOFTWARE, perf_event_attr, perf_event_mmap_page,
 };
 use perf_event_open_sys::perf_event_open;
@@ -55,8 +55,10 @@ pub(super) enum Record<'a> {
     Sample(RawSample<'a>),
     /// A sample without registers of a 64-bit program.
     Unreadable,
-    /// The number of samples that the kernel has dropped because a ring was full.
+    /// The number of records that the kernel has dropped because a ring was full.
     Lost(u64),
+    /// A thread has begun, and inherited the events.
+    Begun,
 }
 
 /// The sampling events of all processors.
@@ -122,6 +124,11 @@ impl Events {
         least / (STACK as usize + 2 * HEADER + size_of::<[u64; 6]>())
     }
 
+    /// The number of events that each thread has.
+    pub(super) fn number(&self) -> usize {
+        self.rings.len()
+    }
+
     /// Bytes of memory of the rings.
     pub(super) fn memory(&self) -> usize {
         self.rings.iter().map(|ring| ring.size + PAGE).sum()
@@ -171,6 +178,7 @@ impl Ring {
         attributes.__bindgen_anon_1.sample_period = period;
         attributes.set_inherit(1);
         attributes.set_inherit_thread(1);
+        attributes.set_task(1);
         attributes.set_exclude_kernel(excludes_kernel.into());
         attributes.set_exclude_hv(1);
         // SAFETY: the attributes are initialized, and sampling writes only to memory that is mapped
@@ -283,6 +291,11 @@ fn read(record: &[u8]) -> Option<Record<'_>> {
             word()?;
             word().map(Record::Lost)
         }
+        PERF_RECORD_FORK => {
+            let ids = word()?;
+            // Of a thread: the process is that of the thread which has created it.
+            (ids >> 32 == ids & u64::from(u32::MAX)).then_some(Record::Begun)
+        }
         PERF_RECORD_SAMPLE => {
             if word()? != ABI_64 {
                 return Some(Record::Unreadable);
@@ -320,6 +333,11 @@ mod tests {
         assert!(matches!(read(&record(PERF_RECORD_SAMPLE, &[0, 0])), Some(Record::Unreadable)));
         assert!(matches!(read(&record(PERF_RECORD_LOST, &[1, 42])), Some(Record::Lost(42))));
         assert!(read(&record(99, &[1])).is_none());
+        let begun = |process: u64, parent: u64| {
+            let record = record(PERF_RECORD_FORK, &[parent << 32 | process, 2 << 32 | 3, 4]);
+            matches!(read(&record), Some(Record::Begun))
+        };
+        assert!(begun(7, 7) && !begun(8, 7), "a child process does not inherit the events");
         for length in 0..sample.len() - 24 {
             assert!(read(&sample[..length]).is_none(), "{length}");
         }

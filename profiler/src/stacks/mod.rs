@@ -10,7 +10,8 @@
 //! # How
 //! 1. The kernel takes the samples ([`events`]), as often as the budget permits ([`interruption`]),
 //!    and the service thread reads them in each tick. If unwinding exceeds its budget, some samples
-//!    are left out ([`thinning`]).
+//!    are left out ([`thinning`]). If the program begins so many threads that this alone exceeds
+//!    the budget, sampling ends ([`begun`]).
 //! 2. [`unwinding`] finds the frames, by the unwind tables of the objects' files ([`contents`]).
 //! 3. [`contexts`] knows which functions have been entered and not left at each address, inlined
 //!    ones included. Samples wait for [`DELAY`], until the probes of code that was executed for the
@@ -22,6 +23,7 @@
 //!
 //! If the kernel refuses the events, times are those of windows alone, and the report has a note.
 
+mod begun;
 mod blocked;
 mod contents;
 mod contexts;
@@ -41,6 +43,7 @@ use std::time::{Duration, Instant};
 use fastinst::ProbeId;
 use rand::RngExt;
 
+use begun::Begun;
 use blocked::{Companion, Snapshot};
 use contexts::{Contexts, FrameState, Site, Sites};
 use events::{Events, RawSample, Record};
@@ -110,8 +113,9 @@ pub(crate) struct Stacks {
     events: Option<Events>,
     /// Whether [`Stacks::start`] was called in this process.
     has_started: bool,
-    /// Why there are no samples by processor time.
+    /// Why there are no samples by processor time, or no more.
     refusal: Option<String>,
+    begun: Begun,
     /// Nanoseconds between two samples of a thread.
     period: f64,
     /// The cost of a sample for the program's threads, in nanoseconds.
@@ -172,6 +176,7 @@ impl Stacks {
             events: None,
             has_started: false,
             refusal: None,
+            begun: Begun::default(),
             period: 0.0,
             cost_of_sample: 0.0,
             drained: Instant::now(),
@@ -209,6 +214,7 @@ impl Stacks {
         self.running_before = own_time::processor_time();
         match Events::open(self.period as u64) {
             Ok(events) => {
+                self.begun = Begun::new(SHARE * budget, events.number(), self.cost_of_sample);
                 self.events = Some(events);
                 let affordable = SHARE * budget * self.period - self.cost_of_sample;
                 self.thinning.begin(affordable, COST_OF_UNWINDING);
@@ -236,11 +242,15 @@ impl Stacks {
 
     /// Reads the samples taken since the last call.
     pub(crate) fn drain(&mut self) {
-        let Some(events) = &mut self.events else { return };
+        if self.events.is_none() && self.companion.is_none() {
+            return;
+        }
+        let mut events = self.events.as_mut();
         let (unwinder, contexts, frames, tally, delayed) =
             (&mut self.unwinder, &mut self.contexts, &mut self.frames, &mut self.tally, &mut self.delayed);
         let (thinning, begin, mut unwound) = (&mut self.thinning, governor::of_thread(), 0);
-        let (capacity, mut taken) = (events.capacity(), 0);
+        let (capacity, mut taken) = (events.as_ref().map_or(0, |events| events.capacity()), 0);
+        let begun = &mut self.begun;
         let at = Instant::now();
         self.drained = at;
         let loads = &mut self.loads;
@@ -263,7 +273,7 @@ impl Stacks {
             let end = unwinder.frames(sample, frames);
             (end != End::Profiler).then(|| Frames { frames: frames.as_slice().into(), end })
         };
-        events.drain(|record| match record {
+        let mut take = |record: Record<'_>| match record {
             Record::Sample(sample) => {
                 taken += 1;
                 let Some(weight) = thinning.weight() else { return };
@@ -275,7 +285,9 @@ impl Stacks {
             }
             Record::Unreadable => tally.add_unreadable(),
             Record::Lost(number) => tally.lost += number,
-        });
+            Record::Begun => begun.add(1),
+        };
+        events.iter_mut().for_each(|events| events.drain(&mut take));
         for mut snapshot in self.companion.iter().flat_map(Companion::take) {
             let stacks = std::mem::take(&mut snapshot.stacks);
             let stacks = stacks.iter().inspect(|_| unwound += 1);
@@ -290,6 +302,19 @@ impl Stacks {
         self.thinning.has_cost(governor::of_thread() - begin - learning, unwound);
         let part = if taken * 4 < capacity { ROOM_IF_SELDOM } else { ROOM };
         self.pause = Duration::from_nanos((part * capacity as f64 * self.period) as u64);
+        if self.events.is_some() && self.begun.exceed(own_time::processor_time() - self.running_before) {
+            self.end_events();
+        }
+    }
+
+    /// Takes no more samples of running threads: the threads that the program begins cost too much.
+    /// The time from now on is part of the upper ends of times.
+    fn end_events(&mut self) {
+        self.events = None;
+        let begun = self.begun.number();
+        self.refusal = Some(without_samples(&format!(
+            "the program began {begun} threads until sampling ended; each of them costs the kernel time"
+        )));
     }
 
     fn count(&mut self, sample: &Of) {
@@ -373,10 +398,10 @@ impl Stacks {
 
     /// The cost of the samples for the program's threads, in nanoseconds.
     pub(crate) fn cost(&self) -> f64 {
-        (self.taken() + self.thinning.left_out()) as f64 * self.cost_of_sample
+        (self.taken() + self.thinning.left_out()) as f64 * self.cost_of_sample + self.begun.cost()
     }
 
-    /// The reason, if no samples are taken.
+    /// The reason, if no samples are taken, or no more.
     pub(crate) fn note(&self) -> Option<&str> {
         self.refusal.as_deref()
     }
@@ -404,6 +429,7 @@ impl Stacks {
         self.waits = Waits::default();
         self.thinning = Thinning::new();
         self.refusal = None;
+        self.begun = Begun::default();
         self.has_started = false;
     }
 }

@@ -14,6 +14,7 @@ const FEW: usize = 6;
 struct Call {
     caller: usize,
     ticks: u32,
+    /// How much shorter or longer it may have been.
     error: f32,
 }
 
@@ -35,12 +36,13 @@ impl Few {
         let is_usual = sample.weight == ON
             && sample.least >= sample.ticks
             && sample.preempted < MIN_PREEMPTION
+            && sample.below == sample.above
             && !sample.is_cold
             && !sample.is_late;
         if !is_usual || self.calls.len() == FEW {
             return false;
         }
-        let call = Call { caller: sample.caller, ticks, error: sample.error };
+        let call = Call { caller: sample.caller, ticks, error: sample.below };
         self.calls = self.calls.iter().copied().chain([call]).collect();
         true
     }
@@ -88,7 +90,15 @@ impl Few {
         }
         for &Call { caller, ticks, error } in &self.calls {
             let ticks = ticks.into();
-            let sample = Sample { weight: ON, caller, ticks, least: ticks, error, ..Sample::default() };
+            let sample = Sample {
+                weight: ON,
+                caller,
+                ticks,
+                least: ticks,
+                below: error,
+                above: error,
+                ..Sample::default()
+            };
             observed.sample(&sample, empty, FEW);
         }
         observed
@@ -113,8 +123,8 @@ mod tests {
         expected.strata.interrupted();
         for number in 1..=FEW as u64 {
             let ticks = 1000 * number;
-            let (caller, error) = (number as usize % 2, number as f32);
-            let sample = Sample { caller, ticks, least: ticks, error, ..Sample::default() };
+            let (caller, below) = (number as usize % 2, number as f32);
+            let sample = Sample { caller, ticks, least: ticks, below, above: below, ..Sample::default() };
             assert!(few.sample(&sample));
             expected.sample(&sample, 7.5, 100);
         }
@@ -130,6 +140,7 @@ mod tests {
             Sample { weight: 10.0, ..usual },
             Sample { least: 50, ..usual },
             Sample { preempted: MIN_PREEMPTION, ..usual },
+            Sample { below: 1e6, ..usual },
             Sample { ticks: 1 << 32, least: 1 << 32, ..usual },
             Sample { is_cold: true, ..usual },
             Sample { is_late: true, ..usual },

@@ -112,7 +112,7 @@ fn missed_exits_have_limits_only_in_a_thread_with_one_stack() {
         let known = |entry: &Entry| {
             let before = thread.ring.written();
             thread.discarded(entry);
-            let sample = thread.unseen(entry, 0);
+            let sample = thread.unseen(entry, preemption::Time::default());
             assert_eq!(thread.ring.written() - before, usize::from(sample.is_some()));
             sample.map(|sample| (sample.least, sample.ticks == Sample::ANY_TIME, sample.was_left))
         };
@@ -150,21 +150,26 @@ fn a_call_was_open_as_long_as_its_exit_would_have_been_seen() {
     };
     let period = observed.period;
     let entry = Entry { function: index as u32, period, ticks: entered, ..Entry::default() };
-    assert!(!thread.limits(&entry, 0, tsc::now()).was_cut_off);
+    let never = preemption::Time::default();
+    assert!(!thread.limits(&entry, never, tsc::now()).was_cut_off);
     let before = tsc::now();
     function.end();
     let after = tsc::now();
-    let limits = thread.limits(&entry, 0, after + 1000);
+    let limits = thread.limits(&entry, never, after + 1000);
     assert!((before - entered..after - entered).contains(&limits.least), "{limits:?}");
     assert!(limits.was_cut_off && limits.most == after + 1000 - entered, "{limits:?}");
     // What the thread has lost may be a part of that.
-    assert_eq!(thread.limits(&entry, 100, after).least, limits.least - 100);
+    let preempted = preemption::Time { least: 40, value: 70, most: 100 };
+    let known = thread.limits(&entry, preempted, after + 1000);
+    assert_eq!((known.least, known.most), (limits.least - 100, limits.most - 40));
     // Also after later periods.
     function.open(2, &window, |_, _| {}).unwrap();
     function.end();
-    assert_eq!(thread.limits(&entry, 0, after).least, limits.least);
-    let other = Entry { period: function.exit_period(), ..entry };
-    assert_eq!(thread.limits(&other, 0, after).least, 0);
+    assert_eq!(thread.limits(&entry, never, after).least, limits.least);
+    let other = Entry { period: function.exit_period(), held: entered + 500, ..entry };
+    assert_eq!(thread.limits(&other, preempted, after).least, 470, "until it was last seen open");
+    let other = Entry { held: 0, ..other };
+    assert_eq!(thread.limits(&other, never, after).least, 0);
 }
 
 /// Runs `act`, for 50 ms at least between two measurements of preemption, beside other threads
