@@ -2,8 +2,8 @@
 //!
 //! All functions call `dl_iterate_phdr(3)`, which blocks while the loader maps or unmaps an object,
 //! and blocks the loader during the call. They must not be called by a signal handler. In a child
-//! that was forked while another thread was using the loader, that would last for ever: see
-//! [`lock`]. There they return `None`.
+//! that was forked while another thread was using the loader, that would last for ever; there they
+//! return `None`.
 
 mod lock;
 
