@@ -33,7 +33,6 @@ use crate::observe::function::{FUNCTIONS, Function as State};
 use crate::observe::governor::{self, Governor, Spent};
 use crate::observe::measured::Units;
 pub use crate::observe::probe_type::EntryProbe;
-use crate::observe::reclaiming::Reclaiming;
 use crate::observe::retry::Retries;
 use crate::observe::schedule::Schedule;
 use crate::observe::{preemption, thread, waking};
@@ -197,7 +196,6 @@ struct Running {
     clock: Clock,
     schedule: Schedule,
     governor: Governor,
-    reclaiming: Reclaiming,
     retries: Retries,
     toggles_before: u64,
     lost_before: u64,
@@ -323,7 +321,6 @@ impl Profiler {
             clock,
             schedule: Schedule::of_engine(self.count),
             governor,
-            reclaiming: Reclaiming::new(),
             retries: Retries::new(),
             toggles_before: fastinst::toggle_count(),
             lost_before: thread::lost(),
@@ -477,8 +474,6 @@ impl Running {
             return next;
         }
         let begin = governor::of_thread();
-        self.schedule.drain();
-        self.reclaiming.tick();
         let is_busy = self.schedule.tick();
         self.governor.adapt(self.schedule.demand());
         let mean = self.governor.ticked(begin, is_busy);

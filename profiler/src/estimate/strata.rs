@@ -674,17 +674,16 @@ impl Strata {
 /// strata, whose squares add up to `squares`, with this variance and quantile of Student's
 /// distribution.
 ///
-/// It is the exponential of the lower limit of the estimate's logarithm, whose variance is ln(1 +
-/// c²) for a coefficient of variation c (that of a log-normal distribution); but not more than the
-/// limit of a Poisson distribution for as many events as there are windows of equal size with the
-/// same coefficient of variation (Kish, "Survey Sampling", 1965, section 11.2: the effective
-/// number); and 0 if these are fewer than [`MIN_EFFECTIVE`].
+/// It is the exponential of the lower limit of the logarithm of a log-normal variable; but not more
+/// than the limit of a Poisson distribution for as many events as there are windows of equal size
+/// with the same coefficient of variation (Kish, "Survey Sampling", 1965, section 11.2: the
+/// effective number); and 0 if these are fewer than [`MIN_EFFECTIVE`].
 fn lower_part(sum: f64, squares: f64, variance: f64, student: f64) -> f64 {
     let effective = if squares > 0.0 { sum * sum / squares } else { 0.0 };
     if effective < MIN_EFFECTIVE {
         return 0.0;
     }
-    let of_logarithm = (-student * (1.0 + variance / (sum * sum)).ln().sqrt()).exp();
+    let of_logarithm = (-student * deviation_of_logarithm(sum, variance)).exp();
     of_logarithm.min(least_for(effective) / effective)
 }
 
@@ -694,8 +693,13 @@ fn skew(sum: f64, variance: f64, student: f64) -> f64 {
     if sum <= 0.0 {
         return 0.0;
     }
-    let of_logarithm = (student * (1.0 + variance / (sum * sum)).ln().sqrt()).exp();
+    let of_logarithm = (student * deviation_of_logarithm(sum, variance)).exp();
     (sum * (of_logarithm - 1.0) - student * variance.sqrt()).max(0.0)
+}
+
+/// The standard deviation of the logarithm of a log-normal variable with this mean and variance.
+fn deviation_of_logarithm(mean: f64, variance: f64) -> f64 {
+    (1.0 + variance / (mean * mean)).ln().sqrt()
 }
 
 /// Times in ticks.

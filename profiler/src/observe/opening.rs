@@ -132,22 +132,23 @@ impl Opening {
     }
 
     /// Of all windows `due` at the time `now`, returns those that open now. The others open later.
-    /// `part` tells which part of the program's time the probes of a window take.
-    pub(crate) fn step(&mut self, now: f64, mut due: Vec<Due>, part: impl Fn(&Due) -> f64) -> Vec<Due> {
-        due.sort_by(|a, b| a.planned.length.total_cmp(&b.planned.length));
+    /// `part` tells which part of the program's time the probes of a window take; it is returned
+    /// with the window.
+    pub(crate) fn step(&mut self, now: f64, due: Vec<Due>, part: impl Fn(&Due) -> f64) -> Vec<(Due, f64)> {
+        let mut due: Vec<(Due, f64)> = due.into_iter().map(|due| (due, part(&due))).collect();
+        due.sort_by(|(a, _), (b, _)| a.planned.length.total_cmp(&b.planned.length));
         self.open.retain(|load| load.until > now);
-        let limit = (due.iter().map(&part).sum::<f64>() / STEPS).max(LOAD);
+        let limit = (due.iter().map(|(_, part)| part).sum::<f64>() / STEPS).max(LOAD);
         let mut sum = self.sum();
         let mut taken = 0;
-        for due in &due {
-            let part = part(due);
+        for (_, part) in &due {
             if sum + part > limit && (taken > 0 || sum > limit * ENOUGH) {
                 break;
             }
             sum += part;
             taken += 1;
         }
-        self.waiting.extend(due.drain(taken..));
+        self.waiting.extend(due.drain(taken..).map(|(due, _)| due));
         due
     }
 
@@ -206,11 +207,11 @@ mod tests {
     fn step(opening: &mut Opening, now: f64, due: &[u32], part: f64) -> Vec<u32> {
         let due = opening.take().into_iter().chain(due.iter().map(|us| window(*us))).collect();
         let now_open = opening.step(now, due, |_| part);
-        for due in &now_open {
-            opening.opened(part, now + due.planned.length);
+        for (due, part) in &now_open {
+            opening.opened(*part, now + due.planned.length);
         }
         opening.end(now);
-        now_open.iter().map(|due| due.index).collect()
+        now_open.iter().map(|(due, _)| due.index).collect()
     }
 
     #[test]

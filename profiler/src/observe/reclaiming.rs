@@ -25,13 +25,14 @@ impl Reclaiming {
         Self { last: Instant::now() }
     }
 
-    /// Frees the memory if that is due. Called before the tick looks at the live threads, after the
-    /// samples of all threads were drained.
-    pub(crate) fn tick(&mut self) {
-        if self.last.elapsed() >= EVERY || thread::begun() >= SEVERAL {
-            thread::reclaim();
+    /// Whether the memory is to be freed now. To be called once in each tick, before it looks at
+    /// the live threads.
+    pub(crate) fn is_due(&mut self) -> bool {
+        let is_due = self.last.elapsed() >= EVERY || thread::begun() >= SEVERAL;
+        if is_due {
             *self = Self::new();
         }
+        is_due
     }
 }
 
@@ -53,7 +54,9 @@ mod tests {
         let is_live = |thread: &u32| thread::live().any(|live| live == *thread);
         // Another test may reclaim at the same time. The kernel may still have the last thread.
         for _ in 0..1000 {
-            reclaiming.tick();
+            if reclaiming.is_due() {
+                thread::reclaim();
+            }
             if threads.iter().filter(|thread| is_live(thread)).count() < SEVERAL {
                 return;
             }

@@ -27,6 +27,7 @@ use crate::observe::opening::{Due, Opening};
 use crate::observe::own_time::OwnPart;
 use crate::observe::policy::{CAP, Next, Open, Pace, Planned};
 use crate::observe::probe_type::ProbeType;
+use crate::observe::reclaiming::Reclaiming;
 use crate::observe::{counting, fire, own_time, thread};
 use crate::options::Counts;
 
@@ -103,6 +104,7 @@ pub(crate) struct Schedule {
     mean_value: f64,
     /// Windows that open at the end of this tick, or later.
     opening: Opening,
+    reclaiming: Reclaiming,
     /// Functions that are turned on as soon as no thread is deactivating their probes.
     waiting: Vec<u32>,
     /// The functions that are observed in windows, and some that were: only a few of a large
@@ -130,6 +132,7 @@ impl Schedule {
             beginning: 0.0,
             mean_value: 0.0,
             opening: Opening::default(),
+            reclaiming: Reclaiming::new(),
             waiting: Vec::new(),
             sampled: Vec::new(),
             queued: None,
@@ -211,6 +214,11 @@ impl Schedule {
     /// Handles all events that are due. Returns whether functions have used up their allowances.
     pub(crate) fn tick(&mut self) -> bool {
         self.drain();
+        if self.reclaiming.is_due() {
+            thread::reclaim();
+            // Calls in which threads have ended are samples, too.
+            self.drain();
+        }
         if self.is_over {
             return false;
         }
@@ -377,7 +385,7 @@ impl Schedule {
             thread::note_processor_times();
         }
         let delays = self.delays();
-        for due in due {
+        for (due, part) in due {
             let Due { index, planned } = due;
             let Some(function) = FUNCTIONS.get(index as usize) else { continue };
             let delay = self.random.random_range(delays.clone());
@@ -394,7 +402,6 @@ impl Schedule {
             let observed = measured.observed_mut();
             self.demand.windows += 1;
             observed.strata.opened(number, open.weight(), open.end - open.start);
-            let part = load(observed.pace.rate());
             measured.set_stage(Stage::Open(open));
             self.opening.opened(part, self.now() + delay + open.length / running * (1.0 + part));
             self.due.push(Reverse((open.end as u64, index)));

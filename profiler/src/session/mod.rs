@@ -35,7 +35,6 @@ use crate::binary::locations::Locations;
 use crate::error::Error;
 use crate::observe::function::{FUNCTIONS, Function};
 use crate::observe::governor::Governor;
-use crate::observe::reclaiming::Reclaiming;
 use crate::observe::retry::Retries;
 use crate::observe::schedule::Schedule;
 use crate::observe::{fire, governor, preemption, thread};
@@ -80,7 +79,6 @@ struct Session {
     unloaded: Unloaded,
     /// Whether this is a forked child that could not be observed from the fork on.
     has_begun_late: bool,
-    reclaiming: Reclaiming,
     retries: Retries,
     toggles_before: u64,
     written: Option<OwnFile>,
@@ -189,7 +187,6 @@ impl Session {
             calls_of_unloaded: 0,
             unloaded: Unloaded::default(),
             has_begun_late: false,
-            reclaiming: Reclaiming::new(),
             retries: Retries::new(),
             toggles_before: 0,
             written: None,
@@ -237,8 +234,6 @@ impl Session {
         self.take_new_settings();
         self.take_early_calls();
         self.drain_stacks();
-        self.schedule.drain();
-        self.reclaiming.tick();
         let is_busy = self.schedule.tick();
         self.governor.adapt(self.schedule.demand());
         let mean = self.governor.ticked(begin, is_busy);
@@ -372,7 +367,6 @@ pub(crate) fn restart_in_child() {
     TEXT_IS_SHARED.store(true, Ordering::Release);
     let is_running = with_session(|session| {
         session.clock = Clock::start();
-        session.reclaiming = Reclaiming::new();
         session.toggles_before = fastinst::toggle_count();
         session.written = None;
         session.snapshots.restart();

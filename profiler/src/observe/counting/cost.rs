@@ -80,8 +80,7 @@ static ALONE: Measured = Measured::new();
 
 /// Measures the probe functions of this crate, with this function, which is not reported.
 pub(crate) fn calibrate(index: u32) {
-    for (measured, count) in [(&SHARED, counts as fn(u32)), (&ALONE, counts_alone)] {
-        let [least, most] = limits(index, count);
+    for (measured, [least, most]) in measure(index) {
         measured.store(least, most);
     }
 }
@@ -89,10 +88,13 @@ pub(crate) fn calibrate(index: u32) {
 /// Sets the limits for an engine, in whose code a call to a counting probe takes `least`
 /// thousandths of a tick in a loop: the processor overlaps the same part of it.
 pub(crate) fn calibrate_of_engine(index: u32, least: u64) {
-    for (measured, count) in [(&SHARED, counts as fn(u32)), (&ALONE, counts_alone)] {
-        let [of_loop, serialized] = limits(index, count);
+    for (measured, [of_loop, serialized]) in measure(index) {
         measured.store(least, least * serialized / of_loop.max(1));
     }
+}
+
+fn measure(index: u32) -> [(&'static Measured, [u64; 2]); 2] {
+    [(&SHARED, limits(index, counts)), (&ALONE, limits(index, counts_alone))]
 }
 
 /// The time per call in a loop, and if nothing overlaps it, in thousandths of a tick.
