@@ -543,11 +543,15 @@ fn every_rule_finds_an_injected_violation() {
     check("callpatch/src/encoding.rs", "[0x0f, 0x1f, 0x44, 0xe8]", &[]);
     check("wasm-jit/codegen/src/asm/label.rs", "[0xe8, 0xe9, 0x48, 0x0f, 0x1f]", &[]);
     check(
-        "wasm-jit/codegen/src/compiler/calls.rs",
+        "wasm-jit/codegen/src/compiler/operators/calls.rs",
         "self.asm.bytes(&[0xe8, 0, 0, 0, 0]);",
         &["Wasm machine code"],
     );
-    check("wasm-jit/codegen/src/compiler/int.rs", "self.asm.bytes(&[0x48, 0x99]);", &["Wasm machine code"]);
+    check(
+        "wasm-jit/codegen/src/compiler/operators/int.rs",
+        "self.asm.bytes(&[0x48, 0x99]);",
+        &["Wasm machine code"],
+    );
     check("wasm-jit/codegen/src/asm/int.rs", "let breakpoint = 0xcc;", &["INT3"]);
     check("wasm-jit/src/code/tests.rs", "const RET: u8 = 0xc3;", &[]);
     check("wasm-jit/src/trap/tests/kit.rs", "libc::mprotect(page, 1, 7); [0x48, 0xc3]", &[]);
@@ -578,7 +582,7 @@ fn every_rule_finds_an_injected_violation() {
     check("fastinst/sigsafe/src/futex.rs", "fn f() { println!() }", &["print"]);
     check("wordpatch/Cargo.toml", "[dev-dependencies]\ncallpatch.workspace = true\n", &[]);
     check("wasm-jit/codegen/src/asm/int.rs", "use crate::vmctx::TrapCode;", &["modules"]);
-    check("wasm-jit/codegen/src/compiler/int.rs", "use crate::vmctx::TrapCode;", &[]);
+    check("wasm-jit/codegen/src/compiler/operators/int.rs", "use crate::vmctx::TrapCode;", &[]);
     check("wasm-jit/src/trap/unwind.rs", "fn f(e: crate::error::Error) {}", &["modules"]);
     check("wasm-jit/src/code/link.rs", "use crate::{Store, Engine};", &["modules"]);
     check("wasm-jit/src/error.rs", "use crate::runtime::ExnRef;", &["modules"]);

@@ -8,7 +8,7 @@
 //! | `r15` | base of its memory 0; preserved likewise |
 //! | `rsp`, `rbp` | stack and frame pointer; every frame has one |
 //! | `rbx`, `r12`, `r13` | callee-saved |
-//! | `r11`, `xmm15` | scratch, not live between two Wasm instructions, except that counting versions keep the address of the counters in `r11` (`compiler/run_loops.rs`) |
+//! | `r11`, `xmm15` | scratch, not live between two Wasm instructions, except that counting versions keep the address of the counters in `r11` (`compiler/counting/loops.rs`) |
 //! | all others | caller-saved |
 //!
 //! # A call

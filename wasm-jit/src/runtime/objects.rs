@@ -2,8 +2,8 @@
 //! their fields.
 //!
 //! Compiled code allocates small objects itself, from the span of addresses in its store's
-//! [`VmStoreContext`](crate::vmctx::VmStoreContext); see `compiler/objects.rs` there. The layout of
-//! objects is in [`wasm_jit_codegen::objects`].
+//! [`VmStoreContext`](crate::vmctx::VmStoreContext); see `compiler/operators/objects.rs` there. The
+//! layout of objects is in [`wasm_jit_codegen::objects`].
 
 use std::ptr::NonNull;
 

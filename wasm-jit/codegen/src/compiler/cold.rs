@@ -7,9 +7,9 @@
 use wasmparser::FuncType;
 
 use super::abi::{CONTEXT, SCRATCH};
-use super::calls::Tail;
 use super::edges::Move;
 use super::function::FunctionCompiler;
+use super::operators::calls::Tail;
 use super::output::Position;
 use crate::asm::{Assembler, Cond, Label, Mem, Size, Width};
 use crate::vmctx::{HEAP_WANTED, Libcall, STORE, TrapCode};
@@ -46,7 +46,7 @@ pub(super) enum Cold<'a> {
         table: Label,
         targets: Vec<Label>,
     },
-    /// The end of a tail call: see `calls.rs`.
+    /// The end of a tail call: see `operators/calls.rs`.
     Tail {
         label: Label,
         tail: Tail,
@@ -65,7 +65,7 @@ pub(super) enum Cold<'a> {
         position: u32,
     },
     /// Receives an exception that a catch, given by region and index, passes to a label: see
-    /// `exceptions.rs`.
+    /// `operators/exceptions.rs`.
     Handler {
         catch: (u32, u32),
         moves: Vec<Move>,

@@ -1,10 +1,10 @@
 //! Fuel: code that subtracts the cost of its instructions from the store's fuel, and traps if that
 //! is not enough.
 //!
-//! As in counting versions (`runs.rs`), the instructions of a *straight-line run* are executed one
-//! after the other: there is no label between them, and only the last one branches or calls. Before
-//! the first one that costs something, the cost of the entire run is subtracted, which is known
-//! when the run ends:
+//! As in counting versions (`counting/`), the instructions of a *straight-line run* are executed
+//! one after the other: there is no label between them, and only the last one branches or calls.
+//! Before the first one that costs something, the cost of the entire run is subtracted, which is
+//! known when the run ends:
 //!
 //! ```text
 //! mov r11, [r14 + STORE]

@@ -16,19 +16,19 @@ use super::abi::{CALLEE_SAVED, CONTEXT, SCRATCH, stack_bytes};
 use super::cached_locals::{Chooser, Regions};
 use super::cold::ColdCode;
 use super::control_stack::ControlStack;
+use super::counting::RunState;
+use super::counting::joins::Joins;
 use super::decode::{Operators, decode};
 use super::edges::Move;
-use super::exceptions::TryRegions;
 use super::frame::Frame;
 use super::fuel::Fuel;
 use super::instruction::{Instruction, Next};
-use super::joins::Joins;
 use super::observe::Observer;
+use super::operators::exceptions::TryRegions;
 use super::output::{Chunk, CompiledFunction, DirectCall};
 use super::register_file::RegisterFile;
-use super::runs::RunState;
 use super::scan::Scan;
-use super::site_layout::SiteLayout;
+use super::sites::layout::SiteLayout;
 use super::sites::{ENTRY_LENGTH, SITE_WINDOW, SiteKind, Sites};
 use super::state::{Local, SmallBytes, Vectors, ZeroFlag};
 use super::value_stack::ValueStack;
@@ -265,7 +265,7 @@ pub(super) fn compile<'a>(
     function.code_limit = start
         .saturating_add(wasm.saturating_mul(MAX_GROWTH).saturating_add(MIN_CODE))
         .saturating_add(wasm.saturating_mul(sites.max_bytes_each()))
-        .saturating_add(wasm.saturating_mul(counting.map_or(0, |_| super::runs::MAX_BYTES)))
+        .saturating_add(wasm.saturating_mul(counting.map_or(0, |_| super::counting::MAX_BYTES)))
         .saturating_add(wasm.saturating_mul(if module.settings.uses_fuel {
             super::fuel::MAX_BYTES
         } else {

@@ -33,7 +33,7 @@ pub(super) struct Instruction {
     /// The offset of the instruction in the module.
     pub(super) position: u32,
     pub(super) next: Next,
-    /// Whether the next instruction's site is settled (`settle.rs`).
+    /// Whether the next instruction's site is settled (`sites/settle.rs`).
     pub(super) next_is_settled: bool,
     /// Whether the load that the instruction would do has been done.
     pub(super) load_is_done: bool,

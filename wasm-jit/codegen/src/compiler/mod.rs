@@ -6,7 +6,16 @@
 //!
 //! Read in this order: `vmctx.rs` (calls and frames) and `abi.rs` (registers by role); then
 //! `state.rs` (what is known about operands and locals), `cached_locals.rs` (which locals are kept
-//! in registers), `edges.rs` (moves on branches), `function.rs` (the parts of a function).
+//! in registers), `edges.rs` (moves on branches), `function.rs` (the parts of a function). The
+//! folders are:
+//!
+//! | folder | contents |
+//! | --- | --- |
+//! | `operators/` | the code of each operator, by families |
+//! | `sites/` | places for probes: NOPs in the code, and the versions of functions that have them |
+//! | `stubs/` | code outside functions: that of probes at sites, of entries, and of calls from and to the host |
+//! | `counting/` | versions of functions that count their instructions |
+//! | `observe/` | what a second compilation tells about positions and values |
 //!
 //! # A function
 //! 1. `scan.rs` scans it: where its loops are, which locals they use, where they call. If the
@@ -16,9 +25,7 @@
 //!    later for each loop when it is opened.
 //! 3. `function.rs` reserves space for the prologue and compiles operator after operator;
 //!    `enter.rs` has moved the parameters to their locations.
-//! 4. `operators.rs` dispatches to the families: `int.rs`, `division.rs`, `float.rs`, `memory.rs`,
-//!    `atomics.rs`, `vector.rs`, `calls.rs`, `references.rs`, `casts.rs`, `objects.rs`,
-//!    `locals.rs`, `control.rs`, `branches.rs`, `exceptions.rs`. Registers come from `registers.rs`
+//! 4. `operators/mod.rs` dispatches to the families. Registers come from `registers.rs`
 //!    (`register_file.rs` tracks their use), slots from `frame.rs`. Code that rarely runs is
 //!    collected in `cold.rs`.
 //! 5. `function.rs` appends epilogue, cold code and constants, and writes the prologue, when frame
@@ -37,17 +44,17 @@
 //! | `control_stack.rs` | every block on the stack has a label that code was compiled for |
 //! | `instruction.rs` | the state of the current instruction is forgotten at the next |
 //! | `cold.rs` | the estimated size includes every piece and move |
-//! | `exceptions.rs` | each region of a `try` knows the one around it |
+//! | `operators/exceptions.rs` | each region of a `try` knows the one around it |
 //! | `fuel.rs` | the cost of a straight-line run is subtracted once, before its first costly instruction |
-//! | `site_layout.rs` | a site is shared only by instructions that are reached through it |
+//! | `sites/layout.rs` | a site is shared only by instructions that are reached through it |
 //!
 //! Locals (`state.rs`), registers and the stack refer to each other: an alias counts in its local,
 //! a register's holder is an operand or a local. The methods of `FunctionCompiler` that push, pop,
 //! spill and drop copies change them together, so these three are not separate parts.
 //!
 //! The result is in `output.rs`. Calls between functions are linked later, when the chunks are
-//! placed. `trampoline.rs` generates the code through which the host calls compiled code, and is
-//! called by it.
+//! placed. `stubs/trampoline.rs` generates the code through which the host calls compiled code, and
+//! is called by it.
 //!
 //! The code depends only on the function and the module's declarations: compiling a function again
 //! produces the same bytes. Positions of instructions are therefore not stored; to get them,
@@ -61,95 +68,51 @@
 )]
 
 pub(crate) mod abi;
-mod access;
-mod atomics;
-mod branches;
 mod cached_locals;
-mod calls;
-mod casts;
 mod cold;
-mod control;
 mod control_stack;
+mod counting;
 mod decode;
-mod division;
 mod edges;
 mod enter;
-mod enter_stub;
-mod exceptions;
-mod float;
 mod frame;
 mod fuel;
 mod function;
-mod inlined;
-mod inlined_fold;
-mod inliner;
 mod instruction;
-mod int;
-mod interrupt_check;
-mod joins;
-mod lazy_stub;
-mod locals;
-mod located;
-mod located_locals;
-mod memory;
-mod objects;
 mod observe;
 mod operators;
 mod output;
-mod plain;
-mod references;
 mod register_file;
 mod registers;
-mod run_loops;
-mod runs;
 mod scan;
-mod settle;
-mod shortcut;
-mod show;
-mod site_frame;
-mod site_layout;
 mod sites;
 mod state;
-mod stub;
-mod stub_inline;
-mod stub_list;
-mod stub_record;
-mod trampoline;
+mod stubs;
 mod validate;
 mod value_stack;
-mod values;
-mod vector;
-mod vector_convert;
-mod vector_float;
-mod vector_int;
-mod vector_lanes;
-mod vector_memory;
-mod vector_relaxed;
-mod vector_tables;
-mod wide;
 
 pub use abi::Ty;
-pub use access::{Access, access};
-pub use enter_stub::{Continue, ENTER_STUB_SIZE, enter_stubs};
+pub use counting::{Counting, Run};
 pub use function::MAX_GROWTH;
-pub use inlined::{Inlined, InlinedInstance, InlinedMemory};
-pub use lazy_stub::{LAZY_ENTRY_SIZE, lazy_entries};
-pub use located::{At, Located, ValueAt};
-pub use located_locals::LocatedLocals;
+pub use observe::located::{At, Located, ValueAt};
+pub use observe::located_locals::LocatedLocals;
 pub use observe::{
     Address, Condition, FrameMap, FrameMaps, LocalPlace, Observer, OperandPlace, Placed, Positions, State,
     move_last,
 };
+pub use operators::access::{Access, access};
 pub use output::{Catch, Chunk, CompiledFunction, DirectCall, Position, TryRegion};
-pub use runs::{Counting, Run};
-pub use shortcut::{Operand, Quadword, Relation, Shortcut, Step, Temp};
-pub use site_frame::{SiteFrame, callee_saved_slot};
 pub use sites::{ENTRY_LENGTH, MAX_SHARED, SITE_LENGTH, SITE_WINDOW, Sites, is_control};
-pub use stub::{AtSite, CounterStub, counter_stub};
-pub use stub_list::{Action, Callee, GenericPart, ListStub, MAX_ARGUMENTS, Only, SiteState, list_stub};
-pub use stub_record::Record;
-pub use trampoline::{entry_trampoline, host_trampoline};
-pub use values::{Lane, NoValue, Value, Wanted};
+pub use stubs::enter::{Continue, ENTER_STUB_SIZE, enter_stubs};
+pub use stubs::frame::{SiteFrame, callee_saved_slot};
+pub use stubs::inlined::{Inlined, InlinedInstance, InlinedMemory};
+pub use stubs::lazy::{LAZY_ENTRY_SIZE, lazy_entries};
+pub use stubs::list::{Action, Callee, GenericPart, ListStub, MAX_ARGUMENTS, Only, SiteState, list_stub};
+pub use stubs::record::Record;
+pub use stubs::shortcut::{Operand, Quadword, Relation, Shortcut, Step, Temp};
+pub use stubs::trampoline::{entry_trampoline, host_trampoline};
+pub use stubs::values::{Lane, NoValue, Value, Wanted};
+pub use stubs::{AtSite, CounterStub, counter_stub};
 
 use wasmparser::{BinaryReaderError, FuncValidator, FunctionBody, ValidatorResources};
 

@@ -12,7 +12,8 @@
 //!   operands below the label's own are in their slots or constants.
 //!
 //! This file has the types and the operations on operands. `register_file.rs` tracks which
-//! registers are in use, `registers.rs` allocates them, `locals.rs` reads and writes locals.
+//! registers are in use, `registers.rs` allocates them, `operators/locals.rs` reads and writes
+//! locals.
 
 use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH, Ty};
 use super::cached_locals::Float;

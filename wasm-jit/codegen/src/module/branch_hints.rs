@@ -4,7 +4,7 @@
 //! The compiler uses them for two decisions. Unlikely code, and calls in it, do not count when the
 //! compiler chooses the locals that are cached in registers (`scan.rs`). The moves of a `br_if`
 //! that is likely to be taken are in the main sequence of the code, those of other branches in cold
-//! code (`branches.rs`).
+//! code (`compiler/operators/branches.rs`).
 //!
 //! Code is compiled in the order of the program, so both parts of an `if` stay where they are.
 
