@@ -476,6 +476,18 @@ impl Temporary {
         Ok(())
     }
 
+    /// As [`Temporary::replace`], but does not wait for the disk: ext4 writes a file that replaces
+    /// another one by renaming before the system call returns. Processes that do this one after the
+    /// other under a lock would wait for each other's writes, seconds each if the disk is busy.
+    fn exchange(self, name: &Path) -> io::Result<OwnFile> {
+        match renameat2(AT_FDCWD, &self.path, AT_FDCWD, name, RenameFlags::RENAME_EXCHANGE) {
+            // The other file has the temporary name now, and is removed.
+            Ok(()) => Ok(OwnFile { path: name.to_owned(), version: self.version }),
+            // There is none, or the file system does not support it.
+            Err(_) => self.replace(name),
+        }
+    }
+
     /// Gives the file a name, replacing any other file.
     fn replace(mut self, name: &Path) -> io::Result<OwnFile> {
         fs::rename(&self.path, name)?;

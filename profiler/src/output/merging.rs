@@ -87,7 +87,7 @@ pub(super) fn add_to(
         },
     };
     let text = in_file(&merged, Format::Json, &identity.run);
-    Temporary::write(path, identity.pid, text.as_bytes())?.replace(path).map(Ok)
+    Temporary::write(path, identity.pid, text.as_bytes())?.exchange(path).map(Ok)
 }
 
 #[cfg(test)]
