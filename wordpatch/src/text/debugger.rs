@@ -15,6 +15,9 @@ use crate::protocol::INT3;
 
 const PAGE: usize = 4096;
 
+/// The length of an operand, in bytes.
+const OPERAND: usize = 4;
+
 /// Bits of an entry of `pagemap`: the page is in memory; it is swapped out; it belongs to a file or
 /// is shared.
 const PRESENT: u64 = 1 << 63;
@@ -71,12 +74,13 @@ fn copied_ranges(range: &Range<usize>) -> Vec<Range<usize>> {
 ///
 /// A breakpoint is a single byte, before which and after which nothing is changed, except for other
 /// breakpoints. In a changed instruction, an operand byte that happens to be 0xCC has changed
-/// neighbours.
+/// neighbours, or all four are; nobody sets breakpoints at four adjacent one-byte instructions.
 fn breakpoints(text: &[u8], original: &[u8]) -> Vec<usize> {
     let is_int3 = |at: usize| text[at] == INT3 && original[at] != INT3;
     let changed: Vec<usize> = (0..text.len()).filter(|at| text[*at] != original[*at]).collect();
     let changes = changed.chunk_by(|at, next| next - at == 1);
-    changes.filter(|change| change.iter().all(|at| is_int3(*at))).flatten().copied().collect()
+    let are_breakpoints = |change: &&[usize]| change.len() < OPERAND && change.iter().all(|at| is_int3(*at));
+    changes.filter(are_breakpoints).flatten().copied().collect()
 }
 
 /// The breakpoints in text at `part` that was mapped from a memory file of ours with this writable
@@ -157,5 +161,8 @@ mod tests {
         // Bytes that are not changed, and breakpoints at the ends of the changes.
         check(0, &[INT3, 0x53, 0x81, INT3, 0x12], &[0]);
         assert_eq!(breakpoints(&[INT3], &[INT3]), []);
+        // All bytes of an operand.
+        assert_eq!(breakpoints(&[0xb8, INT3, INT3, INT3, INT3], &[0xb8, 1, 2, 3, 4]), []);
+        assert_eq!(breakpoints(&[INT3, INT3, 0xc3], &[0x90, 0x90, 0xc3]), [0, 1]);
     }
 }
