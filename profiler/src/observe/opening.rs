@@ -38,8 +38,11 @@ const FIRST_ATTEMPT: Duration = Duration::from_millis(3);
 /// The maximum number of times that this time is doubled.
 const MAX_DOUBLINGS: u32 = 2;
 
-/// Maximum number of times that windows are postponed while the program is displaced.
+/// Maximum number of times that windows are postponed while the program is displaced; and those in
+/// which calls are counted ([`crate::observe::counting`]), without which next to nothing would be
+/// known about the number of calls: for about 150 ms.
 const MAX_POSTPONED: u32 = 3;
+const MAX_POSTPONED_COUNTS: u32 = 14;
 
 /// A window that is due.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,6 +102,11 @@ impl Opening {
     /// Whether windows that have been postponed can be postponed again.
     pub(crate) fn may_wait(&self) -> bool {
         self.postponed < MAX_POSTPONED
+    }
+
+    /// Whether windows in which calls are counted can be postponed again.
+    pub(crate) fn may_wait_to_count(&self) -> bool {
+        self.postponed < MAX_POSTPONED_COUNTS
     }
 
     /// Whether windows can open now: there are some, and the program is not displaced, or has been
@@ -271,6 +279,7 @@ mod tests {
         }
         assert_eq!(times, [3, 6, 12, 12]);
         assert!(!opening.may_wait());
+        assert!(opening.may_wait_to_count(), "without a count, nothing would be known");
         opening.take();
         opening.push(window(1));
         opening.end(0.0);

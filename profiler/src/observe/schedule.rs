@@ -46,6 +46,14 @@ const DELAY_IF_IT_WAITS: Range<f64> = 100_000.0..400_000.0;
 /// in a loop, with all code in the first caches.
 pub(crate) const OVERHEAD_ERROR: Systematic = Systematic { below: 0.3, above: 1.0 };
 
+/// Maximum error of the cost of a pair of probes, relative to that in a loop. What the first probes
+/// of a window take longer, because their code is not in the caches or the thread has been
+/// preempted, is mostly between their readings of the clock, and therefore known.
+const COLD_ERROR: f64 = 2.0;
+
+/// The maximum part of a window that probes may have taken besides the measured time.
+pub(crate) const MAX_NOT_SEEN: f64 = 0.9;
+
 /// Minimum cost of a pair of probes, in ticks.
 const MIN_OVERHEAD: u64 = 100;
 
@@ -372,7 +380,7 @@ impl Schedule {
             return;
         }
         let mut due = self.count();
-        if !self.opening.may_wait() {
+        if !self.opening.may_wait_to_count() {
             let waiting = self.opening.take().into_iter();
             due.extend(waiting.map(|due| Due { planned: due.planned.longer(), ..due }));
         }
@@ -551,15 +559,15 @@ impl Schedule {
         // What other threads have spent in the window before their first entries is not known, nor
         // what the threads have waited for each other's cache lines. And threads that wait for a
         // processor may wait for each other: then the program had one in all of the time.
+        let overhead = governor::nanoseconds(counted.overhead.max(counted.entries * MIN_OVERHEAD));
         let (error, of_part) = match open.others {
-            _ if has_run_alone(open) => (OVERHEAD_ERROR, Systematic::NONE),
+            _ if has_run_alone(open) => (overhead_error(overhead, counted.entries), Systematic::NONE),
             // While others ran, the program had a processor, even if the busiest thread had none.
             Some(others) => {
                 (Systematic::of_both(1.0), Systematic { below: 0.0, above: others / open.running })
             }
             None => (Systematic::of_both(1.0), self.own.error()),
         };
-        let overhead = governor::nanoseconds(counted.overhead.max(counted.entries * MIN_OVERHEAD));
         let of_probes = error_of_probes(overhead, open.length, error);
         let systematic =
             Systematic { below: of_probes.below + of_part.below, above: of_probes.above + of_part.above };
@@ -795,22 +803,33 @@ fn importance(value: Option<f64>, mean: f64) -> f64 {
     }
 }
 
+/// The time of a call's probes in a loop, in nanoseconds.
+fn cost_of_call() -> f64 {
+    governor::nanoseconds(1) * fire::cost_of_call()
+}
+
 /// The part of the program's time that the probes of a function take which is called at this rate.
 fn load(rate: f64) -> f64 {
-    rate * governor::nanoseconds(1) * fire::cost_of_call()
+    rate * cost_of_call()
+}
+
+/// The relative error of the time `overhead` that the probes of this number of calls have taken.
+fn overhead_error(overhead: f64, calls: u64) -> Systematic {
+    let most = COLD_ERROR * calls as f64 * cost_of_call() / overhead;
+    Systematic { above: OVERHEAD_ERROR.above.min(most), ..OVERHEAD_ERROR }
 }
 
 /// The relative error of the number of calls in a window of this length, without its probes, of
 /// which the time `overhead` is known with this relative error.
 fn error_of_probes(overhead: f64, length: f64, error: Systematic) -> Systematic {
     let part = overhead / length;
-    // The calls were made in less time.
-    let not_seen = error.above * part;
+    // The calls were made in less time, but not in none.
+    let not_seen = (error.above * part).min(MAX_NOT_SEEN);
     Systematic {
         // The window is longer by the time of its probes, since they delay the program; but a
         // program that waits for a point in time is not delayed, and has made more calls in it.
         below: (error.below * part).max(overhead / (length + overhead)),
-        above: not_seen / (1.0 - not_seen).max(0.01),
+        above: not_seen / (1.0 - not_seen),
     }
 }
 
