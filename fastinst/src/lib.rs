@@ -93,6 +93,7 @@ mod error;
 pub mod group;
 pub mod loaded;
 pub mod mapped;
+mod merged;
 mod permanent;
 mod probe;
 #[cfg(test)]
@@ -104,6 +105,7 @@ pub mod service;
 pub use callpatch::Toggle;
 pub use discovery::Discovery;
 pub use error::Error;
+pub use merged::{MergedSite, merged_sites};
 pub use probe::{ModulePlace, ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
 pub use registry::{
     activate, activate_all, deactivate, deactivate_all, is_loaded, lasting_metadata, load_count, probe_count,

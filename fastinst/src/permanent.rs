@@ -69,8 +69,9 @@ pub(crate) struct Cell {
     pub(crate) function: AtomicUsize,
     /// The probe's id.
     pub(crate) number: AtomicU32,
-    /// The next probe in the list of those whose functions were determined by executing them.
-    pub(crate) next_resolved: AtomicU32,
+    /// For a probe whose function was determined by executing it: first the next one in the list of
+    /// those whose discovery is not complete, then its number in [`crate::merged`].
+    pub(crate) list: AtomicU32,
 }
 
 /// The part of the metadata that the probes of an object share.

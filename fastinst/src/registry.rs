@@ -8,6 +8,7 @@ use callpatch::{Switch, Toggle};
 use crate::discovery::Discovery;
 use crate::error::Error;
 use crate::group;
+use crate::merged;
 use crate::permanent::{self, PROBES, Probe};
 use crate::probe::{ProbeFn, ProbeId, ProbeMetadata};
 
@@ -47,8 +48,8 @@ unsafe fn switch_on(id: ProbeId, function: ProbeFn) -> Result<bool, Error> {
         return unsafe { group::activate(id, function) };
     };
     let probe = discovered(probe, id)?;
-    // Release, and before the code: a thread that executes the new code finds the new function.
-    probe.cell().function.store(function as usize, Ordering::Release);
+    // Before the code: a thread that executes the new code finds the new function.
+    merged::set_function(probe, function);
     // `permanent::start_again` waits until it is visible, so that no fence is needed here.
     probe.wanted.store(true, Ordering::Release);
     switch(probe, Switch::activate)

@@ -270,6 +270,24 @@ fn functions_that_are_inlined_here_and_defined_in_a_library_have_its_names() {
     }
 }
 
+/// Nothing distinguishes the functions except an execution: what is counted as calls of one are
+/// those of both.
+#[test]
+fn calls_that_the_compiler_has_merged_are_limits() {
+    for compiler in [Gcc, Clang] {
+        let binary = compile("fixtures/merged_calls.c", &["-O2"], compiler);
+        let profiled = profiled(&binary, &["90000"], "counts=exact:discovery=eager");
+        let report = profiled.report();
+        let figure = |name: &str, key: &str| report.function(name).map(|row| row["calls"][key].as_f64());
+        assert_eq!(figure("merged_first", "low"), Some(Some(0.0)), "{report:?}");
+        let high = figure("merged_first", "high").flatten();
+        assert!(high.is_some_and(|high| high > 89_000.0), "{report:?}");
+        assert!(matches!(figure("merged_second", "high"), None | Some(None)), "{report:?}");
+        let notes = report.json["notes"].to_string();
+        assert!(notes.contains("merged_first includes calls of merged_second"), "{notes}");
+    }
+}
+
 #[test]
 fn longjmp_unwound_calls_give_their_time_to_nobody() {
     for profiled in check("longjmp.c", &[], USUAL, Expect::Report, &["leaf", "descend"]) {

@@ -8,6 +8,7 @@
 pub(crate) mod clock;
 mod finish;
 mod known;
+mod merged;
 mod probes;
 mod reconfigure;
 pub(crate) mod snapshot;

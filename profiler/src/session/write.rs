@@ -13,6 +13,7 @@ use fastinst::provider;
 use wordpatch::calibration;
 
 use super::Session;
+use super::merged;
 use super::unloaded::MissedCalls;
 use crate::binary::locations::{Locations, disambiguate};
 use crate::error::Error;
@@ -80,6 +81,7 @@ impl Session {
         let missed = MissedCalls::of(self.calls_of_unloaded(), self.has_begun_late);
         let (mut functions, arcs) =
             summary::of(&self.schedule, &function_at, &units, times.as_ref(), &missed);
+        let notes_of_merged = merged::settle(&mut functions);
         disambiguate(&mut functions, &mut self.locations);
         let spent = self.governor.spent();
         Report {
@@ -112,6 +114,7 @@ impl Session {
                 .chain(self.stacks.note().map(str::to_owned))
                 .chain(snapshot::note())
                 .chain(missed.notes())
+                .chain(notes_of_merged)
                 .chain(if self.settings.filter.asks_for_files() {
                     self.locations.notes()
                 } else {

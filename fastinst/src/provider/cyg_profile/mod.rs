@@ -65,6 +65,7 @@ pub use arrivals::arrival;
 use crate::discovery::Discovery;
 use crate::error::Error;
 use crate::loaded::{self, LoadedObject, ObjectKind};
+use crate::merged;
 use crate::permanent::{self, ObjectInfo, PROBES, Probe};
 use crate::provider::{self, EarlyCalls, Extent, KnownFunction, Provider as _};
 use arrivals::{ARRIVALS_PENDING, KNOWN, KnownObject, STARTED, TOO_MANY_ARRIVALS};
@@ -246,12 +247,14 @@ fn discover(discovery: &Discovery) -> Option<Instant> {
         let mut resolved = Vec::new();
         resolve::take_resolved(|probe| {
             arrivals::resolved(probe.id(), probe.function().address.load(Ordering::Relaxed));
+            merged::watch(probe);
             if provider.name(probe) {
                 probe.announce(discovery);
             }
             resolved.push(probe);
         });
         stubs::settle(resolved.into_iter());
+        merged::look_up_names(|address| provider.symbol(address));
         provider.settle();
         let now = Instant::now();
         if let Some(until) = provider.rests_until.filter(|until| *until > now) {

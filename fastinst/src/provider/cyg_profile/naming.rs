@@ -16,7 +16,7 @@ use crate::permanent::{ObjectInfo, Probe};
 
 impl State {
     /// The name of a function according to the symbols of the instrumented object that defines it.
-    fn symbol(&mut self, address: usize) -> Option<&'static CStr> {
+    pub(super) fn symbol(&mut self, address: usize) -> Option<&'static CStr> {
         let holder = self.objects.iter_mut().find(|object| object.loaded.range.contains(&address))?;
         let instrumented = holder.instrumented.as_mut()?;
         instrumented.read_names(&holder.loaded);

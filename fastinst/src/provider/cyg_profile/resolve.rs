@@ -37,7 +37,7 @@ pub(super) unsafe extern "C" fn resolve(id: ProbeId, _call_site: usize, this_fn:
     }
     let mut head = RESOLVED.load(Ordering::Relaxed);
     loop {
-        probe.cell().next_resolved.store(head, Ordering::Relaxed);
+        probe.cell().list.store(head, Ordering::Relaxed);
         match RESOLVED.compare_exchange_weak(head, id.0 + 1, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => break,
             Err(now) => head = now,
@@ -50,7 +50,7 @@ pub(super) unsafe extern "C" fn resolve(id: ProbeId, _call_site: usize, this_fn:
 pub(super) fn take_resolved(mut complete: impl FnMut(&'static Probe)) {
     let mut next = RESOLVED.swap(0, Ordering::Acquire);
     while let Some(probe) = next.checked_sub(1).and_then(|id| PROBES.get(id as usize)) {
-        next = probe.cell().next_resolved.load(Ordering::Relaxed);
+        next = probe.cell().list.load(Ordering::Relaxed);
         complete(probe);
     }
 }
