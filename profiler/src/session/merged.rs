@@ -1,10 +1,13 @@
 //! Functions whose calls the compiler has merged with those of others: a site that several
 //! functions execute counts as one of them ([`fastinst::MergedSite`]).
 //!
-//! The figures of that function are those of all of them: upper limits. Those of the
-//! others, if they have rows, are lower limits. A note names them.
+//! The figures of that function are those of all of them: upper limits. Those of the others, if
+//! they have rows, are lower limits. A note names them. At an exit, such a site means only that
+//! exits of the others are not observed, as after an exception ([`crate::observe::pairing`]).
 
-use fastinst::{MergedSite, merged_sites};
+use std::ffi::CStr;
+
+use fastinst::{MergedSite, ProbeKind, merged_sites};
 
 use crate::binary::symbol::demangle;
 use crate::report::{Estimate, FunctionReport};
@@ -12,11 +15,14 @@ use crate::report::{Estimate, FunctionReport};
 /// Makes the figures of the functions upper limits. Returns the notes.
 pub(super) fn settle(functions: &mut [FunctionReport]) -> Vec<String> {
     let note = |site: MergedSite| {
-        let (name, object) = fastinst::with_metadata(site.probe, |metadata| {
-            let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
-            (text(metadata.function_name), text(metadata.object_path))
+        let (kind, name, object) = fastinst::with_metadata(site.probe, |metadata| {
+            let text = |text: &CStr| text.to_string_lossy().into_owned();
+            (metadata.kind, text(metadata.function_name), text(metadata.object_path))
         })
         .ok()?;
+        if kind != ProbeKind::ENTRY {
+            return None;
+        }
         let is_it = |row: &&mut FunctionReport| row.name == name && row.object == object;
         functions.iter_mut().filter(is_it).for_each(limit);
         let other = match site.name.map(|name| name.to_string_lossy()) {
