@@ -267,6 +267,8 @@ fn finish(rows: &mut [Row], edges: &[Edge], circles: &HashMap<u32, u32>, units: 
         let below = (all.value - all.low).hypot(called.above.unwrap_or(0.0));
         let low = if called.is_open || may_be_unseen { 0.0 } else { own - below };
         let above = all.high.map_or(f64::INFINITY, |high| (high - all.value).hypot(called.below));
+        // If calls took longer than their caller, the times are wrong by that much at least.
+        let above = above.max(-own);
         let own = Estimate::within(own, low, own.max(0.0) + above).at_most(units.thread_time);
         row.report.self_ns = row.is_complete.then_some(own);
         if let Some(circle) = circle_of(row.index) {
@@ -525,6 +527,16 @@ mod tests {
         let own = rows[0].report.self_ns.expect("it was timed");
         assert_eq!((own.low, own.high), (0.0, Some(1000.0)));
         assert_eq!(rows[1].report.self_ns, Some(Estimate::exact(100.0)));
+    }
+
+    /// The cost of the probes in both is not known exactly.
+    #[test]
+    fn self_time_is_not_exactly_0_if_callees_took_longer() {
+        let units = Units { ticks_per_ns: 1.0, resolution: 0, thread_time: 1e9 };
+        let mut rows = [row(1, 1000.0, &units), row(2, 1020.0, &units)];
+        let edges = [edge(1, 2, Estimate::exact(1020.0))];
+        finish(&mut rows, &edges, &circles(&edges), &units);
+        assert_eq!(rows[0].report.self_ns, Some(Estimate::within(0.0, 0.0, 20.0)));
     }
 
     /// A function that was called once makes long calls of one that is sampled, which no window has
