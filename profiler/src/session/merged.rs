@@ -45,16 +45,16 @@ pub(super) fn settle(functions: &mut [FunctionReport]) -> Vec<String> {
 
 /// Some of the function's calls are not in its figures.
 fn unlimit(row: &mut FunctionReport) {
-    let at_least = |estimate: Estimate| Estimate::at_least(estimate.low);
-    row.calls = at_least(row.calls);
-    row.total_ns = row.total_ns.map(at_least);
-    row.self_ns = row.self_ns.map(at_least);
+    change(row, |estimate| Estimate::at_least(estimate.low));
 }
 
 /// Nothing is known of a function's own share of these figures.
 fn limit(row: &mut FunctionReport) {
-    let at_most = |estimate: Estimate| Estimate { low: 0.0, ..estimate };
-    row.calls = at_most(row.calls);
-    row.total_ns = row.total_ns.map(at_most);
-    row.self_ns = row.self_ns.map(at_most);
+    change(row, |estimate| Estimate { low: 0.0, ..estimate });
+}
+
+fn change(row: &mut FunctionReport, change: impl Fn(Estimate) -> Estimate) {
+    row.calls = change(row.calls);
+    row.total_ns = row.total_ns.map(&change);
+    row.self_ns = row.self_ns.map(&change);
 }
