@@ -87,7 +87,7 @@ pub(super) unsafe fn report(
     let known = match is_function_call {
         true => image
             .call_values(function, frame.pc)
-            .map(|(position, located)| (position, Arc::new(located.at_trap(is_kept)))),
+            .map(|(position, located)| (position, Arc::new(located.at_trap(is_kept, |_| None)))),
         false => image.trapped_values(function, pc, frame.is_call),
     };
     let Ok((position, located)) = known else { return };

@@ -332,6 +332,31 @@ fn closures_at_exits_see_results_and_locals() {
     (1..6).for_each(|argument| assert_eq!(run(argument), expected));
 }
 
+/// A register alone holds the last value of a local when the function returns, and when it ends.
+#[test]
+fn exits_see_locals_that_were_just_set() {
+    // The uses of the local do not suffice to keep it in a register across labels: those after the
+    // hint do not count.
+    let text = "(module (func (export \"run\") (param $n i32) (result i32) (local $x i32)
+        (@metadata.code.branch_hint \"\\00\")
+        (if (local.get $n) (then
+            (local.set $x (i32.mul (local.get $n) (i32.const 3)))
+            (return (local.get $x))))
+        (local.set $x (i32.add (local.get $n) (i32.const 5)))
+        (i32.const 1)))";
+    let module = Module::new(&engine(), text).unwrap();
+    let seen: Arc<Mutex<Vec<i32>>> = Arc::default();
+    let log = seen.clone();
+    let kind = Kind::Generic(GenericFn::new(move |frame| {
+        log.lock().unwrap().push(frame.local(1)?.unwrap_i32());
+        Ok(())
+    }));
+    let probe = module.probe(at(0, Place::Exit, kind)).unwrap();
+    probe.activate().unwrap();
+    assert_eq!([7, 0].map(|argument| run(&module, argument).unwrap()[0].i32()), [Some(21), Some(1)]);
+    assert_eq!(*seen.lock().unwrap(), [21, 5]);
+}
+
 /// A closure at the exit of a frame that has become plain sees the same.
 #[test]
 fn plain_frames_have_exits() {
@@ -365,6 +390,7 @@ pub(crate) fn test_all() {
     frames_that_are_left_otherwise_are_reported();
     exits_have_results_only();
     closures_at_exits_see_results_and_locals();
+    exits_see_locals_that_were_just_set();
     plain_frames_have_exits();
 }
 

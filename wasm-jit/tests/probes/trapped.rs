@@ -161,6 +161,26 @@ fn check_known(body: &str, ending: &str, least: usize) {
     }
 }
 
+/// A division moves its dividend to the register that alone had the last value of a local, which it
+/// stores before.
+#[test]
+fn locals_that_were_just_set_are_known() {
+    // The uses after the hint do not count: no register keeps the local across labels.
+    let text = r#"(module (import "host" "fail" (func (param i32)))
+        (func (export "run") (param $n i32) (result i32) (local $x i32) (local $y i32)
+            (@metadata.code.branch_hint "\00")
+            (if (i32.eqz (local.get $n)) (then
+                (local.set $x (i32.add (local.get $n) (i32.const 21)))
+                (local.set $y (i32.add (local.get $n) (i32.const 22)))
+                (drop (i32.div_u (i32.const 9) (local.get $n)))))
+            (local.get $n)))"#;
+    for probes in [false, true] {
+        let (seen, done) = run(text, probes, 0);
+        assert!(done.is_err());
+        assert_eq!(seen[0].locals, ["0", "21", "22"]);
+    }
+}
+
 #[test]
 fn frames_are_intact_at_traps() {
     check("unreachable", "UnreachableCodeReached");

@@ -163,6 +163,6 @@ mod tests {
         assert_eq!(breakpoints(&[INT3], &[INT3]), []);
         // All bytes of an operand.
         assert_eq!(breakpoints(&[0xb8, INT3, INT3, INT3, INT3], &[0xb8, 1, 2, 3, 4]), []);
-        assert_eq!(breakpoints(&[INT3, INT3, 0xc3], &[0x90, 0x90, 0xc3]), [0, 1]);
+        assert_eq!(breakpoints(&[INT3, INT3, 0x12], &[0x90, 0x90, 0x12]), [0, 1]);
     }
 }

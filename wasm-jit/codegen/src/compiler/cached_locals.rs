@@ -7,6 +7,10 @@
 //! loop replace the least used ones. Each inner loop around a use multiplies its weight by
 //! 2^[`LOOP_WEIGHT`]; a use in code that a branch hint marks as unlikely does not count.
 //!
+//! In straight code, which has few labels, no local is cached in a general caller-saved register:
+//! copies of locals (`locals.rs`), of which each register holds one after the other, make better
+//! use of them.
+//!
 //! In an innermost loop without calls, the float registers that are left hold the loop's first
 //! constants, which would otherwise be loaded in each iteration.
 //!
@@ -37,6 +41,10 @@ const MAX_ACCESSES: usize = 20_000;
 const MAX_FLOATS: usize = 4;
 /// Loops nested deeper than this use the cache registers of the loop around them.
 pub(super) const MAX_REGION_DEPTH: u32 = 12;
+
+/// The number of accesses for each label from which on a region's code counts as straight. Copies
+/// of locals live until the next label at most.
+const STRAIGHT: usize = 400;
 
 /// Registers of each kind that may cache locals. With few of them, loops compete for registers, and
 /// cases that are rare in real programs become common in small random ones: see the package
@@ -182,6 +190,23 @@ impl Regions {
     }
 }
 
+/// A function, or a loop in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part<'a> {
+    pub(super) accesses: &'a [Access],
+    /// Number of loops around its code, including itself.
+    pub(super) depth: u32,
+    /// The number of blocks that begin in it.
+    pub(super) blocks: u32,
+}
+
+impl Part<'_> {
+    /// Whether its code has few labels: see [`STRAIGHT`].
+    fn is_straight(&self) -> bool {
+        self.accesses.len() / (1 + self.blocks as usize) >= STRAIGHT
+    }
+}
+
 /// Chooses register-cached locals; reused from function to function for its allocations.
 #[derive(Debug, Default)]
 pub(super) struct Chooser {
@@ -198,12 +223,11 @@ struct Uses {
 }
 
 impl Chooser {
-    /// The register-cached locals of a region with these accesses, inside `depth` loops. `arrives`
-    /// returns the register in which a parameter arrives, in the outermost region.
+    /// The register-cached locals of a region. `arrives` returns the register in which a parameter
+    /// arrives, in the outermost region.
     pub(super) fn choose(
         &mut self,
-        accesses: &[Access],
-        depth: u32,
+        part: Part<'_>,
         outer: &Region,
         ty: impl Fn(u32) -> Ty,
         arrives: impl Fn(u32) -> Option<Reg>,
@@ -212,6 +236,7 @@ impl Chooser {
         if self.uses.len() < locals {
             self.uses.resize(locals, Uses::default());
         }
+        let Part { accesses, depth, .. } = part;
         let mut calls = 0_u32;
         let mut calls_here = 0_u32;
         let mut has_unlikely_calls = false;
@@ -243,6 +268,10 @@ impl Chooser {
                 }
             }
         }
+        let is_straight = part.is_straight();
+        if is_straight {
+            CALLER_SAVED_CACHE.into_iter().for_each(|reg| region.unassign(reg));
+        }
         let mut wanted: Vec<u32> = std::mem::take(&mut self.touched);
         wanted.sort_unstable_by_key(|local| (std::cmp::Reverse(self.weight(*local)), *local));
         // A local occurs several times if none of its uses counts.
@@ -258,7 +287,9 @@ impl Chooser {
             if weight < 2 && arrival.is_none() {
                 break;
             }
-            if let Some(reg) = self.place(&region, ty(local), weight, cost, has_calls, arrival) {
+            let ty = ty(local);
+            let may_be_clobbered = (!has_calls || weight > cost) && (ty.is_sse() || !is_straight);
+            if let Some(reg) = self.place(&region, ty, weight, has_calls, may_be_clobbered, arrival) {
                 region.assign(reg, local);
             }
         }
@@ -283,8 +314,8 @@ impl Chooser {
         region: &Region,
         ty: Ty,
         weight: u32,
-        cost: u32,
         calls: bool,
+        may_be_clobbered: bool,
         arrival: Option<Reg>,
     ) -> Option<Reg> {
         let free = |reg: &Reg| region.cached & reg.bit() == 0;
@@ -294,7 +325,6 @@ impl Chooser {
         let kept = &kept[..kept.len().min(MAX_CACHED)];
         let clobbered = &clobbered[..clobbered.len().min(MAX_CACHED)];
         let saved = weight > if calls { SAVE_COST_AROUND_CALLS } else { SAVE_COST };
-        let may_be_clobbered = !calls || weight > cost;
         if calls
             && saved
             && let Some(reg) = kept.iter().find(|reg| free(reg))
@@ -324,4 +354,28 @@ impl Chooser {
 /// Whether the register is callee-saved.
 pub(super) fn is_callee_saved(reg: Reg) -> bool {
     CALLEE_SAVED.iter().any(|(kept, _)| *kept == reg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The registers that cache locals, if there are this many reads and blocks.
+    fn cached(reads: usize, blocks: u32, ty: Ty) -> u32 {
+        let read = |at: usize| Access::new(at as u32 % 20, false, 0, false, at as u32);
+        let accesses: Vec<Access> = (0..reads).map(read).collect();
+        let part = Part { accesses: &accesses, depth: 0, blocks };
+        Chooser::default().choose(part, &Region::none(), |_| ty, |_| None, 20).cached
+    }
+
+    #[test]
+    fn straight_code_leaves_registers_to_copies() {
+        let kept = CALLEE_SAVED.iter().fold(0, |set, (reg, _)| set | reg.bit());
+        let all = CALLER_SAVED_CACHE.iter().fold(kept, |set, reg| set | reg.bit());
+        assert_eq!(cached(STRAIGHT, 0, Ty::I64), kept);
+        assert_eq!(cached(STRAIGHT - 1, 0, Ty::I64), all);
+        assert_eq!(cached(3 * STRAIGHT, 2, Ty::I64), kept);
+        assert_eq!(cached(3 * STRAIGHT - 1, 2, Ty::I64), all);
+        assert_eq!(cached(STRAIGHT, 0, Ty::F64), FLOAT_CACHE.iter().fold(0, |set, reg| set | reg.bit()));
+    }
 }

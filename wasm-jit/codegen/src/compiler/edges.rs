@@ -69,6 +69,16 @@ impl FunctionCompiler<'_> {
         moves
     }
 
+    /// Stores the copies that the edge to a label expects in slots. At the end of the function,
+    /// only probes read locals.
+    pub(super) fn store_copies_for(&mut self, depth: u32) {
+        if self.registers.newer() != 0
+            && (self.exit.stores_locals || self.control.at(depth).kind != Kind::Function)
+        {
+            self.store_copies();
+        }
+    }
+
     /// Appends the moves of locals to their slots, if the exit has a settled site.
     fn locals_for_exit(&self, moves: &mut Vec<Move>) {
         if !self.exit.stores_locals {
@@ -228,6 +238,7 @@ impl FunctionCompiler<'_> {
 
     /// Emits the moves of locals to where a region's labels expect them.
     pub(super) fn move_locals(&mut self, target: usize) {
+        self.store_copies();
         let mut moves = std::mem::take(&mut self.spare_moves);
         self.edge_locals(target, &mut moves);
         self.apply(moves);

@@ -2,9 +2,10 @@
 //! of the parameters to their locations.
 
 use super::abi::{ArgPlace, ArgPlaces, SCRATCH, Ty};
-use super::cached_locals::{MAX_REGION_DEPTH, Region};
+use super::cached_locals::{MAX_REGION_DEPTH, Part, Region};
 use super::function::FunctionCompiler;
 use super::register_file::Holder;
+use super::scan::LoopFacts;
 use super::state::{Local, Place};
 use crate::asm::{Alu, Cond, Mem, Reg, RegClass, Size, Width};
 
@@ -14,14 +15,15 @@ impl FunctionCompiler<'_> {
         if self.is_plain() {
             return Region::none();
         }
-        let (accesses, depth) = match facts {
-            None => (&self.scan.accesses[..], 0),
+        let part = match facts {
+            None => Part { accesses: &self.scan.accesses, depth: 0, blocks: self.scan.blocks },
             Some(index) => {
-                let facts = self.scan.loops[index];
-                (&self.scan.accesses[facts.first as usize..facts.end as usize], facts.depth + 1)
+                let LoopFacts { first, end, depth, blocks, .. } = self.scan.loops[index];
+                let accesses = &self.scan.accesses[first as usize..end as usize];
+                Part { accesses, depth: depth + 1, blocks }
             }
         };
-        if depth > MAX_REGION_DEPTH {
+        if part.depth > MAX_REGION_DEPTH {
             return Region { unwritten: 0, ..self.region().clone() };
         }
         let params = if facts.is_none() { self.ty.params() } else { &[] };
@@ -36,7 +38,7 @@ impl FunctionCompiler<'_> {
         let arrives = |local: u32| arrivals.get(local as usize).copied().flatten();
         let locals = &self.locals;
         let ty = |local: u32| locals[local as usize].ty;
-        self.chooser.choose(accesses, depth, self.regions.current(), ty, arrives, locals.len())
+        self.chooser.choose(part, self.regions.current(), ty, arrives, locals.len())
     }
 
     /// Emits the function's entry: moves parameters to their locations and initializes locals.

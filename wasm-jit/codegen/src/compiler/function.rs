@@ -95,6 +95,11 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) small_bytes: Option<SmallBytes>,
     /// The number of labels so far.
     pub(super) labels: u32,
+    /// A number of accesses to locals in the scan that come before the next instruction: not
+    /// necessarily all of them.
+    pub(super) past_accesses: usize,
+    /// Whether register-cached locals may be only in their slots: after a call.
+    pub(super) may_be_unloaded: bool,
     pub(super) zero_flag: Option<ZeroFlag>,
     // Where the code is.
     pub(super) control: ControlStack<'a>,
@@ -244,6 +249,8 @@ pub(super) fn compile<'a>(
         vectors: Vectors::default(),
         small_bytes: None,
         labels: 0,
+        past_accesses: 0,
+        may_be_unloaded: false,
         zero_flag: None,
         control: ControlStack::new(),
         instruction: Instruction::new(0, Next::Other),

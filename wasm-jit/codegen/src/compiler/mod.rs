@@ -38,7 +38,7 @@
 //! | part | what it keeps true |
 //! | --- | --- |
 //! | `value_stack.rs` | operands below the spilled height are in their slots or constants |
-//! | `register_file.rs` | which operand or copy of a local holds a register; pinned ones are not allocated |
+//! | `register_file.rs` | which operand or copy of a local holds a register, and which copies are newer than slots; pinned ones are not allocated |
 //! | `cached_locals.rs` | the regions, and the one that the state belongs to |
 //! | `frame.rs` | the frame has every slot that was asked for |
 //! | `control_stack.rs` | every block on the stack has a label that code was compiled for |

@@ -24,11 +24,15 @@ pub(super) struct RegisterFile {
     /// Registers that are not free.
     held: u32,
     pinned: u32,
+    /// Registers with copies of locals.
+    copies: u32,
+    /// Registers among these with copies that are newer than the locals' slots.
+    newer: u32,
 }
 
 impl RegisterFile {
     pub(super) fn new() -> Self {
-        Self { holders: [Holder::Free; 32], held: 0, pinned: 0 }
+        Self { holders: [Holder::Free; 32], held: 0, pinned: 0, copies: 0, newer: 0 }
     }
 
     pub(super) fn holder(&self, reg: Reg) -> Holder {
@@ -38,10 +42,38 @@ impl RegisterFile {
     /// Records the use of a register.
     pub(super) fn hold(&mut self, reg: Reg, holder: Holder) {
         self.holders[reg.0 as usize] = holder;
+        self.copies &= !reg.bit();
+        self.newer &= !reg.bit();
         match holder {
             Holder::Free => self.held &= !reg.bit(),
-            Holder::Copy(_) | Holder::Operand(_) => self.held |= reg.bit(),
+            Holder::Copy(_) => {
+                self.held |= reg.bit();
+                self.copies |= reg.bit();
+            }
+            Holder::Operand(_) => self.held |= reg.bit(),
         }
+    }
+
+    /// Records that a register has been written with a local's new value, which its slot does not
+    /// have yet.
+    pub(super) fn hold_newer(&mut self, reg: Reg, local: u32) {
+        self.hold(reg, Holder::Copy(local));
+        self.newer |= reg.bit();
+    }
+
+    /// The set of the registers with copies of locals.
+    pub(super) fn copies(&self) -> u32 {
+        self.copies
+    }
+
+    /// The set of the registers with copies that are newer than the locals' slots.
+    pub(super) fn newer(&self) -> u32 {
+        self.newer
+    }
+
+    /// Records that the slots have the values of all copies.
+    pub(super) fn all_stored(&mut self) {
+        self.newer = 0;
     }
 
     /// The set of the registers that are held.
@@ -49,9 +81,14 @@ impl RegisterFile {
         self.held
     }
 
+    /// The registers of the set that are neither held nor pinned.
+    pub(super) fn free(&self, set: u32) -> u32 {
+        set & !self.held & !self.pinned
+    }
+
     /// A register of the set that is neither held nor pinned.
     pub(super) fn free_of(&self, set: u32) -> Option<Reg> {
-        bits(set & !self.held & !self.pinned).next()
+        bits(self.free(set)).next()
     }
 
     pub(super) fn pin(&mut self, reg: Reg) {

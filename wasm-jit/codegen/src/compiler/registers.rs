@@ -1,8 +1,9 @@
 //! Registers for operands, and moves between registers and slots.
 //!
-//! Registers are allocated to operands on demand. When none is free, a copy of a local is dropped,
-//! or the lowest operand is spilled to its slot. Registers of operands that an instruction has
-//! popped, and those just allocated, are *pinned*: not allocated again until the next instruction.
+//! Registers are allocated to operands on demand. When none is free, a copy of a local is dropped:
+//! the one that is used last, as the scan of the function shows. Without copies, the lowest operand
+//! is spilled to its slot. Registers of operands that an instruction has popped, and those just
+//! allocated, are *pinned*: not allocated again until the next instruction.
 
 use super::abi::{FLOAT_SCRATCH, FLOAT_TEMPS, INT_TEMPS, SCRATCH, Ty};
 use super::cached_locals::bits;
@@ -10,6 +11,9 @@ use super::function::FunctionCompiler;
 use super::register_file::Holder;
 use super::state::{Operand, Place, Val, immediate, size_of};
 use crate::asm::{Mem, Reg, RegClass};
+
+/// The number of accesses to locals after an instruction that decide which copy it drops.
+const LOOK_AHEAD: usize = 48;
 
 impl FunctionCompiler<'_> {
     /// Moves a value, through `SCRATCH` or `FLOAT_SCRATCH` from memory to memory. Preserves the
@@ -105,44 +109,66 @@ impl FunctionCompiler<'_> {
         reg
     }
 
-    /// Frees one register of the set that is not pinned: a free one if possible, or else that of a
-    /// copy, or else that of the lowest operand.
+    /// Frees one register of the set that is not pinned: a free one if possible, or else that of
+    /// the least useful copy, or else that of the lowest operand.
     fn free_one(&mut self, set: u32) -> Reg {
         if let Some(free) = self.registers.free_of(set) {
             return free;
         }
-        let mut copy = None;
-        let mut lowest: Option<(u32, Reg)> = None;
-        for reg in bits(self.registers.unpinned(set)) {
-            match self.registers.holder(reg) {
-                Holder::Free => {}
-                Holder::Copy(_) => copy = Some(reg),
-                Holder::Operand(height) => {
-                    if lowest.is_none_or(|(least, _)| height < least) {
-                        lowest = Some((height, reg));
-                    }
-                }
-            }
-        }
-        if let Some(reg) = copy {
+        let unpinned = self.registers.unpinned(set);
+        if let Some(reg) = self.least_useful_copy(unpinned & self.registers.copies()) {
             self.drop_copy(reg);
             return reg;
         }
+        let operands = bits(unpinned).filter_map(|reg| match self.registers.holder(reg) {
+            Holder::Operand(height) => Some((height, reg)),
+            Holder::Free | Holder::Copy(_) => None,
+        });
+        let lowest = operands.min_by_key(|(height, _)| *height);
         let (height, reg) = lowest.expect("an instruction pins fewer registers than there are");
         self.spill_operand(height);
         reg
     }
 
-    /// Forgets that a register holds a copy of a local.
+    /// Of the copies in these registers, the one that is used last, or not at all.
+    fn least_useful_copy(&mut self, mut copies: u32) -> Option<Reg> {
+        let is_one = |set: u32| set & set.wrapping_sub(1) == 0;
+        if is_one(copies) {
+            return bits(copies).next();
+        }
+        let accesses = &self.scan.accesses;
+        let now = self.instruction.position;
+        let since = &accesses[self.past_accesses..];
+        self.past_accesses += since.partition_point(|access| access.position() <= now);
+        let ahead = accesses[self.past_accesses..].iter().take(LOOK_AHEAD);
+        for access in ahead.take_while(|access| !access.is_call()) {
+            if is_one(copies) {
+                break;
+            }
+            let reg = self.locals[access.local() as usize].reg.filter(|reg| copies & reg.bit() != 0);
+            let Some(reg) = reg else { continue };
+            if access.writes() && self.registers.newer() & reg.bit() == 0 {
+                return Some(reg);
+            }
+            copies &= !reg.bit();
+        }
+        let stored = copies & !self.registers.newer();
+        bits(if stored != 0 { stored } else { copies }).next()
+    }
+
+    /// Forgets that a register holds a copy of a local. Preserves the flags.
     pub(super) fn drop_copy(&mut self, reg: Reg) {
         if let Holder::Copy(local) = self.registers.holder(reg) {
+            if self.registers.newer() & reg.bit() != 0 {
+                self.store_local(local);
+            }
             self.locals[local as usize].reg = None;
             self.registers.hold(reg, Holder::Free);
         }
     }
 
     pub(super) fn drop_copies(&mut self) {
-        for reg in bits(self.registers.held()) {
+        for reg in bits(self.registers.copies()) {
             self.drop_copy(reg);
         }
     }

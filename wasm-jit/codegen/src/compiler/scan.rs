@@ -18,10 +18,13 @@ use super::cached_locals::Float;
 use super::decode::Operators;
 use crate::module::{FunctionHints, ModuleInfo};
 
-/// An access to a local, or a call: the local's index, whether it is written, the loop depth, and
-/// whether it is unlikely.
+/// An access to a local, or a call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Access(u32);
+pub(super) struct Access {
+    /// The local's index, whether it is written, the loop depth, and whether it is unlikely.
+    what: u32,
+    position: u32,
+}
 
 const WRITE: u32 = 1 << 31;
 const UNLIKELY: u32 = 1 << 30;
@@ -29,30 +32,35 @@ const UNLIKELY: u32 = 1 << 30;
 const CALL: u32 = 0xffff;
 
 impl Access {
-    fn new(what: u32, write: bool, depth: u32, is_unlikely: bool) -> Self {
+    pub(super) fn new(what: u32, write: bool, depth: u32, is_unlikely: bool, position: u32) -> Self {
         let flags = if write { WRITE } else { 0 } | if is_unlikely { UNLIKELY } else { 0 };
-        Self(what | depth.min(255) << 16 | flags)
+        Self { what: what | depth.min(255) << 16 | flags, position }
     }
 
     pub(super) fn is_call(self) -> bool {
-        self.0 & 0xffff == CALL
+        self.what & 0xffff == CALL
     }
 
     pub(super) fn local(self) -> u32 {
-        self.0 & 0xffff
+        self.what & 0xffff
+    }
+
+    /// The position of the operator.
+    pub(super) fn position(self) -> u32 {
+        self.position
     }
 
     pub(super) fn writes(self) -> bool {
-        self.0 & WRITE != 0
+        self.what & WRITE != 0
     }
 
     pub(super) fn is_unlikely(self) -> bool {
-        self.0 & UNLIKELY != 0
+        self.what & UNLIKELY != 0
     }
 
     /// Number of enclosing loops, at most 255.
     pub(super) fn depth(self) -> u32 {
-        self.0 >> 16 & 0xff
+        self.what >> 16 & 0xff
     }
 }
 
@@ -64,6 +72,8 @@ pub(super) struct LoopFacts {
     pub(super) end: u32,
     /// Number of enclosing loops.
     pub(super) depth: u32,
+    /// The number of blocks that begin in the loop, including the loop.
+    pub(super) blocks: u32,
     /// The loop's float constants.
     pub(super) first_float: u32,
     pub(super) end_float: u32,
@@ -76,6 +86,8 @@ pub(super) struct LoopFacts {
 pub(super) struct Scan {
     pub(super) accesses: Vec<Access>,
     pub(super) loops: Vec<LoopFacts>,
+    /// The number of blocks.
+    pub(super) blocks: u32,
     /// The float constants in loops, except for 0, in code order.
     pub(super) floats: Vec<Float>,
     /// Whether there is an access to each parameter, and to each other local up to the last one
@@ -86,7 +98,7 @@ pub(super) struct Scan {
     /// Whether an operand may be a vector.
     pub(super) has_vectors: bool,
     /// The blocks that are open during the scan.
-    blocks: Vec<Block>,
+    open_blocks: Vec<Block>,
     /// The loops among them, by their indices.
     open_loops: Vec<u32>,
 }
@@ -127,7 +139,8 @@ impl Scan {
         self.accessed.resize(params, false);
         self.has_try = false;
         self.has_vectors = false;
-        self.blocks.clear();
+        self.blocks = 0;
+        self.open_blocks.clear();
         self.open_loops.clear();
         Scanner { scan: self, record, module, hints, vector_types, depth: 0, position: 0, is_unlikely: false }
     }
@@ -159,7 +172,7 @@ pub(super) struct Scanner<'s, 'a> {
 
 impl Scanner<'_, '_> {
     fn access(&mut self, local: u32, write: bool) {
-        self.scan.accesses.push(Access::new(local, write, self.depth, self.is_unlikely));
+        self.scan.accesses.push(Access::new(local, write, self.depth, self.is_unlikely, self.position));
         match self.scan.accessed.get_mut(local as usize) {
             Some(accessed) => *accessed = true,
             None => self.first_access(local),
@@ -173,7 +186,7 @@ impl Scanner<'_, '_> {
     }
 
     fn call(&mut self) {
-        self.scan.accesses.push(Access::new(CALL, false, self.depth, self.is_unlikely));
+        self.scan.accesses.push(Access::new(CALL, false, self.depth, self.is_unlikely, self.position));
     }
 
     fn float(&mut self, ty: Ty, bits: u64) {
@@ -192,17 +205,26 @@ impl Scanner<'_, '_> {
             self.scan.loops[*outer as usize].innermost = false;
         }
         let first = self.scan.accesses.len() as u32;
+        // Until its end, the number of blocks before it.
+        let blocks = self.scan.blocks;
         self.open(true, None);
         self.scan.open_loops.push(self.scan.loops.len() as u32);
         let first_float = self.scan.floats.len() as u32;
-        let (depth, innermost) = (self.depth, true);
-        let facts = LoopFacts { first, end: first, depth, first_float, end_float: first_float, innermost };
-        self.scan.loops.push(facts);
+        self.scan.loops.push(LoopFacts {
+            first,
+            end: first,
+            depth: self.depth,
+            blocks,
+            first_float,
+            end_float: first_float,
+            innermost: true,
+        });
         self.depth += 1;
     }
 
     fn open(&mut self, is_loop: bool, hint: Option<bool>) {
-        self.scan.blocks.push(Block { is_loop, outer_is_unlikely: self.is_unlikely, hint });
+        self.scan.blocks += 1;
+        self.scan.open_blocks.push(Block { is_loop, outer_is_unlikely: self.is_unlikely, hint });
     }
 
     fn open_if(&mut self) {
@@ -212,19 +234,20 @@ impl Scanner<'_, '_> {
     }
 
     fn otherwise(&mut self) {
-        if let Some(block) = self.scan.blocks.last() {
+        if let Some(block) = self.scan.open_blocks.last() {
             self.is_unlikely = block.outer_is_unlikely || block.hint == Some(true);
         }
     }
 
     fn close(&mut self) {
-        let Some(block) = self.scan.blocks.pop() else { return };
+        let Some(block) = self.scan.open_blocks.pop() else { return };
         self.is_unlikely = block.outer_is_unlikely;
         if block.is_loop
             && let Some(closed) = self.scan.open_loops.pop()
         {
             let closed = &mut self.scan.loops[closed as usize];
             closed.end = self.scan.accesses.len() as u32;
+            closed.blocks = self.scan.blocks - closed.blocks;
             closed.end_float = self.scan.floats.len() as u32;
             self.depth -= 1;
         }

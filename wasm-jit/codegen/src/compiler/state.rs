@@ -6,8 +6,9 @@
 //! lowest operand is spilled to its slot.
 //!
 //! Two rules make control flow cheap:
-//! - A local that is not register-cached (see `cached_locals.rs`) is always up to date in its slot.
-//!   A register may hold a copy, until the next label.
+//! - A local that is not register-cached (see `cached_locals.rs`) is up to date in its slot at
+//!   every label and call. Between them a register may hold a copy, also one that is newer than the
+//!   slot.
 //! - At a label, every local that the label's region caches is in its cache register, and all
 //!   operands below the label's own are in their slots or constants.
 //!

@@ -5,18 +5,19 @@
 //! before the WebAssembly instruction are found by compiling its function again. From there to the
 //! trap, the code of the instruction may have overwritten registers, for operands or results of the
 //! machine's own instructions. This code is decoded: a register that any of it writes has no
-//! value, and a value that is nowhere else is reported as not kept. Slots keep their values, since
-//! an instruction that may trap writes no local.
+//! value. Unless the code has stored it to a slot before, a value that is nowhere else is reported
+//! as not kept. Slots keep their values, since an instruction that may trap writes no local.
 //!
 //! Before an instruction calls a routine of the engine, it moves values out of the registers that
 //! the call may change. If the routine fails, the values are where they are during the call.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register,
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register,
 };
 use wasm_jit_codegen::{
     CompiledFunction, Located, Observer, Position, Positions, Reg, SiteFrame, State, callee_saved_slot,
@@ -122,14 +123,15 @@ impl CodeImage {
         };
         let is_kept = |reg: Reg| callee_saved_slot(reg).is_some();
         if in_routine && let Some(located) = before.in_routines {
-            return Ok((position, Arc::new(located.at_trap(is_kept))));
+            return Ok((position, Arc::new(located.at_trap(is_kept, |_| None))));
         }
         let located = before.located.ok_or_else(differs)?;
         let positions = before.positions.in_function(&again);
         let code = chunk.code.get(again.entry as usize..again.end as usize).ok_or_else(differs)?;
-        let written = written(code, &ranges(&positions, position, &again), (pc - entry) as u32);
-        let is_intact = |reg: Reg| (!in_routine || is_kept(reg)) && written & 1 << reg.index() == 0;
-        Ok((position, Arc::new(located.at_trap(is_intact))))
+        let changes = changes(code, &ranges(&positions, position, &again), (pc - entry) as u32);
+        let is_intact = |reg: Reg| (!in_routine || is_kept(reg)) && changes.written & 1 << reg.index() == 0;
+        let stored = |reg: Reg| changes.stored.get(&(1 << reg.index())).copied();
+        Ok((position, Arc::new(located.at_trap(is_intact, stored))))
     }
 }
 
@@ -144,12 +146,21 @@ fn ranges(positions: &[Position], wasm: u32, function: &CompiledFunction) -> Vec
 /// An instruction of a piece of code, and whether the next one may be executed after it.
 type Decoded = (Instruction, bool);
 
-/// The registers, as a set of bits, that these pieces of code may have written when a thread is
-/// about to execute the instruction at `pc` in one of them: those that are written by instructions
-/// that lead to it.
-fn written(code: &[u8], ranges: &[Range<u32>], pc: u32) -> u32 {
+/// What pieces of code have done to registers.
+#[derive(Debug, Default, PartialEq)]
+struct Changes {
+    /// The registers that may have been written, as a set of bits.
+    written: u32,
+    /// The slots, by their offsets from `rbp`, to which registers were stored before they were
+    /// written. The registers are given by their bits.
+    stored: HashMap<u32, i32>,
+}
+
+/// What these pieces of code have done when a thread is about to execute the instruction at `pc` in
+/// one of them: the effects of the instructions that lead to it.
+fn changes(code: &[u8], ranges: &[Range<u32>], pc: u32) -> Changes {
     let decoded: Vec<Decoded> = ranges.iter().flat_map(|range| decode(code, range)).collect();
-    let mut written = 0;
+    let mut changes = Changes::default();
     let mut factory = InstructionInfoFactory::new();
     for ((instruction, _), leads) in decoded.iter().zip(leading(&decoded, pc)) {
         // An instruction that repeats itself has changed its registers when it traps.
@@ -159,15 +170,32 @@ fn written(code: &[u8], ranges: &[Range<u32>], pc: u32) -> u32 {
             continue;
         }
         if matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall) {
-            written |= !callee_saved();
+            changes.written |= !callee_saved();
         }
-        for used in factory.info(instruction).used_registers() {
+        let info = factory.info(instruction);
+        if let Some((reg, slot)) = stored(instruction, info.op0_access())
+            && changes.written & reg == 0
+        {
+            changes.stored.insert(reg, slot);
+        }
+        for used in info.used_registers() {
             if !matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::None) {
-                written |= bit(used.register());
+                changes.written |= bit(used.register());
             }
         }
     }
-    written
+    changes
+}
+
+/// The bit of the register that an instruction stores, and the slot, if it does that.
+fn stored(instruction: &Instruction, access: OpAccess) -> Option<(u32, i32)> {
+    let is_store = instruction.op_count() == 2
+        && access == OpAccess::Write
+        && instruction.op0_kind() == OpKind::Memory
+        && instruction.op1_kind() == OpKind::Register;
+    let is_slot = instruction.memory_base() == Register::RBP && instruction.memory_index() == Register::None;
+    let slot = instruction.memory_displacement64() as i32;
+    (is_store && is_slot).then(|| (bit(instruction.op1_register()), slot))
 }
 
 /// The instructions of a piece of code. Within it, each one may be followed by the next.
@@ -245,11 +273,34 @@ mod tests {
     const RSI: u32 = 1 << 6;
 
     #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "one piece of code")]
+    fn registers_are_stored_before_they_are_written() {
+        #[track_caller]
+        fn check(code: &[u8], pc: u32, expected: &[(u32, i32)]) {
+            let stored = changes(code, &[0..code.len() as u32], pc).stored;
+            assert_eq!(stored, expected.iter().copied().collect(), "{code:x?} at {pc}");
+        }
+        // mov [rbp-0x30], eax; mov eax, ecx; ud2.
+        let code = [0x89, 0x45, 0xd0, 0x89, 0xc8, 0x0f, 0x0b];
+        check(&code, 5, &[(RAX, -0x30)]);
+        check(&code, 0, &[]);
+        // mov eax, ecx; mov [rbp-0x30], eax; ud2: this is another value.
+        check(&[0x89, 0xc8, 0x89, 0x45, 0xd0, 0x0f, 0x0b], 5, &[]);
+        // add [rbp-0x30], eax; mov eax, [rbp-0x30]; mov [rax-0x30], ecx; mov [rbp+rax-0x30], ecx;
+        // ud2.
+        let others =
+            [0x01, 0x45, 0xd0, 0x8b, 0x45, 0xd0, 0x89, 0x48, 0xd0, 0x89, 0x4c, 0x05, 0xd0, 0x0f, 0x0b];
+        check(&others, 13, &[]);
+        // movups [rbp-0x30], xmm1; ud2.
+        check(&[0x0f, 0x11, 0x4d, 0xd0, 0x0f, 0x0b], 4, &[(1 << 17, -0x30)]);
+    }
+
+    #[test]
     #[expect(clippy::single_range_in_vec_init, reason = "most instructions have one piece of code")]
     fn registers_are_written_by_the_code_before_the_trap() {
         #[track_caller]
         fn check(code: &[u8], ranges: &[Range<u32>], pc: u32, expected: u32) {
-            assert_eq!(written(code, ranges, pc), expected, "{code:x?} at {pc}");
+            assert_eq!(changes(code, ranges, pc).written, expected, "{code:x?} at {pc}");
         }
         // mov eax, ecx; xor edx, edx; div ebx; mov ecx, eax.
         let division = [0x89, 0xc8, 0x31, 0xd2, 0xf7, 0xf3, 0x89, 0xc1];

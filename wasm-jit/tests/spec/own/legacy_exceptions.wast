@@ -288,6 +288,18 @@
     end
     (f64.add (f64.add (f64.convert_i32_s (local.get $y)) (local.get $f)) (f64.add (local.get $g) (f64.convert_i32_s (local.get $x)))))
 
+  ;; The handler's condition comes before its first use of the local.
+  (func (export "locals stay in both parts") (param $x i32) (result i32) (local $y i32)
+    (local.set $y (i32.add (local.get $x) (i32.const 7)))
+    try
+      (throw $empty)
+    catch $empty
+      (if (local.get $x)
+        (then (local.set $y (i32.add (local.get $y) (i32.const 100))))
+        (else (local.set $y (i32.add (local.get $y) (i32.const 200)))))
+    end
+    (local.get $y))
+
   (func (export "parameters of try") (param i32 i32) (result i32)
     (local.get 0)
     (local.get 1)
@@ -402,6 +414,8 @@
 (assert_return (invoke "delegate from clause") (i32.const 66))
 (assert_return (invoke "operands stay" (i32.const 7)) (i32.const 22))
 (assert_return (invoke "locals stay" (i32.const 1) (f64.const 8)) (f64.const 1045.5))
+(assert_return (invoke "locals stay in both parts" (i32.const 0)) (i32.const 207))
+(assert_return (invoke "locals stay in both parts" (i32.const 1)) (i32.const 108))
 (assert_return (invoke "parameters of try" (i32.const 9) (i32.const 4)) (i32.const 5))
 (assert_return (invoke "branch out of try" (i32.const 0)) (i32.const 2))
 (assert_return (invoke "branch out of try" (i32.const 1)) (i32.const 1))

@@ -91,14 +91,15 @@ impl Located {
     }
 
     /// The values that are still known where an instruction has trapped, if these were the values
-    /// before the instruction, and only the registers for which `is_intact` returns true still have
-    /// their values.
+    /// before the instruction. Only the registers for which `is_intact` returns true still have
+    /// their values; of others, `stored` returns the slot to which the instruction has stored them.
     #[must_use]
-    pub fn at_trap(&self, is_intact: impl Fn(Reg) -> bool) -> Self {
+    pub fn at_trap(&self, is_intact: impl Fn(Reg) -> bool, stored: impl Fn(Reg) -> Option<i32>) -> Self {
         let known = |value: &ValueAt| {
             let at = match value.at {
                 At::Register(reg, _) | At::Shifted(reg, _) if is_intact(reg) => value.at,
                 At::Register(_, Some(slot)) => At::Slot(slot),
+                At::Register(reg, None) => stored(reg).map_or(At::Unknown, At::Slot),
                 At::Constant(_) | At::Vector(_) | At::Slot(_) => value.at,
                 _ => At::Unknown,
             };

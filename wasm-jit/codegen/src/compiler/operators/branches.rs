@@ -19,6 +19,7 @@ use crate::vmctx::TrapCode;
 impl FunctionCompiler<'_> {
     /// An unconditional branch.
     pub(crate) fn br(&mut self, depth: u32) {
+        self.store_copies_for(depth);
         let moves = self.edge(depth);
         self.apply(moves);
         let label = self.control.at(depth).label;
@@ -28,7 +29,7 @@ impl FunctionCompiler<'_> {
 
     pub(crate) fn br_if(&mut self, depth: u32) {
         // Loads preserve the flags; the locals are needed on both paths.
-        self.load_cached_locals();
+        self.locals_for_branch();
         let flag = match self.condition() {
             Ok(flag) => flag,
             Err(true) => return self.br(depth),
@@ -66,7 +67,7 @@ impl FunctionCompiler<'_> {
             depths.push(depth.map_err(malformed)?);
         }
         // Done while the index is on the stack, so that a local that it aliases counts as live.
-        self.load_cached_locals();
+        self.locals_for_branch();
         let index = self.pop();
         if let Val::Const(bits) = index.val {
             let depth = depths.get(bits as u32 as usize).copied().unwrap_or(table.default());

@@ -79,7 +79,7 @@ impl FunctionCompiler<'_> {
 
     fn br_on_type(&mut self, to: RefType, yes: Outcome, no: Outcome) {
         // The locals are needed on both paths.
-        self.load_cached_locals();
+        self.locals_for_branch();
         let (reference, reg) = self.reference();
         // The reference is the last value of the label.
         self.push_reference(&reference, reg);

@@ -138,6 +138,9 @@ impl<'a> FunctionCompiler<'a> {
     pub(crate) fn stop(&mut self) {
         self.truncate(self.control.innermost().height);
         self.control.reachable = false;
+        if self.registers.newer() != 0 {
+            self.forget_copies();
+        }
     }
 
     pub(crate) fn if_start(&mut self, ty: BlockType) {
@@ -147,7 +150,7 @@ impl<'a> FunctionCompiler<'a> {
         self.open(Kind::Block, ty);
         self.store_params();
         self.stack.push(top);
-        self.load_cached_locals();
+        self.locals_for_branch();
         let otherwise = self.asm.new_label();
         match self.condition() {
             Ok(flag) => self.jump_if(flag.opposite(), otherwise),
@@ -231,6 +234,7 @@ impl<'a> FunctionCompiler<'a> {
 
     /// The last part of a block falls through to its label.
     fn fall_to_end(&mut self) {
+        self.store_copies_for(0);
         let moves = self.edge(0);
         self.apply(moves);
     }

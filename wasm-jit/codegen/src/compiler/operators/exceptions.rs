@@ -203,6 +203,7 @@ impl<'a> FunctionCompiler<'a> {
         for (_, local) in self.regions.current().iter() {
             self.locals[local as usize].reg = None;
         }
+        self.may_be_unloaded = true;
         self.control.reachable = true;
         self.end_run();
         self.registers.unpin_all();

@@ -160,6 +160,7 @@ impl FunctionCompiler<'_> {
     /// `lt` and `le` compare in reverse order, because "above" is false if the operands are
     /// unordered, and "below" is not.
     pub(crate) fn float_comparison(&mut self, relation: Relation, ty: Ty) {
+        self.prepare_condition();
         let right = self.pop();
         let left = self.pop();
         let (first, second, flag) = match relation {

@@ -4,7 +4,7 @@ use crate::asm::{Alu, Cond, Mem, Reg, RegClass, Rm, Shift, Size, Width};
 use crate::compiler::abi::Ty;
 use crate::compiler::function::FunctionCompiler;
 use crate::compiler::instruction::Next;
-use crate::compiler::state::{Flag, Operand, Val, ZeroFlag, immediate};
+use crate::compiler::state::{Flag, Local, Operand, Val, ZeroFlag, immediate};
 
 impl FunctionCompiler<'_> {
     /// The constants, if both operands are constant.
@@ -108,6 +108,14 @@ impl FunctionCompiler<'_> {
         if matches!(left.val, Val::Load(_) | Val::Frame(_)) {
             return false;
         }
+        // A copy of the local needs a register, as well as the result.
+        if let Val::Local(local) = left.val
+            && !matches!(right.val, Val::Const(_))
+            && let Local { reg: None, cache_reg: None, .. } = self.locals[local as usize]
+            && self.registers.free(self.temps(RegClass::General)).count_ones() < 2
+        {
+            return false;
+        }
         if let Val::Const(bits) = right.val
             && immediate(Ty::int(width), bits).is_none()
         {
@@ -170,6 +178,7 @@ impl FunctionCompiler<'_> {
         if width == Width::W64 || self.instruction.next != Next::Condition {
             return false;
         }
+        self.prepare_condition();
         match right.val {
             _ if self.instruction.next_is_settled => self.settle_and(left, right),
             Val::Const(bits) => {
@@ -343,7 +352,16 @@ impl FunctionCompiler<'_> {
 
     // Comparisons.
 
+    /// Before a comparison: stores what the branch that may follow would store after it. The
+    /// processor fuses the two only if nothing is in between.
+    pub(crate) fn prepare_condition(&mut self) {
+        if self.instruction.next == Next::Condition {
+            self.store_copies();
+        }
+    }
+
     pub(crate) fn int_compare(&mut self, cond: Cond, width: Width) {
+        self.prepare_condition();
         let mut right = self.pop();
         let mut left = self.pop();
         let mut cond = cond;
@@ -378,6 +396,7 @@ impl FunctionCompiler<'_> {
             Val::Const(bits) => return self.push_const(Ty::I32, u64::from(bits == 0)),
             _ => {}
         }
+        self.prepare_condition();
         match self.to_rm(&operand) {
             Rm::Reg(reg) => self.test_zero(width, reg),
             place => self.asm.alu_imm(Alu::Cmp, width, place, 0),

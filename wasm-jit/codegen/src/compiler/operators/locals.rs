@@ -1,8 +1,10 @@
 //! Locals: reads, writes, saving and loading of register-cached locals.
 //!
-//! A local that is not register-cached is always up to date in its slot; a register may hold a
-//! copy. A register-cached local is in its cache register at every label of the region; between
-//! labels, after a call, it may be only in its slot, until it is used or until the next label.
+//! A local that is not register-cached is up to date in its slot at every label and call. A
+//! register may hold a copy until the next label. A new value is stored when its register is needed
+//! or before control reaches a label or a callee, and not at all if the local is set before. A
+//! register-cached local is in its cache register at every label of the region; between labels,
+//! after a call, it may be only in its slot, until it is used or until the next label.
 
 use crate::asm::{Reg, RegClass};
 use crate::compiler::cached_locals::{NO_LOCAL, Region, bits, is_callee_saved};
@@ -31,18 +33,23 @@ impl FunctionCompiler<'_> {
                 self.locals[local as usize].in_slot = false;
             }
             None => {
-                let slot = self.frame.local_slot(local);
                 let place = self.place(&operand);
-                self.move_value(ty, Place::Mem(slot), place);
                 if let Some(old) = self.locals[local as usize].reg.take() {
                     self.registers.hold(old, Holder::Free);
                 }
-                if let Place::Reg(reg) = place
-                    && self.registers.holder(reg) == Holder::Free
-                    && self.region().cached & reg.bit() == 0
-                {
-                    self.locals[local as usize].reg = Some(reg);
-                    self.registers.hold(reg, Holder::Copy(local));
+                let own = match place {
+                    Place::Reg(reg) if self.registers.holder(reg) == Holder::Free => Some(reg),
+                    _ => None,
+                };
+                let own = own.filter(|reg| self.region().cached & reg.bit() == 0);
+                self.locals[local as usize].reg = own;
+                self.locals[local as usize].in_slot = own.is_none();
+                match own {
+                    Some(reg) => self.registers.hold_newer(reg, local),
+                    None => {
+                        let slot = self.frame.local_slot(local);
+                        self.move_value(ty, Place::Mem(slot), place);
+                    }
                 }
             }
         }
@@ -119,8 +126,9 @@ impl FunctionCompiler<'_> {
             left -= 1;
             let Local { ty, cache_reg, reg, .. } = self.locals[local as usize];
             let own = match reg {
-                // The copy becomes the operand's register.
-                Some(reg) if cache_reg.is_none() => {
+                // The copy becomes the operand's register: that of the last one, since the slot may
+                // not have the value.
+                Some(reg) if cache_reg.is_none() && left == 0 => {
                     self.locals[local as usize].reg = None;
                     reg
                 }
@@ -142,7 +150,34 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Brings the slot of a register-cached local up to date.
+    /// Stores the copies that are newer than the locals' slots. Preserves the flags.
+    #[inline(always)]
+    pub(crate) fn store_copies(&mut self) {
+        if self.registers.newer() != 0 {
+            self.store_newer_copies();
+        }
+    }
+
+    fn store_newer_copies(&mut self) {
+        for reg in bits(self.registers.newer()) {
+            if let Holder::Copy(local) = self.registers.holder(reg) {
+                self.store_local(local);
+            }
+        }
+        self.registers.all_stored();
+    }
+
+    /// Counts all copies as stored, where the code is not reachable.
+    pub(crate) fn forget_copies(&mut self) {
+        for reg in bits(self.registers.newer()) {
+            if let Holder::Copy(local) = self.registers.holder(reg) {
+                self.locals[local as usize].in_slot = true;
+            }
+        }
+        self.registers.all_stored();
+    }
+
+    /// Brings the slot of a local up to date.
     pub(crate) fn store_local(&mut self, local: u32) {
         let Local { ty, reg, in_slot, .. } = self.locals[local as usize];
         if let Some(reg) = reg
@@ -154,8 +189,18 @@ impl FunctionCompiler<'_> {
         }
     }
 
+    /// Before a conditional branch: brings all locals to where labels expect them. Preserves the
+    /// flags.
+    pub(crate) fn locals_for_branch(&mut self) {
+        self.store_copies();
+        self.load_cached_locals();
+    }
+
     /// Loads all register-cached locals that are only in their slots.
-    pub(crate) fn load_cached_locals(&mut self) {
+    fn load_cached_locals(&mut self) {
+        if !std::mem::take(&mut self.may_be_unloaded) {
+            return;
+        }
         let (not_loaded, _) = self.cached_state();
         for reg in bits(not_loaded) {
             let local = self.region().cached_by(reg);
@@ -168,6 +213,7 @@ impl FunctionCompiler<'_> {
     /// Before a call: saves all values in registers that the callee may clobber. Inside a `try` no
     /// value stays in a register only, because the handler finds values in the frame.
     pub(crate) fn save_registers(&mut self) {
+        self.may_be_unloaded = true;
         let in_try = self.try_regions.innermost().is_some();
         for reg in bits(self.region().cached) {
             let local = self.region().cached_by(reg);
@@ -195,7 +241,9 @@ impl FunctionCompiler<'_> {
     pub(crate) fn enter_state(&mut self, region: usize, in_slot: u32) {
         self.zero_flag = None;
         self.small_bytes = None;
+        self.may_be_unloaded = false;
         self.labels += 1;
+        assert_eq!(self.registers.newer(), 0, "copies are stored before a label");
         self.drop_copies();
         if region != self.regions.current_index() {
             for (_, local) in self.regions.current().iter() {

@@ -19,7 +19,7 @@ impl FunctionCompiler<'_> {
     /// Branches without the reference if it is null.
     pub(crate) fn br_on_null(&mut self, depth: u32) {
         // The locals are needed on both paths.
-        self.load_cached_locals();
+        self.locals_for_branch();
         let (reference, reg) = self.reference();
         self.test_zero(Width::W64, reg);
         self.branch_if(Flag::Int(Cond::Equal), depth);
@@ -28,7 +28,7 @@ impl FunctionCompiler<'_> {
 
     /// Branches with the reference if it is not null.
     pub(crate) fn br_on_non_null(&mut self, depth: u32) {
-        self.load_cached_locals();
+        self.locals_for_branch();
         let (reference, reg) = self.reference();
         // The reference is the last value of the label.
         self.push_reference(&reference, reg);

@@ -61,7 +61,7 @@ impl FunctionCompiler<'_> {
     }
 
     /// The operand in a register that may be written: that of a copy of a local, whose value is
-    /// also in its slot.
+    /// then only in its slot.
     fn to_result(&mut self, operand: &Operand) -> Reg {
         if let Some(reg) = self.current_reg(operand)
             && matches!(self.registers.holder(reg), Holder::Copy(_))
