@@ -148,6 +148,7 @@ const TABLE: &[(&str, InC)] = &[
     ("fastinst/src/provider/mod.rs::begin", Left("fastinst_register_callback has every site looked for")),
     ("fastinst/src/provider/mod.rs::memory_bytes", Left("for reports of tools")),
     ("fastinst/src/provider/mod.rs::take_early_calls", Left("for the profiler; in C, no calls come early")),
+    ("fastinst/src/merged.rs::merged_sites", Left("in C, a probe function gets the function's address")),
     (
         "fastinst/src/provider/mod.rs::has_code",
         Left("for the profiler, which starts nothing without code to observe"),
