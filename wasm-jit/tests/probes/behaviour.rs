@@ -222,7 +222,17 @@ fn errors_say_why_a_place_cannot_be_probed() {
 }
 
 /// Bodies of functions that trap when they are called with 7.
-pub(crate) const TRAPPING: [&str; 15] = [
+pub(crate) const TRAPPING: [&str; 16] = [
+    // The optimized code has no label after the outermost block, but the plain version has one.
+    "(loop
+        (drop (i32.const 1)) (drop (i32.const 2)) (drop (i32.const 3))
+        (drop (i32.div_u (i32.const 1) (i32.sub (local.get 0) (i32.const 30))))
+        (block (block (block (br_table 2 2 1 (i32.const 255))) (nop)) (nop))
+        (if (local.get 0) (then (nop)))
+        (drop (i32.const 4)) (drop (i32.const 5))
+        (local.set 0 (i32.add (local.get 0) (i32.const 1)))
+        (br 0))
+        (i32.const 1)",
     // A load that is fused with the addition after it.
     "(i32.add (i32.load offset=65000 (i32.const 600)) (i32.load (local.get 0)))",
     "(i32.add (local.get 0) (i32.load (i32.shl (local.get 0) (i32.const 20))))",

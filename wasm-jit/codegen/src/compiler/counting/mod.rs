@@ -211,13 +211,15 @@ impl FunctionCompiler<'_> {
         let (number, next) = runs.counting.number(runs.next, position);
         runs.next = next;
         let code = self.asm.offset();
-        if let Some(with) = runs.joined.take() {
-            runs.with = with;
-            return self.show_run(Run { wasm: position, code, counted: code, with });
-        }
-        // A run that only a plain version has is the rest of the one before it in the others.
+        let joined = runs.joined.take();
+        // A run that only a plain version has is the rest of the one before it in the others, and
+        // what follows is counted with that one there.
         if number.is_some() {
-            runs.with = position;
+            runs.with = joined.unwrap_or(position);
+        }
+        if joined.is_some() {
+            let with = runs.with;
+            return self.show_run(Run { wasm: position, code, counted: code, with });
         }
         let number = number.unwrap_or_else(|| runs.counting.shared());
         if !runs.counting.counts(position) {
