@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use wasm_jit::{Engine, Linker, Module, Store};
+use wasm_jit::{Engine, Module};
 use wasm_jit_monitors::{Output, Session};
 
 use super::integers;
@@ -57,14 +57,7 @@ fn switched(monitors: &[&str]) -> Session {
     let session = Session::new(&module, Output::none());
     let progress = Arc::new(Progress::default());
     thread::scope(|scope| {
-        let (module, of_host) = (&module, progress.clone());
-        let program = scope.spawn(move || {
-            let mut linker = Linker::new(module.engine());
-            linker.func_wrap("host", "go_on", move || of_host.go_on()).unwrap();
-            let mut store = Store::new(module.engine(), ());
-            let instance = linker.instantiate(&mut store, module).unwrap();
-            instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ()).unwrap();
-        });
+        let program = scope.spawn(|| progress.clone().run::<()>(&module));
         let all = [progress.clone()];
         let ends = Ends(&all);
         progress.wait();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-use wasm_jit::{Engine, Linker, Module, Store};
+use wasm_jit::{Engine, Linker, Module, Store, WasmResults};
 use wasm_jit_monitors::control::{Control, request};
 use wasm_jit_monitors::{ALL, Format, Output, Session};
 
@@ -44,10 +44,19 @@ pub(super) struct Progress {
 
 impl Progress {
     /// The host function.
-    pub(super) fn go_on(&self) -> i32 {
+    fn go_on(&self) -> i32 {
         *self.calls.lock().unwrap() += 1;
         self.changed.notify_all();
         i32::from(!self.ends.load(Ordering::Relaxed))
+    }
+
+    /// Calls `run` of a program that imports the host function, and returns its result.
+    pub(super) fn run<R: WasmResults>(self: Arc<Self>, module: &Module) -> R {
+        let mut linker = Linker::new(module.engine());
+        linker.func_wrap("host", "go_on", move || self.go_on()).unwrap();
+        let mut store = Store::new(module.engine(), ());
+        let instance = linker.instantiate(&mut store, module).unwrap();
+        instance.get_typed_func::<(), R>(&mut store, "run").unwrap().call(&mut store, ()).unwrap()
     }
 
     /// Waits until the running code has been left, and the entire loop has been executed again.
@@ -82,13 +91,7 @@ fn check(session: &Session, module: &Module, switch: impl Fn(&str, bool)) {
     thread::scope(|scope| {
         let run = |progress: Arc<Progress>| {
             scope.spawn(move || {
-                let mut linker = Linker::new(module.engine());
-                let of_host = progress.clone();
-                linker.func_wrap("host", "go_on", move || of_host.go_on()).unwrap();
-                let mut store = Store::new(module.engine(), ());
-                let instance = linker.instantiate(&mut store, module).unwrap();
-                let run = instance.get_typed_func::<(), i32>(&mut store, "run").unwrap();
-                let result = run.call(&mut store, ()).unwrap();
+                let result: i32 = progress.clone().run(module);
                 let calls = *progress.calls.lock().unwrap();
                 assert_eq!(result as u64, 20 * calls, "the program computes what it always does");
             })
@@ -170,15 +173,7 @@ fn calls_by_the_host_are_not_invented_when_calls_are_observed_later() {
     let session = Session::new(&module, Output::none());
     let progress = Arc::new(Progress::default());
     thread::scope(|scope| {
-        let of_host = progress.clone();
-        let module = &module;
-        let program = scope.spawn(move || {
-            let mut linker = Linker::new(module.engine());
-            linker.func_wrap("host", "go_on", move || of_host.go_on()).unwrap();
-            let mut store = Store::new(module.engine(), ());
-            let instance = linker.instantiate(&mut store, module).unwrap();
-            instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ()).unwrap();
-        });
+        let program = scope.spawn(|| progress.clone().run::<()>(&module));
         let all = [progress.clone()];
         let ends = Ends(&all);
         for _ in 0..3 {
