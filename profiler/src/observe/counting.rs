@@ -205,9 +205,7 @@ impl Passed {
         }
         let own = (self.processor - self.timing - counting).max(self.processor / 10.0);
         let shorter = error * counting + schedule::OVERHEAD_ERROR.above * self.timing;
-        // Rates are relative to the remaining time, which may be much less.
-        let shorter = shorter.min(schedule::MAX_NOT_SEEN * own);
-        let above = shorter / (own - shorter);
+        let above = Systematic::of_shorter_window(shorter / own);
         let systematic = Systematic { below: 1.0 - own / self.processor, above };
         Some(self.calls.into_iter().map(|calls| Count { calls, own, systematic }).collect())
     }

@@ -40,7 +40,7 @@ const MAX_DOUBLINGS: u32 = 2;
 
 /// Maximum number of times that windows are postponed while the program is displaced; and those in
 /// which calls are counted ([`crate::observe::counting`]), without which next to nothing would be
-/// known about the number of calls: for about 150 ms.
+/// known about the number of calls.
 const MAX_POSTPONED: u32 = 3;
 const MAX_POSTPONED_COUNTS: u32 = 14;
 
@@ -100,7 +100,7 @@ impl Opening {
     }
 
     /// Whether windows that have been postponed can be postponed again.
-    pub(crate) fn may_wait(&self) -> bool {
+    fn may_wait(&self) -> bool {
         self.postponed < MAX_POSTPONED
     }
 

@@ -51,9 +51,6 @@ pub(crate) const OVERHEAD_ERROR: Systematic = Systematic { below: 0.3, above: 1.
 /// preempted, is mostly between their readings of the clock, and therefore known.
 const COLD_ERROR: f64 = 2.0;
 
-/// The maximum part of a window that probes may have taken besides the measured time.
-pub(crate) const MAX_NOT_SEEN: f64 = 0.9;
-
 /// Minimum cost of a pair of probes, in ticks.
 const MIN_OVERHEAD: u64 = 100;
 
@@ -556,10 +553,10 @@ impl Schedule {
     /// The result of the function's window, of which `length` nanoseconds have passed.
     fn closed(&self, function: &Function, open: &Open, length: f64) -> Closed {
         let counted = function.counted();
+        let overhead = governor::nanoseconds(counted.overhead.max(counted.entries * MIN_OVERHEAD));
         // What other threads have spent in the window before their first entries is not known, nor
         // what the threads have waited for each other's cache lines. And threads that wait for a
         // processor may wait for each other: then the program had one in all of the time.
-        let overhead = governor::nanoseconds(counted.overhead.max(counted.entries * MIN_OVERHEAD));
         let (error, of_part) = match open.others {
             _ if has_run_alone(open) => (overhead_error(overhead, counted.entries), Systematic::NONE),
             // While others ran, the program had a processor, even if the busiest thread had none.
@@ -823,13 +820,11 @@ fn overhead_error(overhead: f64, calls: u64) -> Systematic {
 /// which the time `overhead` is known with this relative error.
 fn error_of_probes(overhead: f64, length: f64, error: Systematic) -> Systematic {
     let part = overhead / length;
-    // The calls were made in less time, but not in none.
-    let not_seen = (error.above * part).min(MAX_NOT_SEEN);
     Systematic {
         // The window is longer by the time of its probes, since they delay the program; but a
         // program that waits for a point in time is not delayed, and has made more calls in it.
         below: (error.below * part).max(overhead / (length + overhead)),
-        above: not_seen / (1.0 - not_seen),
+        above: Systematic::of_shorter_window(error.above * part),
     }
 }
 

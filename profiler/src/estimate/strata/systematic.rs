@@ -5,6 +5,9 @@
 //! is not delayed by probes at all: then the longer window has more calls, as many as fit into the
 //! time of its probes.
 
+/// The maximum part by which a window may have been shorter than it is known to be.
+const MAX_SHORTER: f64 = 0.9;
+
 /// Relative to the estimate in a window, absolute in a sum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Systematic {
@@ -20,6 +23,13 @@ impl Systematic {
     /// The same error in both directions.
     pub(crate) fn of_both(error: f64) -> Self {
         Self { below: error, above: error }
+    }
+
+    /// The relative error of a rate if the window may have been shorter by this part: its calls
+    /// were made in less time, but not in none.
+    pub(crate) fn of_shorter_window(part: f64) -> f64 {
+        let part = part.min(MAX_SHORTER);
+        part / (1.0 - part)
     }
 
     pub(super) fn add(&mut self, relative: Self, estimate: f64) {
