@@ -22,13 +22,24 @@ use crate::service;
 /// A probe that is checked.
 struct Checked {
     probe: ProbeId,
-    /// The probe function at which the check continues; 0 for none.
+    /// The probe function at which the check continues.
     function: AtomicUsize,
-    /// The address of another function that has executed the site; 0 if there is none.
+    /// The address of the first other function that has executed the site; 0 if there is none.
     other: AtomicUsize,
     /// The name of that function, a C string that lives as long as the process; null until it is
     /// looked up.
     name: AtomicPtr<c_char>,
+}
+
+impl Checked {
+    /// Records another function. Only the first time changes memory that threads share.
+    fn note(&self, other: usize) {
+        let is_first = self.other.load(Ordering::Relaxed) == 0
+            && self.other.compare_exchange(0, other, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if is_first {
+            service::notify();
+        }
+    }
 }
 
 static CHECKED: Segments<Checked> = Segments::new();
@@ -74,7 +85,7 @@ pub(crate) fn look_up_names(mut name: impl FnMut(usize) -> Option<&'static CStr>
 pub(crate) fn watch(probe: &Probe) {
     let checked = |_| Checked {
         probe: probe.id(),
-        function: AtomicUsize::new(0),
+        function: AtomicUsize::new(NOTHING as usize),
         other: AtomicUsize::new(0),
         name: AtomicPtr::default(),
     };
@@ -103,6 +114,9 @@ fn checked(number: u32) -> Option<&'static Checked> {
 }
 
 const CHECK: ProbeFn = check;
+const NOTHING: ProbeFn = nothing;
+
+unsafe extern "C" fn nothing(_id: ProbeId, _call_site: usize, _this_fn: usize) {}
 
 /// Checks the function, and continues at the probe function as if the stub had: with the same
 /// arguments and the same stack. Of the registers that a callee may change, only the arguments are
@@ -125,15 +139,12 @@ unsafe extern "C" fn check(id: ProbeId, call_site: usize, this_fn: usize) {
 /// Records the function if it is not that of the probe. Returns the address of the probe function.
 /// Like any probe function, it may run in any context.
 extern "C" fn compare(id: ProbeId, _call_site: usize, this_fn: usize) -> usize {
-    unsafe extern "C" fn none(_id: ProbeId, _call_site: usize, _this_fn: usize) {}
     let found = PROBES.get(id.0 as usize).and_then(|probe| {
         let checked = checked(probe.cell().list.load(Ordering::Acquire))?;
-        if probe.function().address.load(Ordering::Relaxed) != this_fn
-            && checked.other.swap(this_fn, Ordering::Relaxed) == 0
-        {
-            service::notify();
+        if probe.function().address.load(Ordering::Relaxed) != this_fn {
+            checked.note(this_fn);
         }
-        Some(checked.function.load(Ordering::Acquire)).filter(|function| *function != 0)
+        Some(checked.function.load(Ordering::Acquire))
     });
-    found.unwrap_or(none as *const () as usize)
+    found.unwrap_or(NOTHING as usize)
 }
