@@ -19,63 +19,85 @@ use crate::permanent::{PROBES, Probe};
 use crate::probe::{ProbeFn, ProbeId};
 use crate::service;
 
+/// Maximum number of other functions of a probe that are recorded.
+const MAX_OTHERS: usize = 8;
+
 /// A probe that is checked.
 struct Checked {
     probe: ProbeId,
     /// The probe function at which the check continues.
     function: AtomicUsize,
-    /// The address of the first other function that has executed the site; 0 if there is none.
-    other: AtomicUsize,
-    /// The name of that function, a C string that lives as long as the process; null until it is
-    /// looked up.
+    /// The other functions that have executed the site, in this order.
+    others: [Other; MAX_OTHERS],
+}
+
+/// Another function at a site.
+#[derive(Default)]
+struct Other {
+    /// Its address; 0 if there is none.
+    address: AtomicUsize,
+    /// Its name, a C string that lives as long as the process; null until it is looked up.
     name: AtomicPtr<c_char>,
 }
 
 impl Checked {
+    /// The other functions.
+    fn others(&self) -> impl Iterator<Item = (usize, &Other)> {
+        let others = self.others.iter().map(|other| (other.address.load(Ordering::Relaxed), other));
+        others.take_while(|(address, _)| *address != 0)
+    }
+
     /// Records another function. Only the first time changes memory that threads share.
-    fn note(&self, other: usize) {
-        let is_first = self.other.load(Ordering::Relaxed) == 0
-            && self.other.compare_exchange(0, other, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if is_first {
-            service::notify();
+    fn note(&self, found: usize) {
+        for other in &self.others {
+            let address = match other.address.load(Ordering::Relaxed) {
+                0 => other.address.compare_exchange(0, found, Ordering::Relaxed, Ordering::Relaxed),
+                address => Err(address),
+            };
+            match address {
+                Ok(_) => return service::notify(),
+                Err(address) if address == found => return,
+                Err(_) => {}
+            }
         }
     }
 }
 
 static CHECKED: Segments<Checked> = Segments::new();
 
-/// A probe at a site that several functions execute.
+/// A function that executes the site of a probe of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergedSite {
     /// The probe. Its metadata name the function that executed the site first.
     pub probe: ProbeId,
-    /// The address of another function that has executed it.
+    /// The address of the other function.
     pub other: usize,
     /// The name of that function; `None` if it is not known (yet).
     pub name: Option<&'static CStr>,
 }
 
 /// The sites that several functions have executed while their probes were active: their probes fire
-/// for all of these functions. Does not block.
+/// for all of these functions. An entry for each function but the first, of which eight are
+/// recorded for each probe. Does not block.
 #[must_use]
 pub fn merged_sites() -> Vec<MergedSite> {
-    let merged = |checked: &Checked| {
-        let other = checked.other.load(Ordering::Relaxed);
-        let name = checked.name.load(Ordering::Acquire);
-        // SAFETY: a C string that lives as long as the process, if not null.
-        let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
-        (other != 0).then_some(MergedSite { probe: checked.probe, other, name })
+    let merged = |checked: &'static Checked| {
+        checked.others().map(|(address, other)| {
+            let name = other.name.load(Ordering::Acquire);
+            // SAFETY: a C string that lives as long as the process, if not null.
+            let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
+            MergedSite { probe: checked.probe, other: address, name }
+        })
     };
-    CHECKED.iter().filter_map(merged).collect()
+    CHECKED.iter().flat_map(merged).collect()
 }
 
 /// Looks up the names of functions that have been found since the last call.
 pub(crate) fn look_up_names(mut name: impl FnMut(usize) -> Option<&'static CStr>) {
-    for checked in CHECKED.iter() {
-        let other = checked.other.load(Ordering::Relaxed);
-        if other != 0 && checked.name.load(Ordering::Relaxed).is_null() {
-            let found = name(other).map_or(std::ptr::null(), CStr::as_ptr);
-            checked.name.store(found.cast_mut(), Ordering::Release);
+    for (address, other) in CHECKED.iter().flat_map(Checked::others) {
+        if other.name.load(Ordering::Relaxed).is_null() {
+            let found = name(address).map_or(std::ptr::null(), CStr::as_ptr);
+            other.name.store(found.cast_mut(), Ordering::Release);
         }
     }
 }
@@ -86,8 +108,7 @@ pub(crate) fn watch(probe: &Probe) {
     let checked = |_| Checked {
         probe: probe.id(),
         function: AtomicUsize::new(NOTHING as usize),
-        other: AtomicUsize::new(0),
-        name: AtomicPtr::default(),
+        others: Default::default(),
     };
     let number = CHECKED.push_with(checked).map_or(0, |number| number as u32 + 1);
     probe.cell().list.store(number, Ordering::Release);

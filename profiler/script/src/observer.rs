@@ -20,6 +20,7 @@ use profiler::binary::symbol::{demangle, without_parameters};
 use profiler::output::Identity;
 use profiler::script::attach::Answer;
 use profiler::script::{ScriptFormat, ScriptOptions};
+use profiler::session::merged::MergedEntry;
 use wasm_jit::printable;
 use wasm_jit_whamm::lang::Script;
 use wasm_jit_whamm::native::NativeMonitor;
@@ -618,6 +619,15 @@ impl Observer {
         let is_wanted =
             |number: &&usize| self.probes[**number].as_ref().is_some_and(|probe| script.needs(probe));
         self.refused.iter().filter(is_wanted).count()
+    }
+
+    /// The functions that fire probes of other functions, which a script observes.
+    pub(crate) fn merged_for(&self, script: &Running) -> Vec<MergedEntry> {
+        let is_observed = |entry: &MergedEntry| {
+            let probe = self.probes.get(entry.probe.0 as usize).and_then(Option::as_ref);
+            probe.is_some_and(|probe| script.matches(probe.function))
+        };
+        MergedEntry::all().into_iter().filter(is_observed).collect()
     }
 
     /// Writes the report of the options' script, unless there is nothing to observe in this

@@ -182,6 +182,7 @@ fn notes(observer: &Observer, script: &Running) -> Vec<String> {
             script.ends
         ));
     }
+    notes.extend(observer.merged_for(script).iter().map(ToString::to_string));
     let refused = observer.refused_to(script);
     if refused > 0 {
         notes.push(format!("{refused} probes could not be switched on"));

@@ -8,7 +8,7 @@
 pub(crate) mod clock;
 mod finish;
 mod known;
-mod merged;
+pub mod merged;
 mod probes;
 mod reconfigure;
 pub(crate) mod snapshot;

@@ -79,9 +79,9 @@ impl Session {
         let bodies = self.bodies();
         let function_at = |address| bodies.function_at(address);
         let missed = MissedCalls::of(self.calls_of_unloaded(), self.has_begun_late);
-        let (mut functions, arcs) =
+        let (mut functions, mut arcs) =
             summary::of(&self.schedule, &function_at, &units, times.as_ref(), &missed);
-        let notes_of_merged = merged::settle(&mut functions);
+        let notes_of_merged = merged::settle(&mut functions, &mut arcs);
         disambiguate(&mut functions, &mut self.locations);
         let spent = self.governor.spent();
         Report {

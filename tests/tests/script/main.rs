@@ -117,6 +117,15 @@ fn assert_all_paired(found: &Scripted) {
     assert_eq!(found.notes(), <[&str; 0]>::default());
 }
 
+#[test]
+fn events_of_other_functions_are_noted() {
+    let binary = compile("fixtures/merged_calls.c", &["-O2"], Gcc);
+    let found = scripted(COUNTS, &binary, &["9000"]);
+    assert!(found.run.status.success(), "{}", found.run.stderr);
+    let note = "merged_first includes calls of merged_second: ";
+    assert!(found.notes().iter().any(|found| found.starts_with(note)), "{:?}", found.notes());
+}
+
 /// A shell that is configured by its environment, without `fastinst run`.
 #[test]
 fn programs_that_a_process_starts_belong_to_its_run() {
