@@ -156,7 +156,8 @@ pub(crate) fn intensity() -> Intensity {
 }
 
 /// The part of the budget that may be spent at present: less than 1 while too much has been spent.
-/// Everything that has a share of the budget is limited to this part of it.
+/// Everything that has a share of the budget is limited to this part of it, except the unwinding of
+/// stacks (`stacks/thinning.rs`).
 pub(crate) fn part() -> f64 {
     f64::from_bits(PART.load(Relaxed))
 }

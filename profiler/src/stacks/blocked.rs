@@ -41,7 +41,7 @@ use fastinst_sigsafe::futex;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::events::{RawSample, STACK};
+use super::events::RawSample;
 use super::watched::{Look, TASKS, Wait, Watched};
 use crate::observe::governor;
 
@@ -83,6 +83,9 @@ const MAX_THREADS: usize = 512;
 
 /// Maximum number of stacks that wait to be unwound: a megabyte.
 const MAX_STACKS: usize = 64;
+
+/// Maximum number of bytes that are copied of a stack. Frames further out are not known.
+const STACK: usize = 16 << 10;
 
 /// A value for the frame pointer, which no file of /proc shows for a blocked thread. It belongs to
 /// no stack, so frames that need it are not found.
@@ -385,7 +388,7 @@ impl Threads {
             others: 0,
             unseen: 0.0,
             ended: Vec::new(),
-            buffer: vec![0; STACK as usize],
+            buffer: vec![0; STACK],
         };
         threads.restrictions = restrictions(&threads.status);
         threads.follow();

@@ -18,6 +18,10 @@
 //! 4. A `ret` has the empty context.
 //! 5. An instruction that follows a call and is also the target of a jump gets nothing from the
 //!    call, which may never return, unless nothing else is known.
+//! 6. No `switch` and no computed `goto` leads to another function: an indirect jump has the
+//!    context of its targets. If all indirect jumps that are reached have one context, it is that
+//!    of the others as well, as in the loop of an interpreter, where only indirect jumps lead to
+//!    others. (A handler of exceptions with a `switch` may be an exception.)
 //!
 //! An instruction that gets two different contexts (the compiler has merged code), or none, has an
 //! unknown context. The same holds for all instructions of a body if the calls in its file are not
@@ -418,6 +422,7 @@ struct Flow {
     target: Option<u32>,
     next: FallThrough,
     is_return: bool,
+    is_indirect_jump: bool,
     /// Whether it is a call or a jump, as the instruction at a site is.
     is_transfer: bool,
 }
@@ -448,7 +453,13 @@ impl Flow {
                 | FlowControl::UnconditionalBranch
                 | FlowControl::IndirectBranch
         );
-        Self { target: None, next, is_return: kind == FlowControl::Return, is_transfer }
+        Self {
+            target: None,
+            next,
+            is_return: kind == FlowControl::Return,
+            is_indirect_jump: kind == FlowControl::IndirectBranch,
+            is_transfer,
+        }
     }
 }
 
@@ -533,15 +544,10 @@ impl<'a> Analysis<'a> {
         if self.is_called {
             *self.known.first_mut()? = Known::Context(EMPTY);
         }
-        for trusts_calls in [false, true] {
-            for _ in 0..MAX_PASSES {
-                self.changed = false;
-                self.forward(chains, trusts_calls);
-                self.backward(chains);
-                if !self.changed {
-                    break;
-                }
-            }
+        self.propagate(chains, false, None);
+        self.propagate(chains, true, None);
+        if let Some(context) = self.of_indirect_jumps() {
+            self.propagate(chains, true, Some(context));
         }
         let mut ranges: Vec<(u64, Option<Context>)> = Vec::new();
         for (offset, known) in self.code.offsets.iter().zip(&self.known) {
@@ -554,6 +560,34 @@ impl<'a> Analysis<'a> {
             }
         }
         Some(ranges.into_boxed_slice())
+    }
+
+    /// Passes over the body until nothing more is learnt. `of_jumps` is the context of indirect
+    /// jumps of which nothing is known.
+    fn propagate(&mut self, chains: &mut Chains, trusts_calls: bool, of_jumps: Option<Context>) {
+        for _ in 0..MAX_PASSES {
+            self.changed = false;
+            self.forward(chains, trusts_calls);
+            self.backward(chains, of_jumps);
+            if !self.changed {
+                break;
+            }
+        }
+    }
+
+    /// The context of all indirect jumps whose context is known, if it is the same.
+    fn of_indirect_jumps(&self) -> Option<Context> {
+        let mut known = (0..self.known.len()).filter_map(|index| match self.known[index] {
+            Known::Context(context) if self.is_indirect_jump(index) => Some(context),
+            _ => None,
+        });
+        let first = known.next()?;
+        known.all(|other| other == first).then_some(first)
+    }
+
+    /// Whether it is an indirect jump to code of the program.
+    fn is_indirect_jump(&self, index: usize) -> bool {
+        self.code.flows[index].is_indirect_jump && self.sites[index].is_none()
     }
 
     fn learn(&mut self, index: usize, context: Context) {
@@ -601,7 +635,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// Derives contexts from what is known of the successors.
-    fn backward(&mut self, chains: &mut Chains) {
+    fn backward(&mut self, chains: &mut Chains, of_jumps: Option<Context>) {
         for index in (0..self.code.flows.len()).rev() {
             if self.known[index] != Known::Nothing {
                 continue;
@@ -612,20 +646,22 @@ impl<'a> Analysis<'a> {
                 _ => None,
             };
             let site = self.sites[index];
+            let following = context(Some(index + 1));
             let next = match flow.next {
                 FallThrough::Never => None,
                 FallThrough::AfterCall
                     if site.is_none() && self.code.is_target.get(index + 1) == Some(&true) =>
                 {
-                    None
+                    following.filter(|context| Some(*context) == of_jumps)
                 }
-                _ => Some(index + 1),
+                _ => following,
             };
             let after = match (flow.is_return, flow.next, site) {
                 (true, ..) => Some(EMPTY),
                 // A tail call to the instrumentation function: its return is that of the function.
                 (_, FallThrough::Never, Some((ProbeType::Exit, _))) => Some(EMPTY),
-                _ => context(flow.target.map(|target| target as usize)).or_else(|| context(next)),
+                _ if self.is_indirect_jump(index) => of_jumps,
+                _ => context(flow.target.map(|target| target as usize)).or(next),
             };
             let before = match (after, site) {
                 (None, _) => None,

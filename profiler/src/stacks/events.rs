@@ -22,8 +22,12 @@ use perf_event_open_sys::bindings::{
 };
 use perf_event_open_sys::perf_event_open;
 
-/// Bytes of the stack in each sample. Frames further out are not known.
-pub(super) const STACK: u32 = 16 << 10;
+/// Maximum number of bytes of the stack in each sample: the size of a record has 16 bits. Frames
+/// further out are not known. The kernel copies no more than there is.
+const MAX_STACK: usize = 60 << 10;
+
+/// The number of samples for which a ring should have room.
+const SAMPLES: usize = 8;
 
 /// The registers in each sample: BP, SP and IP (Linux, arch/x86/include/uapi/asm/perf_regs.h).
 const REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
@@ -38,6 +42,10 @@ const PAGE: usize = 4096;
 
 /// A record starts with its type (4 bytes), flags (2) and size (2).
 const HEADER: usize = 8;
+
+/// Bytes of a sample that are not of the stack: the header, the registers and what they are, the
+/// size of the stack, and how much of it there is.
+const REST: usize = HEADER + 6 * size_of::<u64>();
 
 /// The state of a thread when it had run for another period.
 #[derive(Debug)]
@@ -120,8 +128,7 @@ impl Events {
 
     /// The number of samples for which every ring has room.
     pub(super) fn capacity(&self) -> usize {
-        let least = self.rings.iter().map(|ring| ring.size).min().unwrap_or(0);
-        least / (STACK as usize + 2 * HEADER + size_of::<[u64; 6]>())
+        self.rings.iter().map(|ring| ring.size / (REST + stack(ring.size))).min().unwrap_or(0)
     }
 
     /// The number of events that each thread has.
@@ -147,6 +154,40 @@ impl Events {
     }
 }
 
+/// Opens an event, whose samples have up to `stack` bytes of the stack.
+fn event(
+    thread: libc::pid_t,
+    processor: libc::c_int,
+    period: u64,
+    excludes_kernel: bool,
+    stack: usize,
+) -> io::Result<OwnedFd> {
+    let mut attributes = perf_event_attr {
+        type_: PERF_TYPE_SOFTWARE,
+        size: size_of::<perf_event_attr>() as u32,
+        config: u64::from(PERF_COUNT_SW_CPU_CLOCK),
+        sample_type: u64::from(PERF_SAMPLE_REGS_USER | PERF_SAMPLE_STACK_USER),
+        sample_regs_user: REGISTERS,
+        sample_stack_user: stack as u32,
+        ..perf_event_attr::default()
+    };
+    attributes.__bindgen_anon_1.sample_period = period;
+    attributes.set_inherit(1);
+    attributes.set_inherit_thread(1);
+    attributes.set_task(1);
+    attributes.set_exclude_kernel(excludes_kernel.into());
+    attributes.set_exclude_hv(1);
+    // SAFETY: the attributes are initialized, and sampling writes only to memory that is mapped for
+    // it.
+    let descriptor =
+        unsafe { perf_event_open(&mut attributes, thread, processor, -1, u64::from(PERF_FLAG_FD_CLOEXEC)) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just created the descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
 /// The memory that the kernel and the service thread share for one processor.
 #[derive(Debug)]
 struct Ring {
@@ -159,6 +200,12 @@ struct Ring {
 // SAFETY: the mapping belongs to the process, not to a thread.
 unsafe impl Send for Ring {}
 
+/// Bytes of the stack in each sample, for a ring of this size.
+fn stack(ring: usize) -> usize {
+    // Records are aligned to 8 bytes.
+    (ring / SAMPLES - REST).min(MAX_STACK) & !7
+}
+
 impl Ring {
     fn open(
         thread: libc::pid_t,
@@ -166,34 +213,10 @@ impl Ring {
         period: u64,
         excludes_kernel: bool,
     ) -> io::Result<Self> {
-        let mut attributes = perf_event_attr {
-            type_: PERF_TYPE_SOFTWARE,
-            size: size_of::<perf_event_attr>() as u32,
-            config: u64::from(PERF_COUNT_SW_CPU_CLOCK),
-            sample_type: u64::from(PERF_SAMPLE_REGS_USER | PERF_SAMPLE_STACK_USER),
-            sample_regs_user: REGISTERS,
-            sample_stack_user: STACK,
-            ..perf_event_attr::default()
-        };
-        attributes.__bindgen_anon_1.sample_period = period;
-        attributes.set_inherit(1);
-        attributes.set_inherit_thread(1);
-        attributes.set_task(1);
-        attributes.set_exclude_kernel(excludes_kernel.into());
-        attributes.set_exclude_hv(1);
-        // SAFETY: the attributes are initialized, and sampling writes only to memory that is mapped
-        // for it.
-        let descriptor = unsafe {
-            perf_event_open(&mut attributes, thread, processor, -1, u64::from(PERF_FLAG_FD_CLOEXEC))
-        };
-        if descriptor < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel has just created the descriptor for us.
-        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         let mut error = io::Error::from_raw_os_error(libc::EPERM);
-        for pages in RING_PAGES {
-            match Self::map(&descriptor, pages * PAGE) {
+        for size in RING_PAGES.map(|pages| pages * PAGE) {
+            let descriptor = event(thread, processor, period, excludes_kernel, stack(size))?;
+            match Self::map(&descriptor, size) {
                 Ok(ring) => return Ok(ring),
                 Err(refused) => error = refused,
             }
@@ -312,7 +335,42 @@ fn read(record: &[u8]) -> Option<Record<'_>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
+
+    #[test]
+    fn every_ring_has_room_for_several_samples() {
+        for pages in RING_PAGES {
+            let stack = stack(pages * PAGE);
+            assert!(stack.is_multiple_of(8) && REST + stack <= u16::MAX.into(), "{stack}");
+            assert!((SAMPLES..2 * SAMPLES).contains(&(pages * PAGE / (REST + stack))), "{stack}");
+        }
+    }
+
+    /// A recursion of many frames, or one large frame.
+    #[test]
+    fn stacks_of_samples_are_as_deep_as_a_record_permits() {
+        let mut frame = [0u8; 80 << 10];
+        std::hint::black_box(&mut frame);
+        let Ok(mut events) = Events::of_this_thread(100_000) else {
+            eprintln!("skipped: the kernel refuses perf_event_open here");
+            return;
+        };
+        let (ring, deadline) = (events.rings[0].size, Instant::now() + Duration::from_secs(10));
+        let mut sizes = Vec::new();
+        // A thread that was moved to another processor has no more samples.
+        while sizes.is_empty() && Instant::now() < deadline {
+            events.drain(|record| {
+                if let Record::Sample(sample) = record {
+                    sizes.push(sample.stack.len());
+                }
+            });
+        }
+        assert!(sizes.iter().all(|size| *size == stack(ring)), "{sizes:?}");
+        assert!(ring < RING_PAGES[0] * PAGE || stack(ring) == 60 << 10, "{ring}");
+        std::hint::black_box(&mut frame);
+    }
 
     /// The layout of a record (perf_event_open(2)).
     fn record(kind: u32, words: &[u64]) -> Vec<u8> {

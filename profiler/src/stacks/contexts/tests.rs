@@ -14,6 +14,8 @@ enum Op {
     Exit(u32),
     /// A jump to the instrumentation function, instead of a call and a return.
     ExitAndReturn(u32),
+    /// The same, through a pointer.
+    ExitByPointer(u32),
     Call,
     JumpIf(usize),
     Jump(usize),
@@ -22,7 +24,7 @@ enum Op {
     Return,
 }
 
-use Op::{Call, Enter, Exit, ExitAndReturn, Jump, JumpIf, Plain, Return, Switch};
+use Op::{Call, Enter, Exit, ExitAndReturn, ExitByPointer, Jump, JumpIf, Plain, Return, Switch};
 
 const START: u64 = 0x40_0000;
 /// An address outside of all bodies.
@@ -37,7 +39,7 @@ fn instruction(op: Op, address_of: impl Fn(usize) -> u64) -> Instruction {
         ExitAndReturn(_) => branch(Code::Jmp_rel32_64, ELSEWHERE),
         JumpIf(target) => branch(Code::Jne_rel32_64, address_of(target)),
         Jump(target) => branch(Code::Jmp_rel32_64, address_of(target)),
-        Switch => Instruction::with1(Code::Jmp_rm64, Register::RAX).unwrap(),
+        Switch | ExitByPointer(_) => Instruction::with1(Code::Jmp_rm64, Register::RAX).unwrap(),
         Return => Instruction::with(Code::Retnq),
     }
 }
@@ -97,7 +99,9 @@ fn contexts_of(ops: &[Op], code: &[u8], addresses: &[u64]) -> Contexts<Known> {
     for (op, address) in ops.iter().zip(addresses) {
         let (kind, function) = match op {
             Enter(function) => (ProbeType::Entry, *function),
-            Exit(function) | ExitAndReturn(function) => (ProbeType::Exit, *function),
+            Exit(function) | ExitAndReturn(function) | ExitByPointer(function) => {
+                (ProbeType::Exit, *function)
+            }
             _ => continue,
         };
         add(&mut contexts, *address, kind, function, START..end);
@@ -195,6 +199,59 @@ fn code_after_a_call_that_returns() {
         (Switch, Some(&[1])),
         (JumpIf(2), Some(&[1])),
         (Switch, Some(&[1])),
+    ]);
+}
+
+/// The loop of an interpreter: each instruction of the program jumps to the next one. One calls
+/// before a point to which others jump.
+#[test]
+fn code_between_indirect_jumps() {
+    check(&[
+        (Enter(1), Some(&[])),
+        (Switch, Some(&[1])),
+        (Enter(2), Some(&[1])),
+        (Plain, Some(&[1, 2])),
+        (Exit(2), Some(&[1, 2])),
+        (Plain, Some(&[1])),
+        (Switch, Some(&[1])),
+        (Call, Some(&[1])),
+        (Plain, Some(&[1])),
+        (JumpIf(8), Some(&[1])),
+        (Switch, Some(&[1])),
+        (Exit(1), Some(&[1])),
+        (Return, Some(&[])),
+    ]);
+}
+
+/// Two `switch` statements, in a function and in one that is inlined into it, each with code that
+/// only indirect jumps reach.
+#[test]
+fn code_between_indirect_jumps_of_several_functions() {
+    check(&[
+        (Enter(1), Some(&[])),
+        (JumpIf(3), Some(&[1])),
+        (Switch, Some(&[1])),
+        (Enter(2), Some(&[1])),
+        (Switch, Some(&[1, 2])),
+        (Plain, None),
+        (Switch, None),
+        (Exit(1), Some(&[1])),
+        (Return, Some(&[])),
+    ]);
+}
+
+/// An exit by a jump through a pointer is no `switch`.
+#[test]
+fn exits_by_indirect_jumps_are_no_switches() {
+    check(&[
+        (Enter(1), Some(&[])),
+        (Enter(2), Some(&[1])),
+        (JumpIf(4), Some(&[1, 2])),
+        (Switch, Some(&[1, 2])),
+        (Exit(2), Some(&[1, 2])),
+        (ExitByPointer(1), Some(&[1])),
+        (Plain, Some(&[1, 2])),
+        (Switch, Some(&[1, 2])),
     ]);
 }
 
