@@ -79,6 +79,13 @@ pub trait Provider: Sync {
         0
     }
 
+    /// Whether this is the address of code that the provider has generated for probes, and that the
+    /// program would not execute without them. Does not block. Callbacks may call it.
+    fn has_generated(&self, address: usize) -> bool {
+        let _ = address;
+        false
+    }
+
     /// The function at this address, if it is in a loaded object that may have probes; the function
     /// itself need not have any. Must not be called from callbacks.
     fn function_at(&self, address: usize) -> Option<KnownFunction> {
@@ -172,6 +179,12 @@ pub fn memory_bytes() -> usize {
 /// this.
 pub fn take_early_calls(mut take: impl FnMut(usize, EarlyCalls)) -> u64 {
     PROVIDERS.iter().map(|provider| provider.take_early_calls(&mut take)).sum()
+}
+
+/// Whether [`Provider::has_generated`] says so for one of the providers. Callbacks may call this.
+#[must_use]
+pub fn has_generated(address: usize) -> bool {
+    PROVIDERS.iter().any(|provider| provider.has_generated(address))
 }
 
 /// Calls [`Provider::function_at`] of the providers, and returns the first result. Must not be

@@ -119,12 +119,17 @@ pub(super) fn heading(report: &Report) -> String {
 
 /// The cost of profiling; empty if it was not measured.
 fn cost(cost: &Cost, processes: u32) -> String {
-    let Some(fraction) = cost.fraction().filter(|_| cost.total_ns() > 0) else {
+    if cost.total_ns() == 0 {
         return String::new();
-    };
+    }
     let percent = |fraction: f64| format!("{:.2}%", fraction * 100.0);
-    let error =
-        if cost.error > 0.0 { format!(" ±{}", percent(fraction * cost.error)) } else { String::new() };
+    let part = match cost.fraction() {
+        Some(fraction) if cost.error > 0.0 => {
+            format!("{} ±{}", percent(fraction), percent(fraction * cost.error))
+        }
+        Some(fraction) => percent(fraction),
+        None => "nearly all".to_owned(),
+    };
     let budget = cost
         .budget
         .map_or("no budget".to_owned(), |budget| format!("budget {}%", (budget * 1e8).round() / 1e6));
@@ -140,8 +145,7 @@ fn cost(cost: &Cost, processes: u32) -> String {
     let parts = parts.join(", ");
     let of_all = if processes > 1 { ", the sum of all processes" } else { "" };
     format!(
-        "profiling cost {}{error} processor time, {budget} ({parts}), and {} of memory{of_all}\n",
-        percent(fraction),
+        "profiling cost {part} processor time, {budget} ({parts}), and {} of memory{of_all}\n",
         units::bytes(cost.memory_bytes)
     )
 }
@@ -406,6 +410,14 @@ total includes callees; shares are of the 2.14s that the program's threads lived
      1         2.10s   98.1%     910ms ±12%   42.5%   2.10s   2.10s     2.10s     2.10s     2.10s  main
 ",
         );
+    }
+
+    #[test]
+    fn the_cost_of_timing_every_call_may_exceed_what_is_left() {
+        let mut report = example();
+        report.cost.cpu_ns = report.cost.total_ns();
+        let text = render(&report, &View::default());
+        assert!(text.contains("profiling cost nearly all processor time, budget 1% (probes"), "{text}");
     }
 
     #[test]

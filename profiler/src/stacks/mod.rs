@@ -197,7 +197,8 @@ impl Stacks {
 
     /// Begins to sample the main thread and the threads created from now on, unless that was done
     /// in this process. `budget` is the part of the processor time that profiling may take; `None`
-    /// means that every call is timed, so samples would add nothing.
+    /// means that every call is timed: samples would say little of the program without probes,
+    /// whose instructions the processor executes at the same time as those of its functions.
     pub(crate) fn start(&mut self, budget: Option<f64>) {
         if std::mem::replace(&mut self.has_started, true) {
             return;

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use fastinst::loaded::{self, Counters, LoadedObject};
+use fastinst::provider;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 
 use framehop::{FrameAddress, Module, ModuleSectionInfo, Unwinder as _};
@@ -21,7 +22,8 @@ pub(super) enum End {
     /// It ended before that: the sample has too little of the stack, or the unwind table does not
     /// describe the frame.
     Unknown,
-    /// It reached the profiler's own code, which the program would not have executed.
+    /// It reached the profiler's own code or that of probes, which the program would not have
+    /// executed.
     Profiler,
 }
 
@@ -177,7 +179,11 @@ impl Unwinder {
         loop {
             let executed = address.address_for_lookup();
             let object = self.object_at(executed);
-            if object.is_some() && object == own {
+            let is_own = match object {
+                Some(_) => object == own,
+                None => provider::has_generated(executed as usize),
+            };
+            if is_own {
                 return End::Profiler;
             }
             frames.push(executed);

@@ -209,6 +209,10 @@ impl provider::Provider for CygProfile {
         arrivals::take(take)
     }
 
+    fn has_generated(&self, address: usize) -> bool {
+        stubs::contain(address)
+    }
+
     fn function_at(&self, address: usize) -> Option<KnownFunction> {
         with_provider(|provider| {
             let mut objects = provider.objects.iter_mut();

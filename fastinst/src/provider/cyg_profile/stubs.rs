@@ -31,6 +31,14 @@ const _: () = assert!(size_of::<Cell>() == CELL_SIZE && offset_of!(Cell, number)
 /// Number of stubs per page; the capacity of a block is a multiple of it.
 const PAGE_OF_STUBS: usize = 4096 / STUB_SIZE;
 
+/// The addresses of the stubs of all blocks. Blocks stay for the life of the process.
+static STUBS: Segments<Range<usize>> = Segments::new();
+
+/// Whether the code at this address is in a block.
+pub(super) fn contain(address: usize) -> bool {
+    STUBS.iter().any(|stubs| stubs.contains(&address))
+}
+
 /// A new block has room for at least this part of the stubs that the object already has.
 const SPARE: usize = 8;
 
@@ -135,6 +143,8 @@ impl Block {
             }
         }
         block.seal()?;
+        // Without memory for this, the stubs are code that nobody knows.
+        let _ = STUBS.push_with(|_| stubs..stubs + capacity * STUB_SIZE);
         made.keep_between_relays();
         Ok(made)
     }
@@ -650,6 +660,7 @@ mod tests {
                 let place = stubs.take(site.shape);
                 assert!(given.insert(place.stub) && given.insert(place.cell));
                 assert_eq!(stubs.of_cell(place.cell).unwrap().stub, place.stub);
+                assert!(contain(place.stub + STUB_SIZE - 1) && !contain(place.cell));
             }
         }
         assert_eq!(stubs.blocks.len(), 3, "a page, one for sites through pointers, and a page for the rest");
