@@ -6,7 +6,7 @@
 //! not those of one of them, and some calls of a function say nothing of the latencies of the rest:
 //! no mean or percentile is known of either. A note names the functions. At an exit, such a site
 //! means only that exits of the others are not observed, as after an exception
-//! ([`crate::observe::pairing`]).
+//! (`observe/pairing.rs`).
 
 use std::ffi::CStr;
 use std::fmt;
