@@ -5,6 +5,8 @@ use serde_json::Value;
 use tests::Compiler::{Clang, Gcc};
 use tests::{compile, profiled};
 
+/// Nothing distinguishes the functions except an execution: what is counted as calls of one are
+/// those of all.
 #[test]
 fn calls_that_the_compiler_has_merged_are_limits() {
     for compiler in [Gcc, Clang] {

@@ -10,7 +10,6 @@ use std::time::Duration;
 use std::{fs, io, thread};
 
 use nix::fcntl::{FcntlArg, fcntl};
-use serde_json::Value;
 use tests::Compiler::{Clang, Gcc};
 use tests::{
     Compiler, Profiled, Report, bare, compile, ensure_preload, is_long, preloaded, profiled, reports_in, run,
@@ -271,8 +270,6 @@ fn functions_that_are_inlined_here_and_defined_in_a_library_have_its_names() {
     }
 }
 
-/// Nothing distinguishes the functions except an execution: what is counted as calls of one are
-/// those of both.
 #[test]
 fn longjmp_unwound_calls_give_their_time_to_nobody() {
     for profiled in check("longjmp.c", &[], USUAL, Expect::Report, &["leaf", "descend"]) {
