@@ -53,6 +53,20 @@ fn one_window_with_most_of_the_calls_leaves_a_wide_interval() {
     assert_eq!((calls.value, calls.low, calls.high), (10_000.0, 100.0, None));
 }
 
+/// A program may have phases that are longer than strata.
+#[test]
+fn seven_windows_have_no_upper_limit() {
+    let with = |windows: u32| {
+        let mut strata = Strata::default();
+        for number in 0..windows {
+            strata.opened(number, 100.0, 1e7);
+            strata.closed(100, 0.0, Systematic::NONE);
+        }
+        strata.finished().calls()
+    };
+    assert!(with(7).high.is_none() && with(8).high.is_some(), "{:?} {:?}", with(7), with(8));
+}
+
 #[test]
 fn a_long_stratum_without_calls_leaves_a_wide_interval() {
     let with = |before: u64, calls: u64| {
