@@ -68,7 +68,7 @@ const MIN_EFFECTIVE: f64 = 3.0;
 
 /// With fewer windows, there is no upper limit, either, because a phase with many calls may have
 /// been missed. (In two interpreters, budgets of 1 to 5 %: of 15 functions with 6 windows, the
-/// limit was too low for 7; of 15 with 7 to 9, for none.)
+/// limit was too low for 7; of 16 with 7 to 9, for none.)
 const MIN_WINDOWS: f64 = 8.0;
 
 /// Where the calls of a stratum are counted.
