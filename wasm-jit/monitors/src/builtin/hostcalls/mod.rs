@@ -308,7 +308,7 @@ impl Shared {
             }
             Lines::Csv => {
                 let [arguments, results] = [arguments, results].map(|text| self.lines.quoted(text));
-                let seconds = seconds.map_or(String::new(), |seconds| seconds.to_string());
+                let seconds = seconds.map_or(String::new(), |seconds| format!("{seconds:.9}"));
                 format!("{},{name},{arguments},{results},{seconds}\n", local.thread)
             }
             Lines::Text => {
