@@ -118,6 +118,20 @@ fn a_trace_is_json_where_reports_are() {
     }
 }
 
+/// So are the tables.
+#[test]
+fn a_trace_is_a_table_where_reports_are() {
+    let place = place();
+    let (code, _, said) = run(&place, "run --monitors=trace --monitor-format csv --invoke of_one app.wat 7");
+    assert_eq!(code, Some(0), "{said}");
+    let (trace, report) = said.split_once("# trace\n").unwrap();
+    let mut lines = trace.lines();
+    assert_eq!(lines.next(), Some("# trace.lines"));
+    assert_eq!(lines.next(), Some("thread,depth,offset,function,instruction,operands"));
+    assert!(lines.clone().count() > 0 && lines.all(|line| line.starts_with("1,1,0x")), "{said}");
+    assert!(report.starts_with("name,value\ninstructions,"), "{said}");
+}
+
 #[test]
 fn exceptions_are_limited_as_the_heap_is() {
     let place = place();

@@ -9,7 +9,7 @@ use wildmatch::WildMatch;
 
 use crate::names::Names;
 use crate::options::COMMON;
-use crate::output::{NewFiles, Stream};
+use crate::output::{Format, NewFiles, Stream};
 use crate::{Error, OptionInfo, Options, Output, Program, Report};
 
 /// An analysis of a module that runs, or may run.
@@ -145,10 +145,9 @@ impl<'a> Setup<'a> {
         self.output.stream(name, self.files)
     }
 
-    /// Whether a [stream](Self::stream) has lines of JSON: with the option `json`, and where the
-    /// reports next to it are JSON.
-    pub(crate) fn is_json_stream(&self) -> bool {
-        self.options.flag("json") || self.output.is_json_stream()
+    /// The format of the reports to which a [stream](Self::stream) is written as well, if it is.
+    pub(crate) fn stream_format(&self) -> Option<Format> {
+        self.output.stream_format()
     }
 }
 

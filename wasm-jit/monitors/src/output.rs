@@ -168,9 +168,12 @@ impl Output {
         std::mem::take(&mut *lock(&self.lost))
     }
 
-    /// Whether streams go to standard error, where reports are JSON.
-    pub(crate) fn is_json_stream(&self) -> bool {
-        matches!(self.to, Destination::StandardError(Format::Json))
+    /// The format of reports, if streams go to the same place.
+    pub(crate) fn stream_format(&self) -> Option<Format> {
+        match self.to {
+            Destination::StandardError(format) => Some(format),
+            Destination::Nowhere | Destination::Directory(_) => None,
+        }
     }
 
     /// Whether reports are written at all.

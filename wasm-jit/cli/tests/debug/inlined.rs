@@ -65,6 +65,24 @@ fn backtraces_have_the_frames_of_inlined_calls() {
 }
 
 #[test]
+fn variables_of_inlined_calls_are_known_if_the_compiler_has_removed_them() {
+    let place = Place::new();
+    place.compile(&["removed.c"], &["-O1"], "removed.wasm");
+    let commands = ["break leaf", "run", "up", "info locals", "print removed", "print missing"];
+    let answers = place.answers(&commands, &["--invoke", "go", "removed.wasm", "5"]);
+    let call = answers[2].lines().next().unwrap();
+    let parameters = call.split(['(', ')']).nth(1).unwrap();
+    let names: Vec<&str> = parameters.split(", ").map(|one| one.split('=').next().unwrap()).collect();
+    assert_eq!(names, ["first", "unused", "last"], "{call}");
+    assert!(parameters.contains("unused=?"), "{call}");
+    let locals: Vec<&str> = answers[3].lines().collect();
+    assert!(locals[0].starts_with("first = ") && locals[1] == "unused = <optimized out>", "{locals:?}");
+    assert_eq!(locals[3], "removed = <optimized out>");
+    assert_eq!(answers[4], "optimized out");
+    assert_eq!(answers[5], "there is no variable, local or global `missing`");
+}
+
+#[test]
 fn inlined_calls_are_stepped_into_over_and_out_of() {
     let place = Place::new();
     place.inlined();

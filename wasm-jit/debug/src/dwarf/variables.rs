@@ -42,10 +42,22 @@ struct OpenScope {
 #[derive(Default)]
 struct Scopes {
     /// The functions, the innermost last: those that are inlined, too.
-    functions: Vec<Key>,
+    functions: Vec<Function>,
     /// The variables, each with the number of functions around its own, in the order of their
     /// declarations.
-    found: Vec<(usize, Variable)>,
+    found: Vec<(usize, Found)>,
+}
+
+#[derive(Clone, Copy)]
+struct Function {
+    key: Key,
+    /// The entry that describes all copies of the function, if it was inlined somewhere.
+    origin: Option<Key>,
+}
+
+struct Found {
+    key: Key,
+    variable: Variable,
 }
 
 fn unreadable(error: gimli::Error) -> Error {
@@ -85,9 +97,42 @@ impl Dwarf {
         // What precedes a malformed entry is used.
         let _ = self.locals(unit, address, &mut scopes);
         let Scopes { functions, found } = scopes;
-        let level = functions.len().checked_sub(inner + 1);
-        let found = found.into_iter().filter(|(of, _)| Some(*of) == level).map(|(_, variable)| variable);
-        (found.collect(), Around { unit: Some(unit), function: level.map(|level| functions[level]) })
+        let Some(level) = functions.len().checked_sub(inner + 1) else {
+            return (Vec::new(), Around { unit: Some(unit), function: None });
+        };
+        let Function { key, origin } = functions[level];
+        let found = found.into_iter().filter(|(of, _)| *of == level).map(|(_, found)| found);
+        let found = self.with_removed(origin, found.collect()).into_iter().map(|found| found.variable);
+        (found.collect(), Around { unit: Some(unit), function: Some(key) })
+    }
+
+    /// The variables of a function's outermost block that an origin has, and those that were found
+    /// in a copy of the function: compilers leave out of the copies what has no location there.
+    fn with_removed(&self, origin: Option<Key>, mut found: Vec<Found>) -> Vec<Found> {
+        let mut all = Vec::new();
+        // What precedes a malformed entry is used.
+        let _ = origin.map(|(unit, offset)| -> gimli::Result<()> {
+            let mut tree = self.parsed.0[unit].entries_tree(Some(offset))?;
+            let mut children = tree.root()?.children();
+            while let Some(child) = children.next()? {
+                let entry = child.entry();
+                let is_parameter = entry.tag() == gimli::DW_TAG_formal_parameter;
+                if !is_parameter && entry.tag() != gimli::DW_TAG_variable {
+                    continue;
+                }
+                let key = self.key(unit, entry);
+                match found.iter().position(|found| found.key == key) {
+                    Some(at) => all.push(found.remove(at)),
+                    None => all.extend(
+                        self.of_entry(unit, entry, None)
+                            .map(|variable| Found { key, variable: Variable { is_parameter, ..variable } }),
+                    ),
+                }
+            }
+            Ok(())
+        });
+        all.extend(found);
+        all
     }
 
     /// The unit and the function of an instruction.
@@ -191,7 +236,9 @@ impl Dwarf {
                     if is_function {
                         level = open.last().map_or(0, |scope| scope.level + 1);
                         scopes.functions.truncate(level);
-                        scopes.functions.push(self.key(unit, entry));
+                        let origin = entry.attr_value(gimli::DW_AT_abstract_origin);
+                        let origin = origin.and_then(|origin| self.reference(unit, &origin));
+                        scopes.functions.push(Function { key: self.key(unit, entry), origin });
                     }
                     open.push(OpenScope { depth, is_function, level, frame_base });
                 }
@@ -202,7 +249,7 @@ impl Dwarf {
                     {
                         let is_parameter = entry.tag() == gimli::DW_TAG_formal_parameter;
                         variable.is_parameter = scope.is_function && is_parameter;
-                        scopes.found.push((scope.level, variable));
+                        scopes.found.push((scope.level, Found { key: self.key(unit, entry), variable }));
                     }
                 }
                 _ => {}

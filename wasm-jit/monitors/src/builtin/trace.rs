@@ -18,13 +18,14 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use wasm_jit::probes::{Bound, Callback, Kind, Lane, Location, Place, ProbeSpec, Values};
 use wasm_jit::wasmparser::{Operator, ValType};
-use wasm_jit::{FunctionInfo, Module, printable};
+use wasm_jit::{FunctionInfo, Module};
 use wasm_jit_hooks::Period;
 use wildmatch::WildMatch;
 
 use super::excerpt::Excerpts;
 use super::listing::Listing;
 use super::operands::{OperandTypes, bounds, operands};
+use super::trace_stream::{Files, Lines};
 use crate::lazy::Order;
 use crate::lock::lock;
 use crate::names::Names;
@@ -57,6 +58,10 @@ pub(super) const DESCRIPTION: Description = Description {
             "writes lines of JSON, to the file trace.jsonl; operands are texts; as --monitor-format json does \
              without --monitor-out",
         ),
+        OptionInfo::flag(
+            "csv",
+            "writes rows of CSV, to the file trace.lines.csv; as --monitor-format csv does",
+        ),
     ],
     example: "trace{function=main,opcode=call*} app.wasm",
     start,
@@ -64,6 +69,8 @@ pub(super) const DESCRIPTION: Description = Description {
 
 /// The size at which a thread's buffer is written.
 const FULL: usize = 64 << 10;
+
+const FILES: Files = Files { text: "trace.log", json: "trace.jsonl", csv: "trace.lines.csv" };
 
 struct Trace {
     shared: Arc<Shared>,
@@ -193,7 +200,7 @@ impl Drop for Local {
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let limit = setup.options.parse::<u64>("limit", "a number")?;
-    let is_json = setup.is_json_stream();
+    let lines = Lines::of(setup)?;
     let instructions = Instructions {
         chosen: setup.functions().map(|function| function.index()).collect(),
         opcodes: setup.options.globs("opcode"),
@@ -201,7 +208,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         excerpts: Excerpts::of(setup.module),
         types: OperandTypes::of(setup.module),
         module: setup.module.clone(),
-        is_json,
+        lines,
     };
     if !instructions.exist() {
         let opcodes: Vec<&str> = setup.options.all("opcode").collect();
@@ -217,7 +224,11 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     let shared = Arc::new(Shared {
         number: NEXT.fetch_add(1, Ordering::Relaxed),
         period: Period::default(),
-        stream: Mutex::new(setup.stream(if is_json { "trace.jsonl" } else { "trace.log" })?),
+        stream: Mutex::new(lines.stream(
+            setup,
+            FILES,
+            "thread,depth,offset,function,instruction,operands",
+        )?),
         threads: Mutex::default(),
         threads_so_far: AtomicU64::new(0),
         left: AtomicU64::new(limit.unwrap_or(u64::MAX)),
@@ -262,8 +273,7 @@ struct Instructions {
     names: Names,
     excerpts: Excerpts,
     types: OperandTypes,
-    /// Whether lines are JSON.
-    is_json: bool,
+    lines: Lines,
 }
 
 impl Instructions {
@@ -291,12 +301,9 @@ impl Instructions {
         let module = &self.module;
         let listing = Listing::of_function(module, &self.excerpts, index);
         let start = function.body()?.range().start as u64;
-        let name = match self.is_json {
-            true => quoted(&self.names.get(function)),
-            false => printable(&self.names.get(function)).into_owned(),
-        };
-        let (is_json, texts) = (self.is_json, String::new());
-        let mut sites = Sites { function: index, start, name, texts, is_json, all: Vec::new() };
+        let name = self.lines.quoted(&self.names.get(function)).into_owned();
+        let (lines, texts) = (self.lines, String::new());
+        let mut sites = Sites { function: index, start, name, texts, lines, all: Vec::new() };
         self.types.visit(function, |offset, operator, operands, _| {
             let text = listing.text(module, index, offset).unwrap_or("?");
             // Without comments.
@@ -313,10 +320,7 @@ impl Instructions {
                 _ => (operands, None),
             };
             let from = sites.texts.len();
-            match self.is_json {
-                true => sites.texts.push_str(&quoted(text)),
-                false => sites.texts.push_str(text),
-            }
+            sites.texts.push_str(&self.lines.quoted(text));
             let (text, operands) = (from..sites.texts.len(), operands.into());
             sites.all.push(Site { offset, text, operands, local });
         });
@@ -332,8 +336,8 @@ struct Sites {
     name: String,
     /// The texts of all instructions, concatenated.
     texts: String,
-    /// Whether lines are JSON; then names and texts are quoted.
-    is_json: bool,
+    /// Names and texts are quoted for it.
+    lines: Lines,
     all: Vec<Site>,
 }
 
@@ -387,7 +391,7 @@ impl Sites {
     fn write(&self, site: usize, thread: u64, depth: usize, values: &[u64], lines: &mut String) {
         let Site { offset, text, operands: types, local } = &self.all[site];
         let (offset, text) = (self.start + u64::from(*offset), &self.texts[text.clone()]);
-        if self.is_json {
+        if self.lines == Lines::Json {
             let _ = write!(
                 lines,
                 "{{\"thread\":{thread},\"depth\":{depth},\"offset\":{offset},\"function\":{},\"instruction\":{text}",
@@ -401,6 +405,15 @@ impl Sites {
             lines.push_str("]}\n");
             return;
         }
+        if self.lines == Lines::Csv {
+            let _ = write!(lines, "{thread},{depth},{offset:#x},{},{text},", self.name);
+            for (at, operand) in operands(types, values).enumerate() {
+                let space = if at > 0 { " " } else { "" };
+                let _ = write!(lines, "{space}{operand}");
+            }
+            lines.push('\n');
+            return;
+        }
         let _ = write!(lines, "{thread} {depth:>4} {offset:#08x} {}: {text}", self.name);
         if local.is_some() {
             lines.push_str(" =");
@@ -410,11 +423,6 @@ impl Sites {
         });
         lines.push('\n');
     }
-}
-
-/// A JSON string.
-fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
 }
 
 fn local_type(function: &FunctionInfo<'_>, local: u32) -> Option<ValType> {

@@ -272,8 +272,8 @@ fn traced(text: &str, request: &str, run: impl FnOnce(&Observed)) -> (Observed, 
     let observed = Observed { module, session };
     run(&observed);
     observed.session.write().unwrap();
-    let file = if request.contains("json") { "memory.trace.jsonl" } else { "memory.trace" };
-    let trace = std::fs::read_to_string(directory.path().join(file)).unwrap();
+    let read = |file: &str| std::fs::read_to_string(directory.path().join(file));
+    let trace = read("memory.trace").or(read("memory.trace.jsonl")).or(read("memory.trace.csv")).unwrap();
     (observed, trace)
 }
 
@@ -469,6 +469,40 @@ fn accesses_are_json_on_request() {
         refused.unwrap_err().to_string(),
         "option `json` is about the trace: it needs the option `trace`"
     );
+}
+
+/// Rows have the figures of the text.
+#[test]
+fn accesses_are_rows_on_request() {
+    for (values, columns) in [
+        ("", "kind,address,bytes,memory,offset,function"),
+        (",values", "kind,address,bytes,memory,offset,function,value"),
+    ] {
+        let [text, rows] = ["", ",csv"]
+            .map(|csv| format!("memory{{trace{values}{csv}}}"))
+            .map(|request| traced(VALUES, &request, |observed| _ = observed.call("run", 2).unwrap_err()).1);
+        let (header, rows) = rows.split_once('\n').unwrap();
+        assert_eq!(header, columns);
+        let line = |row: &str| {
+            let fields: Vec<&str> = row.split(',').collect();
+            let number = |at: usize| fields[at].parse::<u64>().unwrap();
+            assert_eq!((number(3), number(5)), (0, 0), "{row}");
+            let value = fields.get(6).map_or(String::new(), |value| match value.parse::<u64>() {
+                Ok(value) => format!(" {value:#x}"),
+                Err(_) => " -".to_owned(),
+            });
+            format!("{} {} {} {:#x}{value}\n", fields[0], fields[1], fields[2], number(4))
+        };
+        assert_eq!(rows.lines().map(line).collect::<String>(), text);
+    }
+    let module = Module::new(&Engine::default(), VALUES).unwrap();
+    let refused = |request: &str| {
+        Session::new(&module, Output::none()).enable(request.parse().unwrap()).unwrap_err().to_string()
+    };
+    assert_eq!(refused("memory{csv}"), "option `csv` is about the trace: it needs the option `trace`");
+    let both = "option `csv` is another form of the trace than the option `json`";
+    assert_eq!(refused("memory{trace,json,csv}"), both);
+    assert_eq!(refused("trace{json,csv}"), both);
 }
 
 #[test]

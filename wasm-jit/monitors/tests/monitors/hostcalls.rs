@@ -35,7 +35,8 @@ fn run(text: &str, request: &str) -> (Report, Vec<String>) {
         assert!(report.get_table(name).is_none(), "{name} is a key of the JSON format twice");
     }
     let read = |file: &str| fs::read_to_string(directory.path().join(file));
-    let lines = read("hostcalls.log").or(read("hostcalls.jsonl")).unwrap_or_default();
+    let lines = read("hostcalls.log").or(read("hostcalls.jsonl")).or(read("hostcalls.trace.csv"));
+    let lines = lines.unwrap_or_default();
     // Without times.
     let lines = lines.lines().map(|line| line.split(" <").next().unwrap().to_owned()).collect();
     (report, lines)
@@ -87,6 +88,29 @@ const FILES_CALLS: [(&str, u64, u64); 4] =
     [("fd_close", 2, 0), ("fd_read", 1, 0), ("path_open", 2, 0), ("proc_exit", 1, 1)];
 
 #[test]
+fn reports_have_the_name_by_which_other_monitors_call_a_function() {
+    let (report, _) = run(
+        r#"(module
+            (import "wasi_snapshot_preview1" "sched_yield" (func $pause (result i32)))
+            (import "wasi_snapshot_preview1" "fd_close" (func (param i32) (result i32)))
+            (import "host" "back" (func (param i32) (result i64)))
+            (memory (export "memory") 1)
+            (func (export "back") (param i32))
+            (func (export "_start") (drop (call $pause)) (drop (call 1 (i32.const 9))) (drop (call 2 (i32.const 1)))))"#,
+        "hostcalls",
+    );
+    let names = texts(&report, "functions", "function").into_iter();
+    let mut names: Vec<_> = names.zip(texts(&report, "functions", "symbol")).collect();
+    names.sort();
+    let expected = [
+        ("fd_close", "wasi_snapshot_preview1::fd_close"),
+        ("host::back", "host::back"),
+        ("sched_yield", "pause"),
+    ];
+    assert_eq!(names, expected.map(|(name, symbol)| (name.to_owned(), symbol.to_owned())));
+}
+
+#[test]
 fn calls_of_wasi_are_counted_with_their_errors() {
     let (report, lines) = run(FILES, "hostcalls");
     check(&report, &FILES_CALLS);
@@ -131,6 +155,23 @@ fn lines_are_json_on_request() {
         format!("{function}({arguments}) = {results}")
     };
     assert_eq!(json.iter().map(line).collect::<Vec<_>>(), text);
+}
+
+#[test]
+fn lines_are_rows_on_request() {
+    let (_, text) = run(FILES, "hostcalls{trace}");
+    let (_, rows) = run(FILES, "hostcalls{trace,csv}");
+    let rows = rows.join("\n");
+    let mut rows = csv::Reader::from_reader(rows.as_bytes());
+    assert_eq!(rows.headers().unwrap(), &["thread", "function", "arguments", "results", "seconds"][..]);
+    let line = |row: Result<csv::StringRecord, csv::Error>| {
+        let row = row.unwrap();
+        let [thread, function, arguments, results, seconds] = std::array::from_fn(|at| &row[at]);
+        assert_eq!(thread, "1");
+        assert_eq!(seconds.parse::<f64>().is_ok(), results != "?", "{row:?}");
+        format!("{function}({arguments}) = {results}")
+    };
+    assert_eq!(rows.records().map(line).collect::<Vec<_>>(), text);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use profiler::report::{Caller, FunctionReport, Report as Latencies, json};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wasm_jit::probes::{Kind, Location, Place, Probe, ProbeSpec};
-use wasm_jit::{Engine, Linker, Module, Store};
+use wasm_jit::{Config, Engine, Linker, Module, Store};
 use wasm_jit_monitors::{Cell, Output, Report, Session};
 
 use super::{LOOP, Observed, integers, texts};
@@ -83,6 +83,22 @@ fn every_call_is_counted_and_timed() {
     assert_eq!(report.get_table("functions").unwrap().columns(), header);
     let text = wasm_jit_monitors::Format::Text.print(&[report]);
     assert!(text.contains("calls timed") && text.contains("leaf"), "{text}");
+}
+
+#[test]
+fn all_monitors_start_in_an_engine_whose_programs_consume_fuel() {
+    let _alone = alone();
+    let engine = Engine::new(Config::new().consume_fuel(true)).unwrap();
+    let module = Module::new(&engine, LOOP).unwrap();
+    let session = Session::new(&module, Output::none());
+    for name in session.known().iter().map(|known| known.name) {
+        session.enable(if name == "latency" { EXACT } else { name }.parse().unwrap()).unwrap();
+    }
+    let mut store = Store::new(&engine, ());
+    store.set_fuel(1000).unwrap();
+    let instance = Linker::new(&engine).instantiate(&mut store, &module).unwrap();
+    instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap().call(&mut store, 10).unwrap();
+    assert_eq!(session.report("latency").unwrap().get("timed"), Some(11));
 }
 
 #[test]

@@ -97,6 +97,42 @@ fn lines_are_json_on_request() {
 }
 
 #[test]
+fn lines_are_rows_on_request() {
+    let text = Traced::by(OPERANDS, "trace");
+    text.call(1).unwrap_err();
+    let csv = Traced::by(OPERANDS, "trace{csv}");
+    csv.call(1).unwrap_err();
+    csv.session.report("trace").unwrap();
+    let mut rows = csv::Reader::from_path(csv.directory.path().join("trace.lines.csv")).unwrap();
+    assert_eq!(
+        rows.headers().unwrap(),
+        &["thread", "depth", "offset", "function", "instruction", "operands"][..]
+    );
+    let line = |row: Result<csv::StringRecord, csv::Error>| {
+        let row = row.unwrap();
+        let [thread, depth, offset, function, instruction, operands] = std::array::from_fn(|at| &row[at]);
+        let offset = u64::from_str_radix(offset.strip_prefix("0x").unwrap(), 16).unwrap();
+        let equals = if instruction.starts_with("local.get") { " =" } else { "" };
+        let space = if operands.is_empty() { "" } else { " " };
+        format!("{thread} {depth:>4} {offset:#08x} {function}: {instruction}{equals}{space}{operands}")
+    };
+    assert_eq!(rows.records().map(line).collect::<Vec<_>>(), text.lines());
+}
+
+/// Fields that contain commas or quotes are quoted.
+#[test]
+fn names_of_functions_are_fields_of_rows() {
+    let name = "a,b \"c\"";
+    let text = format!("(module (func $\"{}\" (export \"run\") (param i32)))", name.replace('"', "\\\""));
+    let traced = Traced::by(&text, "trace{csv}");
+    traced.call(1).unwrap();
+    traced.session.report("trace").unwrap();
+    let mut rows = csv::Reader::from_path(traced.directory.path().join("trace.lines.csv")).unwrap();
+    let names: Vec<String> = rows.records().map(|row| row.unwrap()[3].to_owned()).collect();
+    assert_eq!(names, [name]);
+}
+
+#[test]
 fn lines_have_operands_and_depth() {
     let traced = Traced::by(OPERANDS, "trace");
     traced.call(1).unwrap_err();

@@ -19,14 +19,14 @@ use wasm_jit::probes::{
     Bound, Callback, Called, Frame, GenericFn, Kind, Location, Place, ProbeSpec, UnwoundWatch, Values,
 };
 use wasm_jit::wasmparser::{Operator, ValType};
-use wasm_jit::{FunctionInfo, ValType as Type, printable};
+use wasm_jit::{FunctionInfo, ValType as Type};
 use wasm_jit_hooks::Period;
 
 use super::clock::Clock;
 use super::contexts::host_in_tables;
 use super::operands::{OperandTypes, bounds, listed};
 use super::other_functions::{self, Callee};
-use super::trace_stream::trace_stream;
+use super::trace_stream::{Files, Lines};
 use crate::lock::lock;
 use crate::names::Names;
 use crate::{
@@ -41,7 +41,7 @@ pub(super) const DESCRIPTION: Description = Description {
               the calls took (wall-clock time, including what the host calls in the program meanwhile), and how \
               many returned an error of WASI. Calls that did not return have ended the program, or have left the \
               calling function by a trap or an exception, or have returned when the monitor had been switched off; \
-              they have no time. Calls by tables and references are included, except those that trap because there is no function or one of another type; of a tail call of the host, the return is not seen. With the option trace, a line is written \
+              they have no time. The column symbol has the name of the function in the other monitors' reports. Calls by tables and references are included, except those that trap because there is no function or one of another type; of a tail call of the host, the return is not seen. With the option trace, a line is written \
               for each call when it has returned, with arguments and results; those of WASI preview 1 by names, \
               with texts and the beginnings of buffers (except in tail calls by tables or references). Lines go to the file hostcalls.log of --monitor-out, or \
               else to standard error.",
@@ -51,10 +51,13 @@ pub(super) const DESCRIPTION: Description = Description {
             "json",
             "writes the trace as lines of JSON, to the file hostcalls.jsonl; arguments and results are texts",
         ),
+        OptionInfo::flag("csv", "writes the trace as CSV, to the file hostcalls.trace.csv"),
     ],
     example: "hostcalls{trace} app.wasm",
     start,
 };
+
+const FILES: Files = Files { text: "hostcalls.log", json: "hostcalls.jsonl", csv: "hostcalls.trace.csv" };
 
 struct Hostcalls {
     shared: Arc<Shared>,
@@ -75,8 +78,7 @@ struct Shared {
     errors: Mutex<BTreeMap<(u32, u64), u64>>,
     /// For lines, if any are written.
     stream: Option<Mutex<Stream>>,
-    /// Whether lines are JSON.
-    is_json: bool,
+    lines: Lines,
     threads: AtomicU64,
 }
 
@@ -292,23 +294,30 @@ impl Shared {
         results: &str,
         ticks: Option<u64>,
     ) {
-        if self.is_json {
-            let line = serde_json::json!({
-                "thread": local.thread,
-                "function": &*function.name,
-                "arguments": arguments,
-                "results": results,
-                "seconds": ticks.map(|ticks| self.seconds(ticks)),
-            });
-            let line = format!("{line}\n");
-            let _ = lock(stream).write_all(line.as_bytes());
-            return;
-        }
-        let thread = if local.thread > 1 { format!("[{}] ", local.thread) } else { String::new() };
-        let results = if results.is_empty() { String::new() } else { format!(" = {results}") };
-        let time = ticks.map_or(String::new(), |ticks| format!(" <{:.6}>", self.seconds(ticks)));
-        let name = printable(&function.name);
-        let line = format!("{thread}{name}({arguments}){results}{time}\n");
+        let (name, seconds) = (self.lines.quoted(&function.name), ticks.map(|ticks| self.seconds(ticks)));
+        let line = match self.lines {
+            Lines::Json => {
+                let line = serde_json::json!({
+                    "thread": local.thread,
+                    "function": &*function.name,
+                    "arguments": arguments,
+                    "results": results,
+                    "seconds": seconds,
+                });
+                format!("{line}\n")
+            }
+            Lines::Csv => {
+                let [arguments, results] = [arguments, results].map(|text| self.lines.quoted(text));
+                let seconds = seconds.map_or(String::new(), |seconds| format!("{seconds:.9}"));
+                format!("{},{name},{arguments},{results},{seconds}\n", local.thread)
+            }
+            Lines::Text => {
+                let thread = if local.thread > 1 { format!("[{}] ", local.thread) } else { String::new() };
+                let results = if results.is_empty() { String::new() } else { format!(" = {results}") };
+                let time = seconds.map_or(String::new(), |seconds| format!(" <{seconds:.6}>"));
+                format!("{thread}{name}({arguments}){results}{time}\n")
+            }
+        };
         // The program continues, even if the lines cannot be written.
         let _ = lock(stream).write_all(line.as_bytes());
     }
@@ -396,7 +405,8 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         })
         .collect();
     let imports = functions.len();
-    let stream = trace_stream(setup, ["hostcalls.log", "hostcalls.jsonl"])?.map(Mutex::new);
+    let lines = Lines::of(setup)?;
+    let stream = lines.trace(setup, FILES, "thread,function,arguments,results,seconds")?.map(Mutex::new);
     let shared = Arc::new(Shared {
         number: NEXT.fetch_add(1, Ordering::Relaxed),
         period: Period::default(),
@@ -405,7 +415,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         others: Mutex::default(),
         errors: Mutex::default(),
         stream,
-        is_json: setup.is_json_stream(),
+        lines,
         threads: AtomicU64::new(0),
     });
     let calls = Calls::of(setup, &shared, imports);
@@ -613,7 +623,7 @@ impl Monitor for Hostcalls {
         switched
     }
 
-    fn report(&self, _: &Program<'_>, report: &mut Report) {
+    fn report(&self, program: &Program<'_>, report: &mut Report) {
         self.flush();
         let mut has_probes = false;
         self.probes.for_each(|_| has_probes = true);
@@ -634,13 +644,23 @@ impl Monitor for Hostcalls {
         report.value("calls", called.iter().map(|(function, _)| get(&function.calls)).sum::<u64>());
         report.value("errors", called.iter().map(|(function, _)| get(&function.errors)).sum::<u64>());
         report.value("nanoseconds", total);
-        let columns =
-            ["share", "total ns", "mean ns", "longest ns", "calls", "errors", "not returned", "function"];
+        let columns = [
+            "share",
+            "total ns",
+            "mean ns",
+            "longest ns",
+            "calls",
+            "errors",
+            "not returned",
+            "function",
+            "symbol",
+        ];
         let mut table = Table::new("functions", columns);
         for (function, time) in called {
             // The later count is read first: no more calls have returned than have begun.
             let returned = get(&function.returned);
             let calls = get(&function.calls);
+            let other = other_functions::name(function.number);
             table.row([
                 Cell::share(time, total),
                 time.into(),
@@ -650,7 +670,8 @@ impl Monitor for Hostcalls {
                 if function.returns_errors { get(&function.errors).into() } else { Cell::None },
                 calls.saturating_sub(returned).into(),
                 // Of other functions of one name, some may have been unknown at first.
-                Cell::Text(other_functions::name(function.number).unwrap_or_else(|| function.name.clone())),
+                Cell::Text(other.clone().unwrap_or_else(|| function.name.clone())),
+                other.map_or_else(|| program.name(function.number), Cell::Text),
             ]);
         }
         report.table(table);

@@ -12,7 +12,7 @@ use wasm_jit_hooks::AccessKind;
 
 use super::accesses::{Access, Accesses, Consumer, Site};
 use super::listing::Listing;
-use super::trace_stream::trace_stream;
+use super::trace_stream::{Files, Lines};
 use crate::output::Stream;
 use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table};
 use heat::Heat;
@@ -34,10 +34,13 @@ pub(super) const DESCRIPTION: Description = Description {
         OptionInfo::flag("trace", "writes each access to the file memory.trace, or to standard error"),
         OptionInfo::flag("values", "observes what is loaded and stored, too"),
         OptionInfo::flag("json", "writes the trace as lines of JSON, to the file memory.trace.jsonl"),
+        OptionInfo::flag("csv", "writes the trace as CSV, to the file memory.trace.csv"),
     ],
     example: "memory app.wasm",
     start,
 };
+
+const FILES: Files = Files { text: "memory.trace", json: "memory.trace.jsonl", csv: "memory.trace.csv" };
 
 struct Memory {
     accesses: Accesses<Seen>,
@@ -45,8 +48,10 @@ struct Memory {
 }
 
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
-    let (has_values, is_json) = (setup.options.flag("values"), setup.is_json_stream());
-    let trace = trace_stream(setup, ["memory.trace", "memory.trace.jsonl"])?.map(|stream| {
+    let (has_values, lines) = (setup.options.flag("values"), Lines::of(setup)?);
+    let columns =
+        format!("kind,address,bytes,memory,offset,function{}", if has_values { ",value" } else { "" });
+    let trace = lines.trace(setup, FILES, &columns)?.map(|stream| {
         let start = |function| {
             let body = setup.module.function(function).and_then(|function| function.body());
             body.map_or(0, |body| body.range().start as u64)
@@ -56,17 +61,18 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     let seen = |sites: &[Site]| {
         let trace = trace.map(|(stream, start)| {
             let offset = |site: &Site| start(site.function) + u64::from(site.offset);
-            let line_end = |site: &Site| match is_json {
-                true => format!(
+            let line_end = |site: &Site| match lines {
+                Lines::Json => format!(
                     ",\"memory\":{},\"offset\":{},\"function\":{}",
                     site.memory,
                     offset(site),
                     site.function
                 ),
-                false => format!(" {:#x}", offset(site)),
+                Lines::Csv => format!(",{},{},{}", site.memory, offset(site), site.function),
+                Lines::Text => format!(" {:#x}", offset(site)),
             };
             let ends = sites.iter().map(line_end).collect();
-            Trace { stream, text: Vec::new(), ends, is_json, has_values, problem: None }
+            Trace { stream, text: Vec::new(), ends, lines, has_values, problem: None }
         });
         Ok(Seen { counts: vec![Counts::default(); sites.len()], heat: Heat::default(), trace })
     };
@@ -128,7 +134,7 @@ struct Trace {
     text: Vec<u8>,
     /// By site: the end of the line, without the value.
     ends: Vec<String>,
-    is_json: bool,
+    lines: Lines,
     has_values: bool,
     /// The first reason why something could not be written.
     problem: Option<String>,
@@ -147,8 +153,10 @@ impl Trace {
     /// Not a part of the loop over records, which is short without a trace.
     #[inline(never)]
     fn add(&mut self, at: &Site, access: Access) {
-        if self.is_json {
-            return self.add_json(at.kind, access);
+        match self.lines {
+            Lines::Text => {}
+            Lines::Json => return self.add_json(at.kind, access),
+            Lines::Csv => return self.add_row(at.kind, access),
         }
         let Access { site, address, size, value } = access;
         self.text.extend(name_of(at.kind).bytes());
@@ -183,6 +191,16 @@ impl Trace {
             (true, Some(value)) => format!(",\"value\":{value}"),
         };
         let line = format!("{{\"kind\":\"{kind}\",\"address\":{address},\"bytes\":{size}{end}{value}}}\n");
+        self.text.extend(line.bytes());
+    }
+
+    fn add_row(&mut self, kind: AccessKind, Access { site, address, size, value }: Access) {
+        let value = match (self.has_values, value) {
+            (false, _) => String::new(),
+            (true, None) => ",".to_owned(),
+            (true, Some(value)) => format!(",{value}"),
+        };
+        let line = format!("{},{address:#x},{size}{}{value}\n", name_of(kind), self.ends[site]);
         self.text.extend(line.bytes());
     }
 
