@@ -153,6 +153,7 @@ const TABLE: &[(&str, InC)] = &[
         "fastinst/src/provider/mod.rs::has_code",
         Left("for the profiler, which starts nothing without code to observe"),
     ),
+    ("fastinst/src/provider/mod.rs::has_generated", Left("for samples of stacks")),
     ("fastinst/src/provider/mod.rs::function_at", Left("for early calls: see take_early_calls")),
     ("fastinst/src/provider/cyg_profile/mod.rs::start", Left("the library registers this provider")),
     (
