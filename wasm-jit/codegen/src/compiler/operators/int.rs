@@ -4,7 +4,7 @@ use crate::asm::{Alu, Cond, Mem, Reg, RegClass, Rm, Shift, Size, Width};
 use crate::compiler::abi::Ty;
 use crate::compiler::function::FunctionCompiler;
 use crate::compiler::instruction::Next;
-use crate::compiler::state::{Flag, Local, Operand, Val, ZeroFlag, immediate};
+use crate::compiler::state::{Flag, Local, Operand, Val, ZeroFlag, immediate, size_of};
 
 impl FunctionCompiler<'_> {
     /// The constants, if both operands are constant.
@@ -226,8 +226,11 @@ impl FunctionCompiler<'_> {
             (_, Some(own)) => own,
             _ => self.alloc(RegClass::General),
         };
-        // A constant that does not fit an immediate.
-        let right = self.to_rm(&right);
+        let right = match right.val {
+            // It does not fit an immediate.
+            Val::Const(bits) => Rm::Mem(self.constant(u128::from(bits), size_of(ty).bytes())),
+            _ => self.to_rm(&right),
+        };
         self.to_this(&left, dst);
         self.asm.imul(width, dst, right);
         self.push(ty, Val::Reg(dst));
