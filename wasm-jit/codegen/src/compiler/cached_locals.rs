@@ -5,8 +5,8 @@
 //! locals are in their slots. A loop starts with the cache registers of the region around it, so
 //! that nothing moves for locals that both use. If registers are short, the most used locals of the
 //! loop replace the least used ones. Each inner loop around a use multiplies its weight by
-//! 2^[`LOOP_WEIGHT`]; a use in code that a branch hint marks as unlikely does not count. Locals that a
-//! loop without calls reads before it writes them count more ([`CARRIED`]).
+//! 2^[`LOOP_WEIGHT`]; a use in code that a branch hint marks as unlikely does not count. Locals
+//! that a loop without calls reads before it writes them count more ([`CARRIED`]).
 //!
 //! In straight code, which has few labels, no local is cached in a general caller-saved register:
 //! copies of locals (`locals.rs`), of which each register holds one after the other, make better
@@ -35,8 +35,8 @@ const SAVE_COST: u32 = 5;
 /// As `SAVE_COST`, in a region with calls: the callee takes longer than an access to memory, and
 /// inner loops without calls choose their own cache registers.
 const SAVE_COST_AROUND_CALLS: u32 = 40;
-/// How many accesses more a local counts for a loop that carries its value from one iteration to the
-/// next: in a slot, the value would delay each iteration by a store and a load.
+/// How many accesses more a local counts for a loop that carries its value from one iteration to
+/// the next: in a slot, the value would delay each iteration by a store and a load.
 const CARRIED: u32 = 4;
 /// Accesses examined in one region. More would not change the choice, and the limit keeps nested
 /// loops cheap to compile.
@@ -389,8 +389,8 @@ mod tests {
         Chooser::default().choose(part, &Region::none(), |_| ty, |_| None, 20).cached
     }
 
-    /// Whether a region caches a local with these two accesses, and one that is written and then read
-    /// twice, if others are accessed like the latter. `true` stands for a write.
+    /// Whether a region caches a local with these two accesses, and one that is written and then
+    /// read twice, if others are accessed like the latter. `true` stands for a write.
     fn cached_of(first: [bool; 2], depth: u32, has_call: bool) -> [bool; 2] {
         let last = FLOAT_CACHE.len() as u32;
         let others = (1..=last).flat_map(|local| [true, false, false].map(|write| (local, write)));

@@ -14,9 +14,9 @@ use crate::compiler::register_file::Holder;
 use crate::compiler::sites::SiteKind;
 use crate::compiler::state::{Operand, Place, Val};
 
-/// Where innermost loops start after a multiple of [`ALIGNMENT`]. Not at the multiple itself: on AMD
-/// Zen 5, some loops of little more than 64 bytes take 1.6 times as long if they start at a multiple
-/// of 64.
+/// Where innermost loops start after a multiple of [`ALIGNMENT`]. Not at the multiple itself: on
+/// AMD Zen 5, some loops of little more than 64 bytes take 1.6 times as long if they start at a
+/// multiple of 64.
 const LOOP_START: u32 = 16;
 
 impl<'a> FunctionCompiler<'a> {
