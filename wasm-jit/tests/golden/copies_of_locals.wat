@@ -1,6 +1,7 @@
 ;; More locals than registers: the others are stored when their registers are needed, the one that is
 ;; used last first, and not at all if they are set before that.
 (module
+  (memory 1)
   (func (export "mix") (param i32) (result i32)
     (local $l0 i32) (local $l1 i32) (local $l2 i32) (local $l3 i32) (local $l4 i32) (local $l5 i32)
     (local $l6 i32) (local $l7 i32) (local $l8 i32) (local $l9 i32) (local $l10 i32) (local $l11 i32)
@@ -30,4 +31,15 @@
     (local.set $l11 (i32.rotl (i32.xor (local.get $l11) (local.get $l8)) (i32.const 13)))
     (local.set $l3 (i32.mul (local.get $l4) (local.get $l5)))
     (local.set $l3 (i32.add (local.get $l3) (local.get $l0)))
-    (local.get $l3)))
+    (local.get $l3))
+  ;; Stored where the branch is taken, which leaves the loop.
+  (func $find (param $at i32) (result i32) (local $byte i32)
+    (block $found
+      (@metadata.code.branch_hint "\00")
+      (if (i32.const 1) (then
+        (loop $again
+          (local.set $byte (i32.load8_u (local.get $at)))
+          (br_if $found (i32.lt_u (local.get $byte) (i32.const 32)))
+          (local.set $at (i32.add (local.get $at) (i32.const 1)))
+          (br $again)))))
+    (local.get $byte)))

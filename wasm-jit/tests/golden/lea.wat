@@ -9,4 +9,5 @@
   (func $difference (param i32) (result i32) (i32.sub (local.get 0) (i32.const 5)))
   (func $times_three (param i32) (result i32) (i32.mul (local.get 0) (i32.const 3)))
   (func $times_hundred (param i64) (result i64) (i64.mul (local.get 0) (i64.const 100)))
+  (func $times_wide (param i64) (result i64) (i64.mul (local.get 0) (i64.const 0x9e3779b185ebca87)))
   (func $times_eight (param i32) (result i32) (i32.mul (local.get 0) (i32.const 8))))

@@ -5,7 +5,8 @@
 //! locals are in their slots. A loop starts with the cache registers of the region around it, so
 //! that nothing moves for locals that both use. If registers are short, the most used locals of the
 //! loop replace the least used ones. Each inner loop around a use multiplies its weight by
-//! 2^[`LOOP_WEIGHT`]; a use in code that a branch hint marks as unlikely does not count.
+//! 2^[`LOOP_WEIGHT`]; a use in code that a branch hint marks as unlikely does not count. Locals
+//! that a loop without calls reads before it writes them count more ([`CARRIED`]).
 //!
 //! In straight code, which has few labels, no local is cached in a general caller-saved register:
 //! copies of locals (`locals.rs`), of which each register holds one after the other, make better
@@ -34,6 +35,9 @@ const SAVE_COST: u32 = 5;
 /// As `SAVE_COST`, in a region with calls: the callee takes longer than an access to memory, and
 /// inner loops without calls choose their own cache registers.
 const SAVE_COST_AROUND_CALLS: u32 = 40;
+/// How many accesses more a local counts for a loop that carries its value from one iteration to
+/// the next: in a slot, the value would delay each iteration by a store and a load.
+const CARRIED: u32 = 4;
 /// Accesses examined in one region. More would not change the choice, and the limit keeps nested
 /// loops cheap to compile.
 const MAX_ACCESSES: usize = 20_000;
@@ -220,6 +224,8 @@ pub(super) struct Chooser {
 struct Uses {
     weight: u32,
     is_written: bool,
+    /// Whether the first access is a read.
+    is_read_first: bool,
 }
 
 impl Chooser {
@@ -253,6 +259,7 @@ impl Chooser {
             let uses = &mut self.uses[access.local() as usize];
             if uses.weight == 0 {
                 self.touched.push(access.local());
+                uses.is_read_first = !access.writes();
             }
             uses.weight = uses.weight.saturating_add(weight);
             uses.is_written |= access.writes();
@@ -261,6 +268,9 @@ impl Chooser {
         let mut region =
             Region { calls: has_calls || has_unlikely_calls, unwritten: 0, constants: 0, ..outer.clone() };
         let cost = CALL_COST.saturating_mul(calls);
+        if depth > 0 && !has_calls {
+            self.prefer_carried();
+        }
         if has_calls {
             for (reg, local) in outer.iter() {
                 if !is_callee_saved(reg) && self.weight(local) <= cost {
@@ -302,6 +312,16 @@ impl Chooser {
         }
         self.touched = wanted;
         region
+    }
+
+    /// Adds [`CARRIED`] to the weights of the locals that are read before they are written.
+    fn prefer_carried(&mut self) {
+        for local in &self.touched {
+            let uses = &mut self.uses[*local as usize];
+            if uses.weight > 0 && uses.is_written && std::mem::take(&mut uses.is_read_first) {
+                uses.weight = uses.weight.saturating_add(CARRIED);
+            }
+        }
     }
 
     fn weight(&self, local: u32) -> u32 {
@@ -359,6 +379,7 @@ pub(super) fn is_callee_saved(reg: Reg) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compiler::scan::CALL;
 
     /// The registers that cache locals, if there are this many reads and blocks.
     fn cached(reads: usize, blocks: u32, ty: Ty) -> u32 {
@@ -366,6 +387,30 @@ mod tests {
         let accesses: Vec<Access> = (0..reads).map(read).collect();
         let part = Part { accesses: &accesses, depth: 0, blocks };
         Chooser::default().choose(part, &Region::none(), |_| ty, |_| None, 20).cached
+    }
+
+    /// Whether a region caches a local with these two accesses, and one that is written and then
+    /// read twice, if others are accessed like the latter. `true` stands for a write.
+    fn cached_of(first: [bool; 2], depth: u32, has_call: bool) -> [bool; 2] {
+        let last = FLOAT_CACHE.len() as u32;
+        let others = (1..=last).flat_map(|local| [true, false, false].map(|write| (local, write)));
+        let first = first.map(|write| (0, write));
+        let accesses = others.chain(first).chain(has_call.then_some((CALL, false))).zip(0..);
+        let accesses = accesses.map(|((what, write), at)| Access::new(what, write, depth, false, at));
+        let accesses: Vec<Access> = accesses.collect();
+        let part = Part { accesses: &accesses, depth, blocks: 1 };
+        let region = Chooser::default().choose(part, &Region::none(), |_| Ty::F64, |_| None, 20);
+        [0, last].map(|local| region.iter().any(|(_, cached)| cached == local))
+    }
+
+    #[test]
+    fn values_that_a_loop_carries_are_preferred() {
+        let (carried, other) = ([true, false], [false, true]);
+        assert_eq!(cached_of([false, true], 1, false), carried);
+        assert_eq!(cached_of([true, false], 1, false), other);
+        assert_eq!(cached_of([false, false], 1, false), other);
+        assert_eq!(cached_of([false, true], 0, false), other);
+        assert_eq!(cached_of([false, true], 1, true), other);
     }
 
     #[test]

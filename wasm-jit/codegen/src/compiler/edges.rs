@@ -1,9 +1,10 @@
 //! Edges: moves of values and locals from one point of the code to a label.
 //!
-//! An edge stores the locals that the label's region does not cache in registers, moves the label's
-//! values to where the label expects them, and loads the register-cached locals that are only in
-//! their slots. It is a list of moves, built where the branch is compiled and emitted there or in
-//! cold code. Inside one region and without values, it is empty.
+//! An edge stores copies that are newer than the locals' slots, and the locals that the label's
+//! region does not cache in registers, moves the label's values to where the label expects them,
+//! and loads the register-cached locals that are only in their slots. It is a list of moves, built
+//! where the branch is compiled and emitted there or in cold code. Inside one region and without
+//! values, it is empty.
 //!
 //! A label expects its values in their slots, except for the last one, which is in `rax` or `xmm0`;
 //! a loop expects all of them in slots.
@@ -12,6 +13,7 @@ use super::abi::{CONTEXT, ResultPlace, SCRATCH, Ty, result_places};
 use super::cached_locals::{Region, bits, is_callee_saved};
 use super::control_stack::{Control, Kind};
 use super::function::FunctionCompiler;
+use super::register_file::Holder;
 use super::state::{Local, Operand, Place, Val, scratch};
 use crate::asm::{Mem, Reg, RegClass, Width};
 use crate::vmctx::{RESULTS, STORE};
@@ -42,6 +44,7 @@ impl FunctionCompiler<'_> {
         let base = self.stack.height() - count;
         let sources: Vec<Operand> = (base..base + count).map(|height| self.peek(height)).collect();
         let mut moves = std::mem::take(&mut self.spare_moves);
+        self.edge_copies(kind, &mut moves);
         if kind == Kind::Function {
             self.locals_for_exit(&mut moves);
             self.edge_to_epilogue(&sources, &mut moves);
@@ -76,6 +79,19 @@ impl FunctionCompiler<'_> {
             && (self.exit.stores_locals || self.control.at(depth).kind != Kind::Function)
         {
             self.store_copies();
+        }
+    }
+
+    /// Appends the stores of copies that are newer than the slots.
+    fn edge_copies(&self, kind: Kind, moves: &mut Vec<Move>) {
+        if kind == Kind::Function && !self.exit.stores_locals {
+            return;
+        }
+        for reg in bits(self.registers.newer()) {
+            if let Holder::Copy(local) = self.registers.holder(reg) {
+                let dst = Place::Mem(self.frame.local_slot(local));
+                moves.push(Move { ty: self.locals[local as usize].ty, dst, src: Place::Reg(reg) });
+            }
         }
     }
 

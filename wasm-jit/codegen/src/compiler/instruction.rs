@@ -10,8 +10,8 @@ use crate::asm::{Precision, Width};
 pub(super) enum Next {
     /// `local.set` or `local.tee`.
     SetLocal(u32),
-    /// Takes a condition: `br_if`, `if`, `select`, `i32.eqz`.
-    Condition,
+    /// Takes a condition.
+    Condition(Taker),
     /// Takes the top operand as the right one of a 64-bit or 32-bit integer operation.
     Int {
         width: Width,
@@ -25,6 +25,16 @@ pub(super) enum Next {
         precision: Precision,
     },
     Other,
+}
+
+/// An operator that takes a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taker {
+    /// `br_if`, and its depth.
+    BrIf(u32),
+    If,
+    Select,
+    Eqz,
 }
 
 /// The current instruction.
@@ -49,13 +59,21 @@ impl Instruction {
 }
 
 impl Next {
+    /// Whether the operator takes a condition.
+    pub(super) fn takes_condition(self) -> bool {
+        matches!(self, Self::Condition(_))
+    }
+
     /// The kind of an operator.
     #[inline(always)]
     pub(super) fn of(operator: &Operator<'_>) -> Self {
         use Operator as O;
         match operator {
             O::LocalSet { local_index } | O::LocalTee { local_index } => Next::SetLocal(*local_index),
-            O::BrIf { .. } | O::If { .. } | O::Select | O::TypedSelect { .. } | O::I32Eqz => Next::Condition,
+            O::BrIf { relative_depth } => Next::Condition(Taker::BrIf(*relative_depth)),
+            O::If { .. } => Next::Condition(Taker::If),
+            O::Select | O::TypedSelect { .. } => Next::Condition(Taker::Select),
+            O::I32Eqz => Next::Condition(Taker::Eqz),
             O::I32Add => Next::Add { width: Width::W32 },
             O::I64Add => Next::Add { width: Width::W64 },
             O::I32Sub | O::I32And | O::I32Or | O::I32Xor | O::I32Mul => Next::Int { width: Width::W32 },

@@ -29,7 +29,7 @@ pub(super) struct Access {
 const WRITE: u32 = 1 << 31;
 const UNLIKELY: u32 = 1 << 30;
 /// Marks a call, in place of a local's index: a function has at most 50,000 locals.
-const CALL: u32 = 0xffff;
+pub(super) const CALL: u32 = 0xffff;
 
 impl Access {
     pub(super) fn new(what: u32, write: bool, depth: u32, is_unlikely: bool, position: u32) -> Self {

@@ -42,6 +42,30 @@
       (return (local.get $x))))
     (unreachable))
 
+  ;; The copy stays newer where the branch is not taken.
+  (func (export "leave_loop") (param $a i32) (result i32) (local $x i32)
+    (@metadata.code.branch_hint "\00")
+    (if (i32.const 1) (then
+      (block $out (result i32)
+        (loop $again
+          (local.set $x (i32.add (local.get $x) (local.get $a)))
+          (drop (br_if $out
+            (i32.mul (local.get $x) (i32.const 2))
+            (i32.gt_s (local.get $x) (i32.const 20))))
+          (local.set $x (i32.add (local.get $x) (i32.const 1)))
+          (br $again))
+        (unreachable))
+      (return (i32.add (local.get $x)))))
+    (unreachable))
+
+  (func (export "leave_function") (param $a i32) (result i32) (local $x i32)
+    (@metadata.code.branch_hint "\00")
+    (if (i32.const 1) (then
+      (local.set $x (i32.add (i32.mul (local.get $a) (i32.const 3)) (i32.const 2)))
+      (drop (br_if 1 (i32.mul (local.get $x) (i32.const 2)) (local.get $a)))
+      (return (i32.add (local.get $x) (i32.const 1)))))
+    (unreachable))
+
   (func (export "br_table") (param $a i32) (result i32) (local $x i32)
     (@metadata.code.branch_hint "\00")
     (if (i32.const 1) (then
@@ -141,6 +165,10 @@
 (assert_return (invoke "br_if" (i32.const 0)) (i32.const 2))
 (assert_return (invoke "br_if_new_value" (i32.const 7)) (i32.const 2))
 (assert_return (invoke "br_if_new_value" (i32.const 5)) (i32.const 100))
+(assert_return (invoke "leave_loop" (i32.const 5)) (i32.const 69))
+(assert_return (invoke "leave_loop" (i32.const 21)) (i32.const 63))
+(assert_return (invoke "leave_function" (i32.const 0)) (i32.const 3))
+(assert_return (invoke "leave_function" (i32.const 4)) (i32.const 28))
 (assert_return (invoke "br_table" (i32.const 0)) (i32.const 20))
 (assert_return (invoke "br_table" (i32.const 5)) (i32.const 17))
 (assert_return (invoke "loop" (i32.const 5)) (i32.const 22))

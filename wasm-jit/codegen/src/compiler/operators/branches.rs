@@ -3,6 +3,9 @@
 //! A conditional branch is one jump if its edge is empty. Otherwise the moves are in cold code, to
 //! which it jumps; or, if the branch is most likely taken, they follow a jump past them. A branch
 //! hint decides this; without one, branches back to loops are expected to be taken.
+//!
+//! The edge of a `br_if` that leaves the innermost loop or the function also stores the copies of
+//! locals that are newer than their slots; before other branches, they are stored on both paths.
 
 use wasmparser::BrTable;
 
@@ -29,13 +32,22 @@ impl FunctionCompiler<'_> {
 
     pub(crate) fn br_if(&mut self, depth: u32) {
         // Loads preserve the flags; the locals are needed on both paths.
-        self.locals_for_branch();
+        match self.leaves_region(depth) {
+            true => self.load_cached_locals(),
+            false => self.locals_for_branch(),
+        }
         let flag = match self.condition() {
             Ok(flag) => flag,
             Err(true) => return self.br(depth),
             Err(false) => return,
         };
         self.branch_if(flag, depth);
+    }
+
+    /// Whether a branch leaves the innermost loop or the function, which it does once at most.
+    pub(crate) fn leaves_region(&self, depth: u32) -> bool {
+        let Control { kind, region, .. } = *self.control.at(depth);
+        kind == Kind::Function || region != self.regions.current_index()
     }
 
     /// Branches if the flag holds. The register-cached locals must be loaded.

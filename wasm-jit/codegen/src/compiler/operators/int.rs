@@ -3,8 +3,8 @@
 use crate::asm::{Alu, Cond, Mem, Reg, RegClass, Rm, Shift, Size, Width};
 use crate::compiler::abi::Ty;
 use crate::compiler::function::FunctionCompiler;
-use crate::compiler::instruction::Next;
-use crate::compiler::state::{Flag, Local, Operand, Val, ZeroFlag, immediate};
+use crate::compiler::instruction::{Next, Taker};
+use crate::compiler::state::{Flag, Local, Operand, Val, ZeroFlag, immediate, size_of};
 
 impl FunctionCompiler<'_> {
     /// The constants, if both operands are constant.
@@ -175,7 +175,7 @@ impl FunctionCompiler<'_> {
 
     /// `and` whose result is used as a condition only.
     fn and_as_flag(&mut self, left: &Operand, right: &Operand, width: Width) -> bool {
-        if width == Width::W64 || self.instruction.next != Next::Condition {
+        if width == Width::W64 || !self.instruction.next.takes_condition() {
             return false;
         }
         self.prepare_condition();
@@ -226,8 +226,11 @@ impl FunctionCompiler<'_> {
             (_, Some(own)) => own,
             _ => self.alloc(RegClass::General),
         };
-        // A constant that does not fit an immediate.
-        let right = self.to_rm(&right);
+        let right = match right.val {
+            // It does not fit an immediate.
+            Val::Const(bits) => Rm::Mem(self.constant(u128::from(bits), size_of(ty).bytes())),
+            _ => self.to_rm(&right),
+        };
         self.to_this(&left, dst);
         self.asm.imul(width, dst, right);
         self.push(ty, Val::Reg(dst));
@@ -355,7 +358,13 @@ impl FunctionCompiler<'_> {
     /// Before a comparison: stores what the branch that may follow would store after it. The
     /// processor fuses the two only if nothing is in between.
     pub(crate) fn prepare_condition(&mut self) {
-        if self.instruction.next == Next::Condition {
+        let Next::Condition(taker) = self.instruction.next else { return };
+        let stores = match taker {
+            Taker::BrIf(depth) => !self.leaves_region(depth),
+            Taker::If | Taker::Eqz => true,
+            Taker::Select => false,
+        };
+        if stores {
             self.store_copies();
         }
     }
@@ -407,7 +416,7 @@ impl FunctionCompiler<'_> {
     /// Pushes a condition: it stays in the flags if the next instruction uses it.
     pub(crate) fn push_flag(&mut self, flag: Flag) {
         let operand = Operand { ty: Ty::I32, val: Val::Flag(flag) };
-        if self.instruction.next == Next::Condition {
+        if self.instruction.next.takes_condition() {
             return self.push(Ty::I32, operand.val);
         }
         // The operands of the comparison are no longer needed, nor are their registers.

@@ -197,7 +197,7 @@ impl FunctionCompiler<'_> {
     }
 
     /// Loads all register-cached locals that are only in their slots.
-    fn load_cached_locals(&mut self) {
+    pub(crate) fn load_cached_locals(&mut self) {
         if !std::mem::take(&mut self.may_be_unloaded) {
             return;
         }

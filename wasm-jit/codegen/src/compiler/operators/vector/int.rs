@@ -7,7 +7,6 @@ use super::splat;
 use crate::asm::{Alu, Cond, Reg, RegClass, VectorImmOp, VectorOp as V, VectorShiftOp as Shifted, Width};
 use crate::compiler::abi::{FLOAT_SCRATCH, SCRATCH, Ty};
 use crate::compiler::function::FunctionCompiler;
-use crate::compiler::instruction::Next;
 use crate::compiler::state::{Flag, Val};
 
 /// The upper half of a vector in both halves, for PSHUFD.
@@ -183,7 +182,7 @@ impl FunctionCompiler<'_> {
 
     /// Pushes the condition in the flags.
     fn push_condition(&mut self, cond: Cond) {
-        if self.instruction.next == Next::Condition {
+        if self.instruction.next.takes_condition() {
             return self.push(Ty::I32, Val::Flag(Flag::Int(cond)));
         }
         let dst = self.result(RegClass::General);
