@@ -27,6 +27,7 @@ use fastinst::group::{Group, ReservedIds, Sites};
 use fastinst::{Error as ProbeError, ProbeFn, ProbeId, ProbeKind, ProbeMetadata, Toggle};
 
 use crate::error::Error;
+use crate::estimate::callers::Origin;
 use crate::estimate::summary;
 use crate::observe::fire::{self, Calibrated};
 use crate::observe::function::{FUNCTIONS, Function as State};
@@ -510,9 +511,9 @@ impl Running {
         let duration_ns = now.elapsed.as_nanos() as u64;
         let thread_time = (now.lived as f64 / ticks_per_ns).max(duration_ns as f64);
         let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
-        let index_at = |address| Some(function_at(address)? as u32 + 1);
+        let mut caller_of = |_, origin: Origin| Some(function_at(origin.caller().err()?)? as u32 + 1);
         let (mut functions, mut arcs) =
-            summary::of(&self.schedule, &index_at, &units, None, &MissedCalls::none());
+            summary::of(&self.schedule, &mut caller_of, &units, None, &MissedCalls::none());
         name(&mut functions, &mut arcs, describe);
         let Spent { process, probes, service, toggles, stacks, start } = self.spent;
         Report {

@@ -1,36 +1,77 @@
-//! Callers of a function, identified by the return address that its probes get.
+//! Callers of a function, identified by where its calls come from: the entry probe that has fired,
+//! and the return address that it got.
 //!
 //! Every observed call counts for its caller with its weight for the function, so arcs have the
-//! guarantees of [`crate::observe::policy`]. A caller is the instrumented function whose code
-//! contains the return address. Addresses in a library that is unloaded are replaced by the
-//! functions ([`Callers::settle`]) before another library has the same addresses.
+//! guarantees of [`crate::observe::policy`]. Probes that were inlined with their function get the
+//! return address of the code that contains them, so the caller is
+//!
+//! 1. the innermost function that has been entered and not left at the probe, if there is one: the
+//!    call was inlined into it;
+//! 2. otherwise, the innermost such function at the return address.
+//!
+//! Return addresses in a library that is unloaded are replaced by the functions
+//! ([`Callers::settle`]) before another library has the same addresses.
 
 use std::collections::HashMap;
 
+use fastinst::ProbeId;
+
 use crate::report::Estimate;
 
-/// The number of addresses of a function that are searched one by one.
+/// The number of origins of a function that are searched one by one.
 const FEW: usize = 32;
 
-/// Maximum number of addresses of a function. Instrumented programs have fewer calls to one
-/// function; more come from code that is made at run time, which has no probes. Calls from further
-/// addresses are those of a caller that is not instrumented.
+/// Maximum number of origins of a function. Instrumented programs have fewer calls to one function;
+/// more come from code that is made at run time, which has no probes. Calls of further origins are
+/// those of a caller that is not instrumented.
 const MAX_PLACES: usize = 1 << 16;
 
+/// The number of a probe that an engine reports.
+pub(crate) const NO_PROBE: u32 = u32::MAX;
+
 /// Stands for all callers that are not instrumented.
-const NOWHERE: usize = 0;
+const NOWHERE: Origin = Origin { return_address: 0, probe: NO_PROBE };
 
 /// Added to the number of a function that stands for addresses in its code: no address of a process
 /// is as large.
 const SETTLED: usize = 1 << 63;
 
-/// What stands for an address from now on: see [`Callers::settle`].
-pub(crate) fn settled(address: usize, function_at: &FunctionAt<'_>) -> usize {
-    let function = if address & SETTLED == 0 { function_at(address) } else { None };
-    function.map_or(address, |function| SETTLED | function as usize)
+/// Where a call comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Origin {
+    /// The return address that the probes get, or the caller in a library that was unloaded.
+    pub(crate) return_address: usize,
+    /// The number of the entry probe, or [`NO_PROBE`].
+    pub(crate) probe: u32,
 }
 
-/// The calls from one address.
+impl Origin {
+    /// What stands for this one from now on: see [`Callers::settle`].
+    pub(crate) fn settled(self, function_at: &FunctionAt<'_>) -> Self {
+        let known = match self.caller() {
+            Err(address) => function_at(address),
+            Ok(_) => None,
+        };
+        let settled = known.map(|function| SETTLED | function as usize);
+        Self { return_address: settled.unwrap_or(self.return_address), ..self }
+    }
+
+    /// The entry probe.
+    pub(crate) fn probe(self) -> Option<ProbeId> {
+        (self.probe != NO_PROBE).then_some(ProbeId(self.probe))
+    }
+
+    /// The function to which the code returns, if it is known, or the address.
+    pub(crate) fn caller(self) -> Result<u32, usize> {
+        if self.return_address & SETTLED == 0 {
+            Err(self.return_address)
+        } else {
+            Ok(self.return_address as u32)
+        }
+    }
+}
+
+/// The calls of one origin.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct From {
     /// The weighted number of calls.
@@ -48,25 +89,25 @@ impl From {
     }
 }
 
-/// The callers of one function, each represented by an address in its code.
+/// The callers of one function.
 #[derive(Debug, Default)]
 pub(crate) struct Callers {
-    /// The first addresses; the most recent one is first.
-    few: Vec<(usize, From)>,
+    /// The first origins; the most recent one is first.
+    few: Vec<(Origin, From)>,
     /// The others, if there are any.
     #[expect(clippy::box_collection, reason = "most functions have none, and there may be a million")]
-    others: Option<Box<HashMap<usize, From>>>,
+    others: Option<Box<HashMap<Origin, From>>>,
 }
 
 impl Callers {
-    /// Adds a call from this address.
-    pub(crate) fn call(&mut self, caller: usize, weight: f64, ticks: f64) {
+    /// Adds a call.
+    pub(crate) fn call(&mut self, origin: Origin, weight: f64, ticks: f64) {
         let seen = if weight > 1.0 { 1.0 } else { 0.0 };
-        self.add(caller, &From { calls: weight, ticks, seen });
+        self.add(origin, &From { calls: weight, ticks, seen });
     }
 
-    fn add(&mut self, caller: usize, call: &From) {
-        match self.few.iter().position(|(address, _)| *address == caller) {
+    fn add(&mut self, origin: Origin, call: &From) {
+        match self.few.iter().position(|(known, _)| *known == origin) {
             Some(index) => {
                 self.few[index].1.add(call);
                 self.few.swap(0, index);
@@ -76,38 +117,39 @@ impl Callers {
                     // Most functions have one caller.
                     self.few.reserve_exact(1);
                 }
-                self.few.push((caller, *call));
+                self.few.push((origin, *call));
             }
             None => {
                 let others = self.others.get_or_insert_default();
-                let is_full = others.len() >= MAX_PLACES && !others.contains_key(&caller);
-                others.entry(if is_full { NOWHERE } else { caller }).or_default().add(call);
+                let is_full = others.len() >= MAX_PLACES && !others.contains_key(&origin);
+                others.entry(if is_full { NOWHERE } else { origin }).or_default().add(call);
             }
         }
     }
 
-    /// Replaces the addresses that are in functions of an unloaded library by these functions.
+    /// Replaces the return addresses that are in functions of an unloaded library by these
+    /// functions.
     pub(crate) fn settle(&mut self, function_at: &FunctionAt<'_>) {
-        if self.iter().all(|(address, _)| settled(address, function_at) == address) {
+        if self.iter().all(|(origin, _)| origin.settled(function_at) == origin) {
             return;
         }
         let before = std::mem::take(self);
-        for (address, from) in before.iter() {
-            self.add(settled(address, function_at), from);
+        for (origin, from) in before.iter() {
+            self.add(origin.settled(function_at), from);
         }
     }
 
-    /// All callers.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &From)> {
+    /// All origins.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Origin, &From)> {
         let others = self.others.iter().flat_map(|others| others.iter());
-        self.few.iter().map(|(address, from)| (*address, from)).chain(others.map(|(at, from)| (*at, from)))
+        self.few.iter().map(|(origin, from)| (*origin, from)).chain(others.map(|(at, from)| (*at, from)))
     }
 
     /// Heap memory, in bytes.
     pub(crate) fn memory(&self) -> usize {
         // A hash table has a byte of its own for each slot.
         let of_others = self.others.as_ref().map_or(0, |others| others.capacity());
-        (self.few.capacity() + of_others) * size_of::<(usize, From)>() + of_others
+        (self.few.capacity() + of_others) * size_of::<(Origin, From)>() + of_others
     }
 }
 
@@ -155,6 +197,9 @@ impl Bodies {
 /// Finds the calling function by the return address.
 pub(crate) type FunctionAt<'a> = dyn Fn(usize) -> Option<u32> + 'a;
 
+/// Finds the caller of a function by the origin of its calls.
+pub(crate) type CallerOf<'a> = dyn FnMut(u32, Origin) -> Option<u32> + 'a;
+
 /// Calls by caller and callee, as shares of the callee's calls.
 #[derive(Debug, Default)]
 pub(crate) struct Arcs {
@@ -164,11 +209,9 @@ pub(crate) struct Arcs {
 
 impl Arcs {
     /// Adds the callers of a function.
-    pub(crate) fn add(&mut self, callee: u32, callers: &Callers, function_at: &FunctionAt<'_>) {
-        for (address, from) in callers.iter() {
-            let is_settled = address & SETTLED != 0;
-            let caller = if is_settled { Some(address as u32) } else { function_at(address) };
-            self.arcs.entry((caller, callee)).or_default().add(from);
+    pub(crate) fn add(&mut self, callee: u32, callers: &Callers, caller_of: &mut CallerOf<'_>) {
+        for (origin, from) in callers.iter() {
+            self.arcs.entry((caller_of(callee, origin), callee)).or_default().add(from);
         }
     }
 }
@@ -227,15 +270,33 @@ mod tests {
         check(&bodies, 301, None);
     }
 
+    /// The origin with this return address.
+    fn at(return_address: usize) -> Origin {
+        Origin { return_address, probe: 7 }
+    }
+
+    /// A function that is inlined at two places in another one.
+    #[test]
+    fn calls_by_different_probes_are_told_apart() {
+        let mut callers = Callers::default();
+        let origins = [3, NO_PROBE, 4, 3].map(|probe| Origin { return_address: 100, probe });
+        origins.into_iter().for_each(|origin| callers.call(origin, 1.0, 5.0));
+        let mut arcs = Arcs::default();
+        arcs.add(9, &callers, &mut |callee, origin| origin.probe().map(|probe| callee + probe.0));
+        let mut calls: Vec<_> = arcs.arcs.iter().map(|(arc, from)| (*arc, from.calls)).collect();
+        calls.sort_by_key(|(arc, _)| *arc);
+        assert_eq!(calls, [((None, 9), 1.0), ((Some(12), 9), 2.0), ((Some(13), 9), 1.0)]);
+    }
+
     /// A function that allocates memory is called at thousands of places.
     #[test]
     fn callers_at_many_places_are_told_apart() {
         let mut callers = Callers::default();
         for round in 1..=3 {
-            (1..=5000).for_each(|place| callers.call(place, 2.0, f64::from(round)));
+            (1..=5000).for_each(|place| callers.call(at(place), 2.0, f64::from(round)));
         }
         let mut arcs = Arcs::default();
-        arcs.add(9, &callers, &|address| Some(if address <= 2000 { 1 } else { 2 }));
+        arcs.add(9, &callers, &mut |_, origin| Some(if origin.return_address <= 2000 { 1 } else { 2 }));
         let calls_and_ticks = |caller| {
             let from: &From = &arcs.arcs[&(Some(caller), 9)];
             (from.calls, from.ticks)
@@ -255,8 +316,9 @@ mod tests {
             500 => Some(9),
             _ => None,
         };
-        let call_all =
-            |callers: &mut Callers| (100..200).chain([500]).for_each(|at| callers.call(at, 1.0, 2.0));
+        let call_all = |callers: &mut Callers| {
+            (100..200).chain([500]).for_each(|place| callers.call(at(place), 1.0, 2.0))
+        };
         call_all(&mut callers);
         callers.settle(&of_first);
         assert_eq!(callers.iter().count(), 2);
@@ -264,7 +326,7 @@ mod tests {
         callers.settle(&|address| (address == 7).then_some(99));
         call_all(&mut callers);
         let mut arcs = Arcs::default();
-        arcs.add(1, &callers, &of_second);
+        arcs.add(1, &callers, &mut |_, origin| origin.caller().map_or_else(of_second, Some));
         let mut calls: Vec<_> = arcs.arcs.iter().map(|(arc, from)| (*arc, from.calls, from.ticks)).collect();
         calls.sort_by_key(|(arc, ..)| *arc);
         let expected = [((Some(7), 1), 100.0, 200.0), ((Some(8), 1), 100.0, 200.0), ((Some(9), 1), 2.0, 4.0)];
@@ -275,7 +337,7 @@ mod tests {
     fn the_number_of_places_is_limited() {
         let mut callers = Callers::default();
         let places = MAX_PLACES + 2 * FEW;
-        (1..=2 * places).for_each(|place| callers.call(place, 1.0, 0.0));
+        (1..=2 * places).for_each(|place| callers.call(at(place), 1.0, 0.0));
         let sum: f64 = callers.iter().map(|(_, from)| from.calls).sum();
         assert_eq!(sum, 2.0 * places as f64);
         assert!(callers.iter().count() < places);

@@ -7,8 +7,7 @@
 //! Self time cannot be negative, nor more than the total. Calls to a sampled function are seen in
 //! its windows: if a function makes only a few long calls to such functions, perhaps none of them
 //! is seen. Therefore, if any function was sampled, the self time of functions whose calls were all
-//! timed has only an upper limit. If an instrumented function was inlined into another, which was
-//! inlined into a third, its calls are attributed to the outermost one.
+//! timed has only an upper limit.
 //!
 //! # Recursion
 //! A call inside another call to the same function must not count twice in its total. The total is
@@ -20,7 +19,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::estimate::callers::{Arcs, Callers, From, FunctionAt, part, part_of_counted};
+use crate::estimate::callers::{Arcs, CallerOf, Callers, From, part, part_of_counted};
 use crate::estimate::cycles::cycles;
 use crate::observe::function::FUNCTIONS;
 use crate::observe::measured::{Missed, OpenCalls, Selection, Units};
@@ -79,7 +78,7 @@ impl Open {
                 calls.ticks += ticks;
                 calls.below += time.below as f64;
                 calls.above += time.above as f64;
-                open.callers.entry(entry.function).or_default().call(entry.call_site, 1.0, ticks);
+                open.callers.entry(entry.function).or_default().call(entry.origin(), 1.0, ticks);
             }
         });
         open
@@ -101,7 +100,7 @@ struct Row {
 /// The rows of the report, and the arcs between them.
 pub(crate) fn of(
     schedule: &Schedule,
-    function_at: &FunctionAt<'_>,
+    caller_of: &mut CallerOf<'_>,
     units: &Units,
     times: Option<&Times<'_>>,
     unloaded: &MissedCalls,
@@ -121,8 +120,8 @@ pub(crate) fn of(
             calls.missed = Missed::default();
         }
         let Some(report) = measured.report(&observed, &strata, &calls, units) else { continue };
-        arcs.add(index, &observed.callers, function_at);
-        open.callers.get(&index).into_iter().for_each(|callers| arcs.add(index, callers, function_at));
+        arcs.add(index, &observed.callers, caller_of);
+        open.callers.get(&index).into_iter().for_each(|callers| arcs.add(index, callers, caller_of));
         let windows = if strata.is_exact() { f64::INFINITY } else { strata.windows() };
         let is_complete = measured.selection == Selection::Always;
         rows.push(Row { index, all: report.total_ns, report, windows, is_complete });

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fastinst::{ProbeFn, ProbeId};
 use wordpatch::tsc;
 
+use crate::estimate::callers::NO_PROBE;
 use crate::observe::counting;
 use crate::observe::function::{Entered, Executed, FUNCTIONS, Function};
 use crate::observe::pairing::{Entry, EntryStack, Own};
@@ -144,6 +145,7 @@ fn enter_with(own: impl FnOnce(&EntryStack) -> Own<'_>, begin: u64, fired: &Fire
                 observation: observed.observation,
                 period: observed.period,
                 weight: observed.weight,
+                probe: fired.probe.map_or(NO_PROBE, |id| id.0),
                 call_site,
                 stack_pointer,
                 ..Entry::default()
@@ -230,7 +232,7 @@ fn complete(begin: u64, entry: &Entry, function: &Function, thread: &Thread) {
     }
     let overhead = thread.overhead().wrapping_sub(entry.overhead);
     let Duration { ticks, below, above } = duration(begin.wrapping_sub(entry.ticks), overhead, preempted);
-    let &Entry { observation, weight, call_site: caller, .. } = entry;
+    let &Entry { observation, weight, .. } = entry;
     let is_cold = thread.cold(false) != entry.cold;
     if ticks > LONG_CALL {
         // A negative time is such a number: the usual call needs no comparison.
@@ -245,7 +247,7 @@ fn complete(begin: u64, entry: &Entry, function: &Function, thread: &Thread) {
         weight,
         below: below as f32,
         above: above as f32,
-        caller,
+        origin: entry.origin(),
         ticks,
         least: ticks,
         preempted: preempted.value,

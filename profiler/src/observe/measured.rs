@@ -506,13 +506,13 @@ impl Observed {
         let is_usual = !sample.is_cold || sample.ticks > LONG;
         if sample.weight == ON {
             self.strata.timed(ticks);
-            self.callers.call(sample.caller, 1.0, ticks);
+            self.callers.call(sample.origin, 1.0, ticks);
             self.on_samples = self.on_samples.wrapping_add(1);
             let group = ON_GROUP | (self.on_samples / GROUP);
             self.percentiles(is_usual).add(group, seen, 1.0, kept);
         } else {
             let group = sample.observation & !ON_GROUP;
-            self.callers.call(sample.caller, weight, ticks * weight);
+            self.callers.call(sample.origin, weight, ticks * weight);
             if sample.is_late {
                 self.strata.timed_late(weight, ticks);
                 // Calls that were cut off have no percentiles.
@@ -540,7 +540,7 @@ impl Observed {
             return;
         }
         let middle = least.midpoint(most);
-        self.callers.call(sample.caller, weight, weight * middle);
+        self.callers.call(sample.origin, weight, weight * middle);
         self.min = self.min.min(middle);
         self.max = self.max.max(least);
     }

@@ -49,6 +49,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
+use crate::estimate::callers::Origin;
 use crate::observe::preemption;
 
 /// Maximum depth of the stack. Unused pages are never allocated.
@@ -67,6 +68,8 @@ pub(crate) struct Entry {
     pub(crate) period: u32,
     /// The number of calls that the entry represents.
     pub(crate) weight: f32,
+    /// The number of the entry probe, or [`NO_PROBE`](crate::estimate::callers::NO_PROBE).
+    pub(crate) probe: u32,
     /// The return address of the function.
     pub(crate) call_site: usize,
     /// The stack pointer at the probe.
@@ -87,6 +90,11 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// Where the call comes from.
+    pub(crate) fn origin(&self) -> Origin {
+        Origin { return_address: self.call_site, probe: self.probe }
+    }
+
     /// The time for which the call is known to have been open, in ticks of own time.
     pub(crate) fn held_for(&self) -> u64 {
         let entered = self.ticks.saturating_sub(self.overhead).saturating_sub(self.preempted.value);
@@ -102,6 +110,7 @@ struct Slot {
     period: AtomicU32,
     /// The bits of an f32.
     weight: AtomicU32,
+    probe: AtomicU32,
     call_site: AtomicUsize,
     stack_pointer: AtomicUsize,
     ticks: AtomicU64,
@@ -118,6 +127,7 @@ impl Slot {
         self.observation.store(entry.observation, Relaxed);
         self.period.store(entry.period, Relaxed);
         self.weight.store(entry.weight.to_bits(), Relaxed);
+        self.probe.store(entry.probe, Relaxed);
         self.call_site.store(entry.call_site, Relaxed);
         self.stack_pointer.store(entry.stack_pointer, Relaxed);
         self.ticks.store(entry.ticks, Relaxed);
@@ -134,6 +144,7 @@ impl Slot {
             observation: self.observation.load(Relaxed),
             period: self.period.load(Relaxed),
             weight: f32::from_bits(self.weight.load(Relaxed)),
+            probe: self.probe.load(Relaxed),
             call_site: self.call_site.load(Relaxed),
             stack_pointer: self.stack_pointer.load(Relaxed),
             ticks: self.ticks.load(Relaxed),
@@ -596,6 +607,7 @@ mod tests {
             observation: u32::MAX,
             period: 3,
             weight: 1.5,
+            probe: 7,
             call_site: usize::MAX,
             stack_pointer: 5,
             ticks: 6,

@@ -304,12 +304,12 @@ impl Thread {
         let ticks = most.max(1);
         let least = least.min(ticks - 1);
         let is_late = was_cut_off && !was_left;
-        let &Entry { function, observation, weight, call_site: caller, .. } = entry;
+        let &Entry { function, observation, weight, .. } = entry;
         Some(Sample {
             function,
             observation,
             weight,
-            caller,
+            origin: entry.origin(),
             ticks,
             least,
             is_late,

@@ -96,7 +96,7 @@ fn only_of_timed_calls(latency: Latency) -> Latency {
 
 impl FunctionReport {
     /// Changes the figures of the function, and those of its callers. Calls from it are unchanged:
-    /// their callers are known by return addresses.
+    /// their callers are known by other addresses.
     fn limit(&mut self, arcs: &mut [Arc], limit: fn(Estimate) -> Estimate) {
         self.calls = limit(self.calls);
         self.total_ns = self.total_ns.map(limit);

@@ -64,6 +64,8 @@ pub(super) fn discovered(probe: &ProbeMetadata<'_>) {
         let offset = probe.function_address.wrapping_sub(probe.object_base);
         if session.wants(probe.function_name, probe.object_path, offset) {
             session.adopt(&probe, kind);
+        } else {
+            session.stacks.leave_out();
         }
     });
 }

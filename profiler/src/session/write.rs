@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use fastinst::provider;
+use fastinst::{ProbeMetadata, provider};
 use wordpatch::calibration;
 
 use super::Session;
@@ -17,15 +17,16 @@ use super::merged;
 use super::unloaded::MissedCalls;
 use crate::binary::locations::{Locations, disambiguate};
 use crate::error::Error;
+use crate::estimate::callers::Origin;
 use crate::estimate::summary;
 use crate::observe::measured::Units;
 use crate::observe::{fire, function, governor, own_time, thread};
 use crate::options::Output;
 use crate::output::{self, Identity, OwnFile, Stream, Target, Written, write_report};
-use crate::report::{Cost, Format, Report, View, text};
+use crate::report::{Arc, Cost, Format, FunctionReport, Report, View, text};
 use crate::session::{clock, snapshot};
-use crate::stacks;
 use crate::stacks::waiting::Preempted;
+use crate::stacks::{self, Enclosing};
 use crate::stderr::stderr;
 
 /// The reason why a report is written.
@@ -75,12 +76,8 @@ impl Session {
         let duration_ns = self.clock.elapsed().as_nanos() as u64;
         let thread_time = (thread::lived() as f64 / ticks_per_ns).max(duration_ns as f64);
         let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
-        let times = self.stacks.times(self.waiting(thread_time));
-        let bodies = self.bodies();
-        let function_at = |address| bodies.function_at(address);
         let missed = MissedCalls::of(self.calls_of_unloaded(), self.has_begun_late);
-        let (mut functions, mut arcs) =
-            summary::of(&self.schedule, &function_at, &units, times.as_ref(), &missed);
+        let (mut functions, mut arcs) = self.summary(&units, &missed);
         let notes_of_merged = merged::settle(&mut functions, &mut arcs);
         disambiguate(&mut functions, &mut self.locations);
         let spent = self.governor.spent();
@@ -126,6 +123,34 @@ impl Session {
             functions,
             arcs,
         }
+    }
+
+    /// The rows of the report, and the arcs between them.
+    fn summary(&mut self, units: &Units, missed: &MissedCalls) -> (Vec<FunctionReport>, Vec<Arc>) {
+        let (bodies, waiting) = (self.bodies(), self.waiting(units.thread_time));
+        let (times, mut enclosing) = self.stacks.report(waiting);
+        let (known, measured) = (&self.known, &self.schedule.functions);
+        let inlined_into = |callee: u32, site: &ProbeMetadata<'_>, enclosing: &mut Enclosing<'_>| {
+            let is_loaded = fastinst::is_loaded(site.id);
+            match is_loaded.then(|| enclosing.innermost(site.site_address)).flatten() {
+                Some(function) => function,
+                None => known.at(measured, site.body_start).filter(|owner| *owner != callee),
+            }
+        };
+        let mut caller_of = |callee: u32, origin: Origin| {
+            let site = origin.probe().and_then(fastinst::lasting_metadata);
+            if let Some(function) = site.and_then(|site| inlined_into(callee, &site, &mut enclosing)) {
+                return Some(function);
+            }
+            match origin.caller() {
+                Ok(function) => Some(function),
+                Err(address) => {
+                    let in_call = enclosing.innermost(address.wrapping_sub(1)).flatten();
+                    in_call.or_else(|| bodies.function_at(address))
+                }
+            }
+        };
+        summary::of(&self.schedule, &mut caller_of, units, times.as_ref(), missed)
     }
 
     fn ticks_per_ns(&self) -> f64 {

@@ -23,6 +23,10 @@
 //!    of the others as well, as in the loop of an interpreter, where only indirect jumps lead to
 //!    others. (A handler of exceptions with a `switch` may be an exception.)
 //!
+//! A call of an instrumentation function whose function is not known yet, as long as no execution
+//! has shown it, has the same destination as the sites of its kind. An exit removes the last
+//! function of the context, whichever that is; after an entry, nothing is known.
+//!
 //! An instruction that gets two different contexts (the compiler has merged code), or none, has an
 //! unknown context. The same holds for all instructions of a body if the calls in its file are not
 //! where discovery has found them.
@@ -130,6 +134,8 @@ pub(super) struct Contexts<S> {
     looked_up: BTreeMap<(u64, FrameState), Option<Context>>,
     /// See [`Contexts::take_learning_time`].
     learning: f64,
+    /// See [`Contexts::leave_out`].
+    lacks_functions: bool,
 }
 
 /// Maximum number of results that are kept.
@@ -157,8 +163,10 @@ impl Chains {
     }
 
     /// The context after the exit of a function; `None` if it is not the context's last function.
-    fn left(&self, context: Context, function: u32) -> Option<Context> {
-        self.last(context).filter(|(_, last)| *last == function).map(|(outside, _)| outside)
+    /// Any function may be it if it is not known.
+    fn left(&self, context: Context, function: Option<u32>) -> Option<Context> {
+        let is_it = |last: u32| function.is_none_or(|function| function == last);
+        self.last(context).filter(|(_, last)| is_it(*last)).map(|(outside, _)| outside)
     }
 }
 
@@ -185,6 +193,12 @@ impl<S: Sites> Contexts<S> {
             known.shape = None;
             known.analyzed.iter_mut().for_each(|analyzed| analyzed.is_stale = true);
         }
+    }
+
+    /// Sites of some functions are never added: calls of the instrumentation functions that are not
+    /// sites are ignored from now on, because they may be those.
+    pub(super) fn leave_out(&mut self) {
+        self.lacks_functions = true;
     }
 
     /// Removes the sites of objects that were unloaded, and brings back those of objects that were
@@ -361,13 +375,35 @@ impl<S: Sites> Contexts<S> {
         let sites = self.sites_of(body.start);
         let known = self.bodies.get_mut(&body.start)?;
         let decoded = known.code.take().or_else(|| Code::decode(code(&body)?, body.start));
-        let analysis = decoded.as_ref().and_then(|code| Analysis::new(code, &sites));
+        let has_all = !self.lacks_functions;
+        let analysis = decoded.as_ref().and_then(|code| Analysis::new(code, &sites, has_all));
         let ranges = analysis.and_then(|analysis| analysis.run(&mut self.chains));
         known.code = decoded.filter(|_| known.analyzed.is_some());
         let ranges = ranges.unwrap_or_else(|| Box::new([(body.start, None)]));
         let analyzed = Analyzed { ranges, made: Instant::now(), is_stale: false };
         self.learning += governor::of_thread() - begin;
         Some(&known.analyzed.insert(analyzed).ranges)
+    }
+
+    /// Has contexts that lack a site recomputed when they are needed. Returns the bodies that have
+    /// been looked at, for [`Contexts::forget_others`].
+    pub(super) fn renew(&mut self) -> HashSet<u64> {
+        for body in self.bodies.values_mut() {
+            body.analyzed.take_if(|analyzed| analyzed.is_stale);
+        }
+        self.bodies.keys().copied().collect()
+    }
+
+    /// Forgets everything about all other bodies, and what it has cost.
+    pub(super) fn forget_others(&mut self, bodies: &HashSet<u64>) {
+        self.bodies.retain(|start, _| bodies.contains(start));
+        self.looked_up.clear();
+        self.learning = 0.0;
+    }
+
+    /// The last function of a context.
+    pub(super) fn innermost(&self, context: Context) -> Option<u32> {
+        self.chains.last(context).map(|(_, function)| function)
     }
 
     /// Calls `visit` with the functions of a context, innermost first.
@@ -471,6 +507,9 @@ struct Code {
     offsets: Box<[u32]>,
     flows: Box<[Flow]>,
     is_target: Box<[bool]>,
+    /// The numbers of calls and jumps to other code, and their destinations, or the addresses of
+    /// the words that contain them.
+    leaving: Box<[(u32, u64)]>,
 }
 
 impl Code {
@@ -478,6 +517,7 @@ impl Code {
     fn decode(code: &[u8], start: u64) -> Option<Self> {
         let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
         let (mut offsets, mut flows, mut branches) = (Vec::new(), Vec::new(), Vec::new());
+        let mut leaving = Vec::new();
         let mut instruction = Instruction::default();
         while decoder.can_decode() {
             decoder.decode_out(&mut instruction);
@@ -488,8 +528,17 @@ impl Code {
             if matches!(kind, FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch) {
                 branches.push((flows.len(), instruction.near_branch_target()));
             }
+            let flow = Flow::of(kind);
+            if flow.is_transfer {
+                let is_indirect = instruction.is_ip_rel_memory_operand();
+                let destination = match instruction.near_branch_target() {
+                    0 => is_indirect.then(|| instruction.ip_rel_memory_address()),
+                    target => Some(target),
+                };
+                leaving.extend(destination.map(|destination| (flows.len() as u32, destination)));
+            }
             offsets.push(u32::try_from(instruction.ip() - start).ok()?);
-            flows.push(Flow::of(kind));
+            flows.push(flow);
         }
         let mut is_target = vec![false; flows.len()];
         for (index, target) in branches {
@@ -498,11 +547,30 @@ impl Code {
                 is_target[target as usize] = true;
             }
         }
-        Some(Self { start, offsets: offsets.into(), flows: flows.into(), is_target: is_target.into() })
+        Some(Self {
+            start,
+            offsets: offsets.into(),
+            flows: flows.into(),
+            is_target: is_target.into(),
+            leaving: leaving.into(),
+        })
     }
 
     fn memory(&self) -> usize {
-        size_of_val(&*self.offsets) + size_of_val(&*self.flows) + size_of_val(&*self.is_target)
+        size_of_val(&*self.offsets)
+            + size_of_val(&*self.flows)
+            + size_of_val(&*self.is_target)
+            + size_of_val(&*self.leaving)
+    }
+
+    /// The calls that have the destinations of these, but are not among them.
+    fn like(&self, sites: &[Option<(ProbeType, Option<u32>)>]) -> Vec<(usize, ProbeType)> {
+        let of_site = |index: u32| sites[index as usize].map(|(kind, _)| kind);
+        let leaving = self.leaving.iter().copied();
+        let kinds: HashMap<u64, ProbeType> =
+            leaving.clone().filter_map(|(index, to)| Some((to, of_site(index)?))).collect();
+        let others = leaving.filter(|(index, _)| of_site(*index).is_none());
+        others.filter_map(|(index, to)| Some((index as usize, *kinds.get(&to)?))).collect()
     }
 }
 
@@ -515,8 +583,8 @@ fn index_of(offsets: &[u32], start: u64, address: u64) -> Option<u32> {
 /// The analysis of one body.
 struct Analysis<'a> {
     code: &'a Code,
-    /// The site at each instruction, if there is one.
-    sites: Vec<Option<(ProbeType, u32)>>,
+    /// The site at each instruction, if there is one, and its function, if it is known.
+    sites: Vec<Option<(ProbeType, Option<u32>)>>,
     /// Whether control enters at the first instruction, from a call.
     is_called: bool,
     known: Vec<Known>,
@@ -524,15 +592,19 @@ struct Analysis<'a> {
 }
 
 impl<'a> Analysis<'a> {
-    /// `None` if the sites, ascending, are not calls or jumps of the code.
-    fn new(code: &'a Code, sites: &[Site]) -> Option<Self> {
+    /// `None` if the sites, ascending, are not calls or jumps of the code. `has_all` tells whether
+    /// the others that call the same functions are sites, too.
+    fn new(code: &'a Code, sites: &[Site], has_all: bool) -> Option<Self> {
         let mut by_index = vec![None; code.flows.len()];
         for site in sites {
             let index = index_of(&code.offsets, code.start, site.address)? as usize;
             if !code.flows[index].is_transfer {
                 return None;
             }
-            by_index[index] = Some((site.kind, site.function));
+            by_index[index] = Some((site.kind, Some(site.function)));
+        }
+        if has_all {
+            code.like(&by_index).into_iter().for_each(|(index, kind)| by_index[index] = Some((kind, None)));
         }
         let known = vec![Known::Nothing; code.flows.len()];
         let entered: HashSet<u32> = of_kind(sites, ProbeType::Entry).collect();
@@ -607,12 +679,14 @@ impl<'a> Analysis<'a> {
             let Known::Context(context) = self.known[index] else { continue };
             let after = match self.sites[index] {
                 None => Some(context),
-                Some((ProbeType::Entry, function)) => Some(chains.entered(context, function)),
+                Some((ProbeType::Entry, function)) => {
+                    function.map(|function| chains.entered(context, function))
+                }
                 Some((ProbeType::Exit, function)) => chains.left(context, function),
             };
             let flow = self.code.flows[index];
-            // Only exits without an entry before them: this path is never executed, or not
-            // understood.
+            // After an entry of a function that is not known yet; or only exits without an entry
+            // before them: this path is never executed, or not understood.
             let Some(after) = after else { continue };
             if let Some(target) = flow.target {
                 self.learn(target as usize, after);
@@ -667,7 +741,9 @@ impl<'a> Analysis<'a> {
                 (None, _) => None,
                 (Some(after), None) => Some(after),
                 (Some(after), Some((ProbeType::Entry, function))) => chains.left(after, function),
-                (Some(after), Some((ProbeType::Exit, function))) => Some(chains.entered(after, function)),
+                (Some(after), Some((ProbeType::Exit, function))) => {
+                    function.map(|function| chains.entered(after, function))
+                }
             };
             if let Some(before) = before {
                 self.learn(index, before);

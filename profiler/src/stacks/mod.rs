@@ -36,7 +36,7 @@ pub(crate) mod waiting;
 mod waits;
 mod watched;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ops::{Range, RangeInclusive};
 use std::time::{Duration, Instant};
 
@@ -168,6 +168,39 @@ impl Sites for Probes {
     }
 }
 
+/// Brings the objects up to date.
+fn refresh(unwinder: &mut Unwinder, contexts: &mut Contexts<Probes>, loads: &mut u64) {
+    let now = fastinst::load_count();
+    if unwinder.refresh() | (std::mem::replace(loads, now) != now) {
+        contexts.reload(|address| unwinder.is_mapped(address));
+    }
+}
+
+/// Finds the instrumented function that an instruction is in, inlined ones included. What is known
+/// of code in which no sample was is only kept as long as this.
+pub(crate) struct Enclosing<'a> {
+    unwinder: &'a mut Unwinder,
+    contexts: &'a mut Contexts<Probes>,
+    /// See [`Contexts::renew`].
+    before: HashSet<u64>,
+}
+
+impl Enclosing<'_> {
+    /// The innermost function that has been entered and not left at this address, in the body that
+    /// contains it: `Some(None)` if there is none, `None` if that is not known.
+    pub(crate) fn innermost(&mut self, address: usize) -> Option<Option<u32>> {
+        let unwinder = &mut *self.unwinder;
+        let context = self.contexts.at(address as u64, FrameState::Executing, |range| unwinder.code(range));
+        Some(self.contexts.innermost(context?))
+    }
+}
+
+impl Drop for Enclosing<'_> {
+    fn drop(&mut self) {
+        self.contexts.forget_others(&self.before);
+    }
+}
+
 impl Stacks {
     /// Has no samples yet, and never gets any unless they are wanted.
     pub(crate) fn new(is_wanted: bool) -> Self {
@@ -241,6 +274,11 @@ impl Stacks {
         self.contexts.add(probe.0);
     }
 
+    /// The sites of some functions are not added.
+    pub(crate) fn leave_out(&mut self) {
+        self.contexts.leave_out();
+    }
+
     /// Reads the samples taken since the last call.
     pub(crate) fn drain(&mut self) {
         if self.events.is_none() && self.companion.is_none() {
@@ -255,12 +293,7 @@ impl Stacks {
         let at = Instant::now();
         self.drained = at;
         let loads = &mut self.loads;
-        let mut refresh = |unwinder: &mut Unwinder| {
-            let now = fastinst::load_count();
-            if unwinder.refresh() | (std::mem::replace(loads, now) != now) {
-                contexts.reload(|address| unwinder.is_mapped(address));
-            }
-        };
+        let mut refresh = |unwinder: &mut Unwinder| refresh(unwinder, contexts, loads);
         // Must be done before an object with known sites is unloaded and another one loaded in its
         // place.
         let mut is_current = std::mem::take(&mut self.has_new_sites);
@@ -343,7 +376,7 @@ impl Stacks {
         let mut functions = Functions { is_partial: stack.end == End::Unknown, ..Functions::default() };
         for (depth, address) in stack.frames.iter().enumerate() {
             let state = if depth == 0 { FrameState::Executing } else { FrameState::Calling };
-            let unwinder = &self.unwinder;
+            let unwinder = &mut self.unwinder;
             match self.contexts.at(*address, state, |range| unwinder.code(range)) {
                 Some(context) => {
                     let before = functions.chain.len();
@@ -384,11 +417,15 @@ impl Stacks {
         }
     }
 
-    /// The times of all functions, if there are enough samples. `waiting` is the time for which the
-    /// program's threads have waited, in nanoseconds.
-    pub(crate) fn times(&self, waiting: f64) -> Option<Times<'_>> {
+    /// The times of all functions, if there are enough samples, and the functions at addresses.
+    /// `waiting` is the time for which the program's threads have waited, in nanoseconds.
+    pub(crate) fn report(&mut self, waiting: f64) -> (Option<Times<'_>>, Enclosing<'_>) {
+        refresh(&mut self.unwinder, &mut self.contexts, &mut self.loads);
         let running = own_time::processor_time() - self.running_before;
-        Times::new(&self.tally, Some(&self.waits), self.period, running, waiting)
+        let times = Times::new(&self.tally, Some(&self.waits), self.period, running, waiting);
+        let (unwinder, contexts) = (&mut self.unwinder, &mut self.contexts);
+        let before = contexts.renew();
+        (times, Enclosing { unwinder, contexts, before })
     }
 
     /// The number of samples of running threads.

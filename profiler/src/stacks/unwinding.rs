@@ -155,10 +155,11 @@ impl Unwinder {
         matches!(known.contents, State::Read(_))
     }
 
-    /// The code at these addresses, as in the file of the object. Known only in objects that a
-    /// frame has been in.
-    pub(super) fn code(&self, range: &Range<u64>) -> Option<&[u8]> {
-        let State::Read(segments) = &self.objects[self.object_at(range.start)?].contents else { return None };
+    /// The code at these addresses, as in the file of the object.
+    pub(super) fn code(&mut self, range: &Range<u64>) -> Option<&[u8]> {
+        let at = self.object_at(range.start)?;
+        self.read(at);
+        let State::Read(segments) = &self.objects[at].contents else { return None };
         let (memory, bytes) =
             segments.iter().find(|(memory, _)| memory.start <= range.start && range.end <= memory.end)?;
         bytes.get((range.start - memory.start) as usize..(range.end - memory.start) as usize)

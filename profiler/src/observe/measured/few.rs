@@ -3,7 +3,7 @@
 //! needed.
 
 use super::{MIN_PREEMPTION, ON, Observed};
-use crate::estimate::callers::{FunctionAt, settled};
+use crate::estimate::callers::{FunctionAt, Origin};
 use crate::observe::thread::Sample;
 
 /// Maximum number of calls.
@@ -12,7 +12,7 @@ const FEW: usize = 6;
 /// A call that was timed while its function was on.
 #[derive(Clone, Copy, Debug)]
 struct Call {
-    caller: usize,
+    origin: Origin,
     ticks: u32,
     /// How much shorter or longer it may have been.
     error: f32,
@@ -42,7 +42,7 @@ impl Few {
         if !is_usual || self.calls.len() == FEW {
             return false;
         }
-        let call = Call { caller: sample.caller, ticks, error: sample.below };
+        let call = Call { origin: sample.origin, ticks, error: sample.below };
         self.calls = self.calls.iter().copied().chain([call]).collect();
         true
     }
@@ -57,7 +57,7 @@ impl Few {
 
     /// See [`crate::estimate::callers::Callers::settle`].
     pub(super) fn settle(&mut self, function_at: &FunctionAt<'_>) {
-        self.calls.iter_mut().for_each(|call| call.caller = settled(call.caller, function_at));
+        self.calls.iter_mut().for_each(|call| call.origin = call.origin.settled(function_at));
     }
 
     pub(super) fn interrupted(&mut self) {
@@ -88,11 +88,11 @@ impl Few {
         if self.is_interrupted {
             observed.strata.interrupted();
         }
-        for &Call { caller, ticks, error } in &self.calls {
+        for &Call { origin, ticks, error } in &self.calls {
             let ticks = ticks.into();
             let sample = Sample {
                 weight: ON,
-                caller,
+                origin,
                 ticks,
                 least: ticks,
                 below: error,
@@ -123,8 +123,8 @@ mod tests {
         expected.strata.interrupted();
         for number in 1..=FEW as u64 {
             let ticks = 1000 * number;
-            let (caller, below) = (number as usize % 2, number as f32);
-            let sample = Sample { caller, ticks, least: ticks, below, above: below, ..Sample::default() };
+            let (origin, below) = (Origin { return_address: number as usize % 2, probe: 7 }, number as f32);
+            let sample = Sample { origin, ticks, least: ticks, below, above: below, ..Sample::default() };
             assert!(few.sample(&sample));
             expected.sample(&sample, 7.5, 100);
         }

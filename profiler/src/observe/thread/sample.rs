@@ -1,5 +1,7 @@
 //! What a thread records about a call.
 
+use crate::estimate::callers::Origin;
+
 /// A timed call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sample {
@@ -11,8 +13,7 @@ pub(crate) struct Sample {
     /// By how much the duration may be below `ticks`, because the cost of the probes inside the
     /// call is not known exactly, or because the thread has both waited and been preempted.
     pub(crate) below: f32,
-    /// An address in the caller's code.
-    pub(crate) caller: usize,
+    pub(crate) origin: Origin,
     /// Duration of the call without preemption, in ticks; the maximum, if its exit was not seen, or
     /// [`Sample::ANY_TIME`].
     pub(crate) ticks: u64,

@@ -12,6 +12,9 @@ enum Op {
     Plain,
     Enter(u32),
     Exit(u32),
+    /// The same with functions that are not known yet.
+    EnterAny,
+    ExitAny,
     /// A jump to the instrumentation function, instead of a call and a return.
     ExitAndReturn(u32),
     /// The same, through a pointer.
@@ -24,19 +27,25 @@ enum Op {
     Return,
 }
 
-use Op::{Call, Enter, Exit, ExitAndReturn, ExitByPointer, Jump, JumpIf, Plain, Return, Switch};
+use Op::{
+    Call, Enter, EnterAny, Exit, ExitAndReturn, ExitAny, ExitByPointer, Jump, JumpIf, Plain, Return, Switch,
+};
 
 const START: u64 = 0x40_0000;
-/// An address outside of all bodies.
+/// Addresses outside of all bodies: of any function, and of the instrumentation functions.
 const ELSEWHERE: u64 = 0x50_0000;
+const ON_ENTRY: u64 = 0x50_1000;
+const ON_EXIT: u64 = 0x50_2000;
 
 /// The instruction, with the address of its target.
 fn instruction(op: Op, address_of: impl Fn(usize) -> u64) -> Instruction {
     let branch = |code, target| Instruction::with_branch(code, target).unwrap();
     match op {
         Plain => Instruction::with(Code::Nopd),
-        Enter(_) | Exit(_) | Call => branch(Code::Call_rel32_64, ELSEWHERE),
-        ExitAndReturn(_) => branch(Code::Jmp_rel32_64, ELSEWHERE),
+        Enter(_) | EnterAny => branch(Code::Call_rel32_64, ON_ENTRY),
+        Exit(_) | ExitAny => branch(Code::Call_rel32_64, ON_EXIT),
+        Call => branch(Code::Call_rel32_64, ELSEWHERE),
+        ExitAndReturn(_) => branch(Code::Jmp_rel32_64, ON_EXIT),
         JumpIf(target) => branch(Code::Jne_rel32_64, address_of(target)),
         Jump(target) => branch(Code::Jmp_rel32_64, address_of(target)),
         Switch | ExitByPointer(_) => Instruction::with1(Code::Jmp_rm64, Register::RAX).unwrap(),
@@ -137,6 +146,48 @@ fn inlined_function_inside_another() {
         (Plain, Some(&[1])),
         (ExitAndReturn(1), Some(&[1])),
     ]);
+}
+
+/// One of two ways out of a function has not been executed yet.
+#[test]
+fn an_exit_of_an_unknown_function_is_that_of_the_last_one() {
+    check(&[
+        (Enter(1), Some(&[])),
+        (Enter(2), Some(&[1])),
+        (JumpIf(5), Some(&[1, 2])),
+        (ExitAny, Some(&[1, 2])),
+        (Jump(6), Some(&[1])),
+        (Exit(2), Some(&[1, 2])),
+        (Call, Some(&[1])),
+        (ExitAndReturn(1), Some(&[1])),
+    ]);
+}
+
+#[test]
+fn nothing_is_known_after_the_entry_of_an_unknown_function() {
+    check(&[
+        (Enter(1), Some(&[])),
+        (EnterAny, Some(&[1])),
+        (Call, None),
+        (ExitAny, None),
+        (Call, Some(&[1])),
+        (Exit(1), Some(&[1])),
+        (Return, Some(&[])),
+    ]);
+}
+
+/// The functions of the other calls are not selected.
+#[test]
+fn calls_for_functions_that_are_left_out_are_ignored() {
+    let ops = [EnterAny, Enter(1), Call, Exit(1), Call, ExitAny, Return];
+    let (code, addresses) = assembled(&ops);
+    let mut contexts = contexts_of(&ops, &code, &addresses);
+    contexts.leave_out();
+    let found = addresses.iter().map(|address| {
+        let context = contexts.at(*address, FrameState::Executing, |_| Some(&code));
+        context.map(|context| contexts.innermost(context))
+    });
+    assert_eq!(found.collect::<Vec<_>>(), [None, None, Some(1), Some(1), None, None, None].map(Some));
 }
 
 #[test]
@@ -398,6 +449,7 @@ fn a_body_that_is_analyzed_again_is_decoded_twice_at_most() {
     let (code, addresses) = assembled(&ops);
     let mut contexts =
         contexts_of(&[Enter(1), Plain, Plain, Plain, Plain, Plain, Exit(1), Return], &code, &addresses);
+    contexts.leave_out();
     let body = START..START + code.len() as u64;
     let mut decoded = 0;
     let mut found = Vec::new();
@@ -430,6 +482,7 @@ fn results_of_an_old_analysis_are_not_kept() {
     let ops = [Enter(1), Enter(2), Plain, Exit(2), Exit(1), Return];
     let (code, addresses) = assembled(&ops);
     let mut contexts = contexts_of(&[Enter(1), Plain, Plain, Plain, Exit(1), Return], &code, &addresses);
+    contexts.leave_out();
     let innermost = |contexts: &mut Contexts<Known>| {
         let context = contexts.at(addresses[2], FrameState::Executing, |_| Some(&code)).unwrap();
         let mut functions = Vec::new();
