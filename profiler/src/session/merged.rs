@@ -1,11 +1,11 @@
 //! Functions whose calls the compiler has merged with those of others: a site that several
 //! functions execute counts as one of them ([`fastinst::MergedSite`]).
 //!
-//! The numbers of calls and the times of that function and of its callers are those of all of them:
-//! upper limits. Those of the others are lower limits. Latencies of calls of several functions are
-//! not those of one of them, and some calls of a function say nothing of the latencies of the rest:
-//! no mean or percentile is known of either. A note names the functions. At an exit, such a site
-//! means only that exits of the others are not observed, as after an exception
+//! The numbers of calls and the times of that function, of its callers and of what it calls are
+//! those of all of them: upper limits. Those of the others are lower limits. Latencies of calls of
+//! several functions are not those of one of them, and some calls of a function say nothing of the
+//! latencies of the rest: no mean or percentile is known of either. A note names the functions. At
+//! an exit, such a site means only that exits of the others are not observed, as after an exception
 //! (`observe/pairing.rs`).
 
 use std::ffi::CStr;
@@ -14,7 +14,7 @@ use std::fmt;
 use fastinst::{ProbeId, ProbeKind, merged_sites};
 
 use crate::binary::symbol::demangle;
-use crate::report::{Arc, Estimate, FunctionReport, Latency};
+use crate::report::{Arc, Caller, Estimate, FunctionReport, Latency};
 
 /// A function whose entries fire the probe of another one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,7 +102,8 @@ impl FunctionReport {
         self.total_ns = self.total_ns.map(limit);
         self.self_ns = self.self_ns.map(limit);
         let function = self.key();
-        for arc in arcs.iter_mut().filter(|arc| arc.callee == function) {
+        let is_caller = |arc: &Arc| matches!(&arc.caller, Caller::Function(caller) if *caller == function);
+        for arc in arcs.iter_mut().filter(|arc| arc.callee == function || is_caller(arc)) {
             arc.calls = limit(arc.calls);
             arc.total_ns = arc.total_ns.map(limit);
         }
