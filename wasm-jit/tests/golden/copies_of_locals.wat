@@ -31,7 +31,8 @@
     (local.set $l11 (i32.rotl (i32.xor (local.get $l11) (local.get $l8)) (i32.const 13)))
     (local.set $l3 (i32.mul (local.get $l4) (local.get $l5)))
     (local.set $l3 (i32.add (local.get $l3) (local.get $l0)))
-    (local.get $l3))
+    ;; Nothing is stored before a selection: it has no other path.
+    (select (local.get $l3) (local.get $l4) (i32.lt_s (local.get $l3) (local.get $l0))))
   ;; Stored where the branch is taken, which leaves the loop.
   (func $find (param $at i32) (result i32) (local $byte i32)
     (block $found
