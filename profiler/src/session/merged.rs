@@ -95,8 +95,8 @@ fn only_of_timed_calls(latency: Latency) -> Latency {
 }
 
 impl FunctionReport {
-    /// Changes the figures of the function, and those of its callers. Calls from it are unchanged:
-    /// their callers are known by other addresses.
+    /// Changes the figures of the function, and those of calls to and from it: in merged code, the
+    /// first function counts as the caller.
     fn limit(&mut self, arcs: &mut [Arc], limit: fn(Estimate) -> Estimate) {
         self.calls = limit(self.calls);
         self.total_ns = self.total_ns.map(limit);
