@@ -132,7 +132,7 @@ impl Session {
         let (known, measured) = (&self.known, &self.schedule.functions);
         let inlined_into = |callee: u32, site: &ProbeMetadata<'_>, enclosing: &mut Enclosing<'_>| {
             let is_loaded = fastinst::is_loaded(site.id);
-            match is_loaded.then(|| enclosing.innermost(site.site_address)).flatten() {
+            match is_loaded.then(|| enclosing.at(site.site_address)).flatten() {
                 Some(function) => function,
                 None => known.at(measured, site.body_start).filter(|owner| *owner != callee),
             }
@@ -145,7 +145,7 @@ impl Session {
             match origin.caller() {
                 Ok(function) => Some(function),
                 Err(address) => {
-                    let in_call = enclosing.innermost(address.wrapping_sub(1)).flatten();
+                    let in_call = enclosing.before(address).flatten();
                     in_call.or_else(|| bodies.function_at(address))
                 }
             }

@@ -31,8 +31,10 @@
 //! unknown context. The same holds for all instructions of a body if the calls in its file are not
 //! where discovery has found them.
 //!
-//! A body whose sites all belong to one function needs no such analysis for a frame that is in a
-//! call: after its first entry, the frame is in that function.
+//! A body whose sites all belong to the function that begins there needs no such analysis for a
+//! frame that is in a call: after the entry, the frame is in that function. (If the function begins
+//! elsewhere, it may be inlined into one without probes.) Neither does the only entry in a body,
+//! where no function has been entered.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -63,6 +65,8 @@ pub(super) struct Site {
     pub(super) body_start: u64,
     pub(super) body_end: u64,
     pub(super) function: u32,
+    /// Whether the function begins with the body.
+    pub(super) begins_there: bool,
     pub(super) kind: ProbeType,
 }
 
@@ -98,10 +102,8 @@ struct Body {
 struct Shape {
     /// The end address of the body.
     end: u64,
-    /// The address of the first site.
-    first: u64,
-    /// The function of all sites of the body ([`only_function`]).
-    only_function: Option<u32>,
+    /// The first site, if it is an entry, the only one, and of the function of all other sites.
+    only_entry: Option<Site>,
 }
 
 /// The contexts of a body.
@@ -335,11 +337,14 @@ impl<S: Sites> Contexts<S> {
             return Some(EMPTY);
         }
         let analyzed = self.bodies.get(&start).and_then(|body| body.analyzed.as_ref());
-        if state == FrameState::Calling
-            && analyzed.is_none()
-            && let Some(function) = shape.only_function
-        {
-            return Some(if address > shape.first { self.chains.entered(EMPTY, function) } else { EMPTY });
+        if let Some(entry) = shape.only_entry.filter(|_| analyzed.is_none()) {
+            if address == entry.address {
+                return Some(EMPTY);
+            }
+            if state == FrameState::Calling && entry.begins_there {
+                let is_in = address > entry.address;
+                return Some(if is_in { self.chains.entered(EMPTY, entry.function) } else { EMPTY });
+            }
         }
         let is_current = |known: &&Analyzed| !known.is_stale || known.made.elapsed() < LIFETIME;
         let ranges = match analyzed.filter(is_current) {
@@ -360,7 +365,7 @@ impl<S: Sites> Contexts<S> {
     fn look_at(&mut self, start: u64) -> Option<Shape> {
         let sites = self.sites_of(start);
         let end = sites.iter().map(|site| site.body_end).max()?;
-        let shape = Shape { end, first: sites.first()?.address, only_function: only_function(&sites) };
+        let shape = Shape { end, only_entry: only_entry(&sites) };
         self.bodies.get_mut(&start)?.shape = Some(shape);
         Some(shape)
     }
@@ -427,14 +432,13 @@ impl<S: Sites> Contexts<S> {
     }
 }
 
-/// The function of all sites of a body (ascending), if there is only one and the body was not split
-/// off: then it has an entry before all exits.
-fn only_function(sites: &[Site]) -> Option<u32> {
+/// The first site of a body, if it is an entry, the only one, and of the function of all others.
+fn only_entry(sites: &[Site]) -> Option<Site> {
     let first = sites.first()?;
     let is_only = first.kind == ProbeType::Entry
         && sites.iter().all(|site| site.function == first.function)
         && of_kind(sites, ProbeType::Entry).count() == 1;
-    is_only.then_some(first.function)
+    is_only.then_some(*first)
 }
 
 /// The functions of the sites of one kind.

@@ -159,6 +159,7 @@ impl Sites for Probes {
             body_start: probe.body_start as u64,
             body_end: probe.body_end as u64,
             function: Function::of_probe(probe.id)?.index,
+            begins_there: probe.function_address == probe.body_start,
             kind: ProbeType::of(probe.kind)?,
         })
     }
@@ -188,9 +189,18 @@ pub(crate) struct Enclosing<'a> {
 impl Enclosing<'_> {
     /// The innermost function that has been entered and not left at this address, in the body that
     /// contains it: `Some(None)` if there is none, `None` if that is not known.
-    pub(crate) fn innermost(&mut self, address: usize) -> Option<Option<u32>> {
+    pub(crate) fn at(&mut self, address: usize) -> Option<Option<u32>> {
+        self.innermost(address, FrameState::Executing)
+    }
+
+    /// The same for the instruction before a return address, which is a call.
+    pub(crate) fn before(&mut self, return_address: usize) -> Option<Option<u32>> {
+        self.innermost(return_address.wrapping_sub(1), FrameState::Calling)
+    }
+
+    fn innermost(&mut self, address: usize, state: FrameState) -> Option<Option<u32>> {
         let unwinder = &mut *self.unwinder;
-        let context = self.contexts.at(address as u64, FrameState::Executing, |range| unwinder.code(range));
+        let context = self.contexts.at(address as u64, state, |range| unwinder.code(range));
         Some(self.contexts.innermost(context?))
     }
 }

@@ -97,7 +97,14 @@ fn add(
     body: Range<u64>,
 ) -> u32 {
     let number = contexts.sites.sites.len() as u32;
-    contexts.sites.sites.push(Site { address, body_start: body.start, body_end: body.end, function, kind });
+    contexts.sites.sites.push(Site {
+        address,
+        body_start: body.start,
+        body_end: body.end,
+        function,
+        begins_there: true,
+        kind,
+    });
     contexts.add(number);
     number
 }
@@ -341,6 +348,20 @@ fn frame_that_has_called_needs_no_code_if_its_body_has_one_function() {
     assert_eq!(functions, [7]);
     assert_eq!(contexts.at(addresses[0], FrameState::Calling, |_| None), Some(EMPTY));
     assert_eq!(contexts.at(ELSEWHERE, FrameState::Executing, |_| None), Some(EMPTY));
+}
+
+/// A function without probes, into which one with probes is inlined.
+#[test]
+fn a_function_that_begins_elsewhere_is_left_at_its_exit() {
+    let ops = [Call, Enter(7), Call, Exit(7), Call, Return];
+    let (code, addresses) = assembled(&ops);
+    let mut contexts = contexts_of(&ops, &code, &addresses);
+    contexts.sites.sites.iter_mut().for_each(|site| site.begins_there = false);
+    assert_eq!(contexts.at(addresses[1], FrameState::Executing, |_| panic!("no code")), Some(EMPTY));
+    let in_calls = [0, 2, 4].map(|call| contexts.at(addresses[call], FrameState::Calling, |_| Some(&code)));
+    let inside = in_calls[1].unwrap();
+    assert_eq!(contexts.innermost(inside), Some(7));
+    assert_eq!(in_calls, [Some(EMPTY), Some(inside), Some(EMPTY)]);
 }
 
 /// What was found in a body is not used when some of its sites are gone.
