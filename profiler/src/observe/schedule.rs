@@ -57,6 +57,10 @@ const MIN_OVERHEAD: u64 = 100;
 /// Maximum number of ticks between two updates of the functions' importance.
 const WEIGH_EVERY: u32 = 8;
 
+/// It is updated as well when there are more new functions than the sampled ones divided by this:
+/// an update looks at all of them, and in a program that begins, there are new ones in each tick.
+const WEIGH_ALL: usize = 8;
+
 /// Range of a function's importance; the mean is 1.
 const IMPORTANCE: RangeInclusive<f64> = 0.03..=20.0;
 
@@ -105,6 +109,8 @@ pub(crate) struct Schedule {
     demand: Demand,
     /// The number of functions that begin to be sampled in the rest of this tick.
     beginning: f64,
+    /// The number of functions that have begun to be sampled since their importance was updated.
+    unweighed: usize,
     /// The mean [`Observed::value`] of the sampled functions.
     mean_value: f64,
     /// Windows that open at the end of this tick, or later.
@@ -135,6 +141,7 @@ impl Schedule {
             own: OwnPart::new(),
             demand: Demand::default(),
             beginning: 0.0,
+            unweighed: 0,
             mean_value: 0.0,
             opening: Opening::default(),
             reclaiming: Reclaiming::new(),
@@ -236,7 +243,8 @@ impl Schedule {
             self.exhausted(*index);
             self.beginning -= 1.0;
         }
-        if self.ticks.is_multiple_of(WEIGH_EVERY) || !exhausted.is_empty() {
+        self.unweighed += exhausted.len();
+        if self.ticks.is_multiple_of(WEIGH_EVERY) || self.unweighed > self.sampled.len() / WEIGH_ALL {
             self.weigh();
         }
         while let Some(Reverse((time, index))) = self.due.peek().copied()
@@ -287,6 +295,7 @@ impl Schedule {
                 count += 1.0;
             }
         }
+        self.unweighed = 0;
         self.mean_value = sum / f64::max(count, 1.0);
         self.demand.importance = 0.0;
         for index in &self.sampled {

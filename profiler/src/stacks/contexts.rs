@@ -70,13 +70,6 @@ pub(super) struct Site {
     pub(super) kind: ProbeType,
 }
 
-impl Site {
-    /// The order of sites.
-    fn key(&self) -> (u64, u64) {
-        (self.body_start, self.address)
-    }
-}
-
 /// Finds a site by its number: there may be a million of them.
 pub(super) trait Sites {
     /// The site, once it is known. It stays known if its object is unloaded.
@@ -118,13 +111,21 @@ struct Analyzed {
 /// The first addresses of ranges with the same context; `None` if it is unknown.
 type Ranges = Box<[(u64, Option<Context>)]>;
 
+/// The number of a site, and where its body begins: to look up a site takes much longer than to
+/// compare two of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Numbered {
+    body_start: u64,
+    number: u32,
+}
+
 /// All sites, and the contexts that were computed from them.
 #[derive(Debug, Default)]
 pub(super) struct Contexts<S> {
     sites: S,
-    /// The numbers of the sites, of which the first `sorted` ones are ordered by body, then by
-    /// address. The others were added since.
-    numbers: Vec<u32>,
+    /// The sites, of which the first `sorted` ones are ordered by body, then by address. The others
+    /// were added since.
+    numbers: Vec<Numbered>,
     sorted: usize,
     /// The numbers of sites in objects that are not loaded now.
     unloaded: Vec<u32>,
@@ -187,7 +188,7 @@ impl<S: Sites> Contexts<S> {
             // Less than twice as much: there may be a million of them.
             self.numbers.reserve_exact((self.numbers.len() / 4).max(64));
         }
-        self.numbers.push(number);
+        self.numbers.push(Numbered { body_start: site.body_start, number });
         let [start, end] = [site.body_start, site.body_end.max(site.body_start)];
         let of_body = (start, FrameState::Executing)..(end, FrameState::Executing);
         self.looked_up.extract_if(of_body, |_, _| true).for_each(drop);
@@ -213,16 +214,14 @@ impl<S: Sites> Contexts<S> {
         };
         let back: Vec<u32> = self.unloaded.extract_if(.., |number| is_loaded(*number)).collect();
         let (mut place, mut sorted) = (0, 0);
-        let gone = self.numbers.extract_if(.., |number| {
-            let stays = is_loaded(*number);
+        let gone = self.numbers.extract_if(.., |site| {
+            let stays = is_loaded(site.number);
             sorted += usize::from(stays && place < self.sorted);
             place += 1;
             !stays
         });
-        for number in gone {
-            if let Some(site) = sites.site(number) {
-                self.bodies.remove(&site.body_start);
-            }
+        for Numbered { body_start, number } in gone {
+            self.bodies.remove(&body_start);
             self.unloaded.push(number);
         }
         self.sorted = sorted;
@@ -230,14 +229,14 @@ impl<S: Sites> Contexts<S> {
         back.into_iter().for_each(|number| self.add(number));
     }
 
-    /// The key of a site, which is known once it was added.
-    fn key(&self, number: u32) -> (u64, u64) {
-        self.sites.site(number).map_or((u64::MAX, u64::MAX), |site| site.key())
+    /// The address of a site, which is known once it was added.
+    fn address(&self, site: Numbered) -> u64 {
+        self.sites.site(site.number).map_or(u64::MAX, |site| site.address)
     }
 
-    /// The number of ordered sites, among the first `end`, for which the order says this.
-    fn ordered_until(&self, end: usize, is_before: impl Fn((u64, u64)) -> bool) -> usize {
-        self.numbers[..end].partition_point(|number| is_before(self.key(*number)))
+    /// The number of ordered sites in bodies whose start is before an address.
+    fn ordered_until(&self, is_before: impl Fn(u64) -> bool) -> usize {
+        self.numbers[..self.sorted].partition_point(|site| is_before(site.body_start))
     }
 
     /// Inserts the sites that were added since into the ordered ones. Sites are looked up for the
@@ -245,31 +244,35 @@ impl<S: Sites> Contexts<S> {
     /// Of several sites at the same address, the newest one is kept.
     fn sort(&mut self) {
         let mut end = self.sorted;
-        let mut new = self.numbers[end..].to_vec();
-        if new.is_empty() {
+        if end == self.numbers.len() {
             return;
         }
         let begin = governor::of_thread();
+        let mut new: Vec<_> = self.numbers[end..].iter().map(|site| (self.address(*site), *site)).collect();
         // Stable: the newest of equal ones is the last.
-        new.sort_by_cached_key(|number| self.key(*number));
+        new.sort_by_key(|(address, site)| (site.body_start, *address));
         // Merges from the back, in place: `numbers[..end]` are ordered ones that were not moved
         // yet, `numbers[free..]` is the finished end of the result.
         let mut free = self.numbers.len();
         let mut last = None;
-        for number in new.into_iter().rev() {
-            let key = self.key(number);
+        for (address, site) in new.into_iter().rev() {
+            let key = (site.body_start, address);
             if last.replace(key) == Some(key) {
                 continue;
             }
-            let place = self.ordered_until(end, |other| other <= key);
+            let is_at = |other: &Numbered| other.body_start == site.body_start;
+            let place = self.numbers[..end].partition_point(|other| {
+                other.body_start < site.body_start || is_at(other) && self.address(*other) <= address
+            });
             free -= end - place;
             self.numbers.copy_within(place..end, free);
             end = place;
-            if end > 0 && self.key(self.numbers[end - 1]) == key {
-                self.numbers[end - 1] = number;
+            let before = self.numbers[..end].last().filter(|before| is_at(before));
+            if before.is_some_and(|before| self.address(*before) == address) {
+                self.numbers[end - 1] = site;
             } else {
                 free -= 1;
-                self.numbers[free] = number;
+                self.numbers[free] = site;
             }
         }
         // A site that replaced another one at its address left a gap.
@@ -281,15 +284,15 @@ impl<S: Sites> Contexts<S> {
     /// The start of the body that may contain this address.
     fn body_at(&mut self, address: u64) -> Option<u64> {
         self.sort();
-        let end = self.ordered_until(self.sorted, |(start, _)| start <= address);
-        Some(self.sites.site(self.numbers[end.checked_sub(1)?])?.body_start)
+        let end = self.ordered_until(|start| start <= address);
+        Some(self.numbers[end.checked_sub(1)?].body_start)
     }
 
     /// The sites of a body, ascending.
     fn sites_of(&self, start: u64) -> Vec<Site> {
-        let first = self.ordered_until(self.sorted, |(other, _)| other < start);
-        let sites = self.numbers[first..].iter().map_while(|number| self.sites.site(*number));
-        sites.take_while(|site| site.body_start == start).collect()
+        let first = self.ordered_until(|other| other < start);
+        let of_body = self.numbers[first..].iter().take_while(|site| site.body_start == start);
+        of_body.map_while(|site| self.sites.site(site.number)).collect()
     }
 
     /// The processor time, in nanoseconds, that was spent since the last call on ordering new sites
@@ -425,7 +428,8 @@ impl<S: Sites> Contexts<S> {
             let ranges = body.analyzed.as_ref().map_or(0, |known| size_of_val::<[_]>(&known.ranges));
             size_of::<(u64, Body)>() + ranges + body.code.as_ref().map_or(0, Code::memory)
         };
-        (self.numbers.capacity() + self.unloaded.capacity()) * size_of::<u32>()
+        self.numbers.capacity() * size_of::<Numbered>()
+            + self.unloaded.capacity() * size_of::<u32>()
             + self.bodies.values().map(of_body).sum::<usize>()
             + self.chains.links.len() * 2 * size_of::<(Context, u32)>()
             + self.looked_up.len() * size_of::<((u64, FrameState), Option<Context>)>()
