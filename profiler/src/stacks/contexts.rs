@@ -10,8 +10,9 @@
 //! An entry appends its function to the context, an exit removes it. Entries and exits are nested
 //! as the functions are, so each instruction has one context, whichever path leads to it:
 //!
-//! 1. The first instruction of the body has the empty context, unless there are exits of functions
-//!    that are not entered: then the compiler has split the body off from another one.
+//! 1. The first instruction of the body has the empty context if a function begins there, or if
+//!    there are no exits of functions that are not entered. Otherwise, the compiler has split the
+//!    body off from another one.
 //! 2. What is known of an instruction is propagated to its successors.
 //! 3. Targets of indirect jumps, and code after them, are not reached that way. Their context is
 //!    derived backwards, from the known context of the next instruction.
@@ -24,8 +25,8 @@
 //!    others. (A handler of exceptions with a `switch` may be an exception.)
 //!
 //! A call of an instrumentation function whose function is not known yet, as long as no execution
-//! has shown it, has the same destination as the sites of its kind. An exit removes the last
-//! function of the context, whichever that is; after an entry, nothing is known.
+//! has shown it, has the same destination as the sites of its kind. Its function is unknown until
+//! the exit, and what is around it is not.
 //!
 //! An instruction that gets two different contexts (the compiler has merged code), or none, has an
 //! unknown context. The same holds for all instructions of a body if the calls in its file are not
@@ -148,29 +149,64 @@ const MAX_LOOKED_UP: usize = 1 << 15;
 #[derive(Debug, Default)]
 struct Chains {
     /// The link of context `i + 1` is at index `i`.
-    links: Vec<(Context, u32)>,
+    links: Vec<Link>,
     numbers: HashMap<(Context, u32), Context>,
 }
 
+/// A context: a function, and the context around it.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    outside: Context,
+    function: u32,
+    /// Whether all functions of the context are known.
+    is_known: bool,
+}
+
+/// In contexts during the analysis: a function that is not known, which is entered or left by the
+/// instruction with this number. Functions' numbers are smaller.
+const UNKNOWN: u32 = 1 << 31;
+
 impl Chains {
     fn entered(&mut self, context: Context, function: u32) -> Context {
+        let is_known = function < UNKNOWN && self.is_known(context);
         *self.numbers.entry((context, function)).or_insert_with(|| {
-            self.links.push((context, function));
+            self.links.push(Link { outside: context, function, is_known });
             self.links.len() as Context
         })
     }
 
-    /// The context outside the last function, and that function.
-    fn last(&self, context: Context) -> Option<(Context, u32)> {
+    /// The last function of a context; `None` if it is empty.
+    fn last(&self, context: Context) -> Option<Link> {
         self.links.get((context as usize).checked_sub(1)?).copied()
     }
 
     /// The context after the exit of a function; `None` if it is not the context's last function.
-    /// Any function may be it if it is not known.
-    fn left(&self, context: Context, function: Option<u32>) -> Option<Context> {
-        let is_it = |last: u32| function.is_none_or(|function| function == last);
-        self.last(context).filter(|(_, last)| is_it(*last)).map(|(outside, _)| outside)
+    fn left(&self, context: Context, function: u32) -> Option<Context> {
+        let last = self.last(context)?;
+        may_be_same(last.function, function).then_some(last.outside)
     }
+
+    /// Whether all functions of a context are known.
+    fn is_known(&self, context: Context) -> bool {
+        self.last(context).is_none_or(|last| last.is_known)
+    }
+
+    /// What two contexts of the same instruction say together: a function that is unknown in one
+    /// of them may be known in the other. `None` if they are different.
+    fn united(&mut self, one: Context, other: Context) -> Option<Context> {
+        if one == other {
+            return Some(one);
+        }
+        let (last, other) = (self.last(one)?, self.last(other)?);
+        let outside = self.united(last.outside, other.outside)?;
+        let function = last.function.min(other.function);
+        may_be_same(last.function, other.function).then(|| self.entered(outside, function))
+    }
+}
+
+/// Whether two functions, each of which may be [`UNKNOWN`], may be the same one.
+fn may_be_same(function: u32, other: u32) -> bool {
+    function == other || function.max(other) >= UNKNOWN
 }
 
 /// Whether a frame is executing its instruction, or waits for a call to return.
@@ -411,14 +447,14 @@ impl<S: Sites> Contexts<S> {
 
     /// The last function of a context.
     pub(super) fn innermost(&self, context: Context) -> Option<u32> {
-        self.chains.last(context).map(|(_, function)| function)
+        self.chains.last(context).map(|last| last.function)
     }
 
     /// Calls `visit` with the functions of a context, innermost first.
     pub(super) fn functions(&self, mut context: Context, mut visit: impl FnMut(u32)) {
-        while let Some((outside, function)) = self.chains.last(context) {
-            visit(function);
-            context = outside;
+        while let Some(last) = self.chains.last(context) {
+            visit(last.function);
+            context = last.outside;
         }
     }
 
@@ -431,7 +467,7 @@ impl<S: Sites> Contexts<S> {
         self.numbers.capacity() * size_of::<Numbered>()
             + self.unloaded.capacity() * size_of::<u32>()
             + self.bodies.values().map(of_body).sum::<usize>()
-            + self.chains.links.len() * 2 * size_of::<(Context, u32)>()
+            + self.chains.links.len() * (size_of::<Link>() + size_of::<((Context, u32), Context)>())
             + self.looked_up.len() * size_of::<((u64, FrameState), Option<Context>)>()
     }
 }
@@ -572,7 +608,7 @@ impl Code {
     }
 
     /// The calls that have the destinations of these, but are not among them.
-    fn like(&self, sites: &[Option<(ProbeType, Option<u32>)>]) -> Vec<(usize, ProbeType)> {
+    fn like(&self, sites: &[Option<(ProbeType, u32)>]) -> Vec<(usize, ProbeType)> {
         let of_site = |index: u32| sites[index as usize].map(|(kind, _)| kind);
         let leaving = self.leaving.iter().copied();
         let kinds: HashMap<u64, ProbeType> =
@@ -591,8 +627,8 @@ fn index_of(offsets: &[u32], start: u64, address: u64) -> Option<u32> {
 /// The analysis of one body.
 struct Analysis<'a> {
     code: &'a Code,
-    /// The site at each instruction, if there is one, and its function, if it is known.
-    sites: Vec<Option<(ProbeType, Option<u32>)>>,
+    /// The site at each instruction, if there is one, and its function, which may be [`UNKNOWN`].
+    sites: Vec<Option<(ProbeType, u32)>>,
     /// Whether control enters at the first instruction, from a call.
     is_called: bool,
     known: Vec<Known>,
@@ -609,14 +645,17 @@ impl<'a> Analysis<'a> {
             if !code.flows[index].is_transfer {
                 return None;
             }
-            by_index[index] = Some((site.kind, Some(site.function)));
+            by_index[index] = Some((site.kind, site.function));
         }
         if has_all {
-            code.like(&by_index).into_iter().for_each(|(index, kind)| by_index[index] = Some((kind, None)));
+            for (index, kind) in code.like(&by_index) {
+                by_index[index] = Some((kind, UNKNOWN | index as u32));
+            }
         }
         let known = vec![Known::Nothing; code.flows.len()];
         let entered: HashSet<u32> = of_kind(sites, ProbeType::Entry).collect();
-        let is_called = of_kind(sites, ProbeType::Exit).all(|function| entered.contains(&function));
+        let is_called = sites.iter().any(|site| site.begins_there)
+            || of_kind(sites, ProbeType::Exit).all(|function| entered.contains(&function));
         Some(Self { code, sites: by_index, is_called, known, changed: false })
     }
 
@@ -632,7 +671,7 @@ impl<'a> Analysis<'a> {
         let mut ranges: Vec<(u64, Option<Context>)> = Vec::new();
         for (offset, known) in self.code.offsets.iter().zip(&self.known) {
             let context = match known {
-                Known::Context(context) => Some(*context),
+                Known::Context(context) => Some(*context).filter(|context| chains.is_known(*context)),
                 Known::Nothing | Known::Conflict => None,
             };
             if ranges.last().is_none_or(|(_, last)| *last != context) {
@@ -670,15 +709,15 @@ impl<'a> Analysis<'a> {
         self.code.flows[index].is_indirect_jump && self.sites[index].is_none()
     }
 
-    fn learn(&mut self, index: usize, context: Context) {
+    fn learn(&mut self, chains: &mut Chains, index: usize, context: Context) {
         let known = &mut self.known[index];
         let new = match *known {
             Known::Nothing => Known::Context(context),
-            Known::Context(other) if other != context => Known::Conflict,
-            _ => return,
+            Known::Context(other) => chains.united(other, context).map_or(Known::Conflict, Known::Context),
+            Known::Conflict => return,
         };
+        self.changed |= new != *known;
         *known = new;
-        self.changed = true;
     }
 
     /// Propagates what is known to the successors of each instruction.
@@ -687,17 +726,14 @@ impl<'a> Analysis<'a> {
             let Known::Context(context) = self.known[index] else { continue };
             let after = match self.sites[index] {
                 None => Some(context),
-                Some((ProbeType::Entry, function)) => {
-                    function.map(|function| chains.entered(context, function))
-                }
+                Some((ProbeType::Entry, function)) => Some(chains.entered(context, function)),
                 Some((ProbeType::Exit, function)) => chains.left(context, function),
             };
             let flow = self.code.flows[index];
-            // After an entry of a function that is not known yet; or only exits without an entry
-            // before them: this path is never executed, or not understood.
+            // After an exit without an entry: this path is never executed, or not understood.
             let Some(after) = after else { continue };
             if let Some(target) = flow.target {
-                self.learn(target as usize, after);
+                self.learn(chains, target as usize, after);
             }
             if index + 1 < self.code.flows.len() {
                 let is_passed_on = match flow.next {
@@ -710,7 +746,7 @@ impl<'a> Analysis<'a> {
                     }
                 };
                 if is_passed_on {
-                    self.learn(index + 1, after);
+                    self.learn(chains, index + 1, after);
                 }
             }
         }
@@ -719,8 +755,10 @@ impl<'a> Analysis<'a> {
     /// Derives contexts from what is known of the successors.
     fn backward(&mut self, chains: &mut Chains, of_jumps: Option<Context>) {
         for index in (0..self.code.flows.len()).rev() {
-            if self.known[index] != Known::Nothing {
-                continue;
+            match self.known[index] {
+                Known::Context(context) if chains.is_known(context) => continue,
+                Known::Conflict => continue,
+                _ => {}
             }
             let flow = self.code.flows[index];
             let context = |at: Option<usize>| match self.known.get(at?)? {
@@ -749,12 +787,10 @@ impl<'a> Analysis<'a> {
                 (None, _) => None,
                 (Some(after), None) => Some(after),
                 (Some(after), Some((ProbeType::Entry, function))) => chains.left(after, function),
-                (Some(after), Some((ProbeType::Exit, function))) => {
-                    function.map(|function| chains.entered(after, function))
-                }
+                (Some(after), Some((ProbeType::Exit, function))) => Some(chains.entered(after, function)),
             };
             if let Some(before) = before {
-                self.learn(index, before);
+                self.learn(chains, index, before);
             }
         }
     }

@@ -102,7 +102,7 @@ fn add(
         body_start: body.start,
         body_end: body.end,
         function,
-        begins_there: true,
+        begins_there: false,
         kind,
     });
     contexts.add(number);
@@ -125,12 +125,23 @@ fn contexts_of(ops: &[Op], code: &[u8], addresses: &[u64]) -> Contexts<Known> {
     contexts
 }
 
+/// The function of all sites begins with its body.
+fn begin_there(contexts: &mut Contexts<Known>) {
+    contexts.sites.sites.iter_mut().for_each(|site| site.begins_there = true);
+}
+
 /// Checks the functions at each instruction, outermost first; `None` if they are not known.
 #[track_caller]
 fn check(body: &[(Op, Option<&[u32]>)]) {
+    check_in(body, |_| {});
+}
+
+#[track_caller]
+fn check_in(body: &[(Op, Option<&[u32]>)], prepare: impl Fn(&mut Contexts<Known>)) {
     let ops: Vec<Op> = body.iter().map(|(op, _)| *op).collect();
     let (code, addresses) = assembled(&ops);
     let mut contexts = contexts_of(&ops, &code, &addresses);
+    prepare(&mut contexts);
     for (index, ((_, expected), address)) in body.iter().zip(&addresses).enumerate() {
         let context = contexts.at(*address, FrameState::Executing, |_| Some(&code));
         let mut found = Vec::new();
@@ -171,16 +182,56 @@ fn an_exit_of_an_unknown_function_is_that_of_the_last_one() {
 }
 
 #[test]
-fn nothing_is_known_after_the_entry_of_an_unknown_function() {
+fn what_is_around_an_unknown_function_is_known() {
     check(&[
         (Enter(1), Some(&[])),
         (EnterAny, Some(&[1])),
         (Call, None),
+        (Enter(2), None),
+        (Exit(2), None),
         (ExitAny, None),
         (Call, Some(&[1])),
-        (Exit(1), Some(&[1])),
-        (Return, Some(&[])),
+        (EnterAny, Some(&[1])),
+        (JumpIf(11), None),
+        (ExitAny, None),
+        (Jump(12), Some(&[1])),
+        (ExitAny, None),
+        (Call, Some(&[1])),
+        // It is never left.
+        (Plain, Some(&[1])),
     ]);
+}
+
+/// Its entry was executed before there were probes, and its exit since.
+#[test]
+fn the_exit_of_an_unknown_function_may_be_known() {
+    check_in(
+        &[
+            (Enter(1), Some(&[])),
+            (EnterAny, Some(&[1])),
+            (Call, Some(&[1, 2])),
+            (Exit(2), Some(&[1, 2])),
+            (Call, Some(&[1])),
+            (Exit(1), Some(&[1])),
+            (Return, Some(&[])),
+        ],
+        begin_there,
+    );
+    // A case of a switch, whose context follows from what comes behind it.
+    check_in(
+        &[
+            (Enter(1), Some(&[])),
+            (Switch, Some(&[1])),
+            (EnterAny, Some(&[1])),
+            (Jump(6), Some(&[1, 2])),
+            (Call, Some(&[1, 2])),
+            (Jump(6), Some(&[1, 2])),
+            (Exit(2), Some(&[1, 2])),
+            (Exit(1), Some(&[1])),
+            (Return, Some(&[])),
+        ],
+        begin_there,
+    );
 }
 
 /// The functions of the other calls are not selected.
@@ -342,6 +393,7 @@ fn frame_that_has_called_needs_no_code_if_its_body_has_one_function() {
     let ops = [Plain, Enter(7), Call, Exit(7), Return];
     let (code, addresses) = assembled(&ops);
     let mut contexts = contexts_of(&ops, &code, &addresses);
+    begin_there(&mut contexts);
     let mut functions = Vec::new();
     let context = contexts.at(addresses[2], FrameState::Calling, |_| panic!("code is not needed"));
     contexts.functions(context.unwrap(), |function| functions.push(function));
@@ -356,7 +408,6 @@ fn a_function_that_begins_elsewhere_is_left_at_its_exit() {
     let ops = [Call, Enter(7), Call, Exit(7), Call, Return];
     let (code, addresses) = assembled(&ops);
     let mut contexts = contexts_of(&ops, &code, &addresses);
-    contexts.sites.sites.iter_mut().for_each(|site| site.begins_there = false);
     assert_eq!(contexts.at(addresses[1], FrameState::Executing, |_| panic!("no code")), Some(EMPTY));
     let in_calls = [0, 2, 4].map(|call| contexts.at(addresses[call], FrameState::Calling, |_| Some(&code)));
     let inside = in_calls[1].unwrap();
@@ -370,6 +421,7 @@ fn a_body_without_some_of_its_sites_is_analyzed_again() {
     let ops = [Enter(1), Enter(2), Call, Exit(2), Exit(1), Return];
     let (code, addresses) = assembled(&ops);
     let mut contexts = contexts_of(&ops, &code, &addresses);
+    begin_there(&mut contexts);
     let functions = |contexts: &mut Contexts<Known>| {
         let context = contexts.at(addresses[2], FrameState::Calling, |_| Some(&code)).unwrap();
         let mut functions = Vec::new();
@@ -388,6 +440,7 @@ fn sites_are_those_of_the_objects_that_are_loaded() {
     let ops = [Enter(1), Call, Exit(1), Return];
     let (code, addresses) = assembled(&ops);
     let mut contexts = contexts_of(&ops, &code, &addresses);
+    begin_there(&mut contexts);
     let check = |contexts: &mut Contexts<Known>, expected: &[u32]| {
         let mut functions = Vec::new();
         let context = contexts.at(addresses[1], FrameState::Calling, |_| None);
@@ -402,6 +455,7 @@ fn sites_are_those_of_the_objects_that_are_loaded() {
     let body = START..START + code.len() as u64;
     add(&mut contexts, addresses[0], ProbeType::Entry, 2, body.clone());
     add(&mut contexts, addresses[2], ProbeType::Exit, 2, body);
+    begin_there(&mut contexts);
     contexts.reload(|_| true);
     check(&mut contexts, &[2]);
     contexts.sites.unloaded = HashSet::from([2, 3]);
@@ -430,6 +484,7 @@ fn a_site_that_is_added_changes_what_was_looked_up() {
     let (code, addresses) = assembled(&ops);
     let first = [Enter(1), Plain, Call, Plain, Exit(1), Return];
     let mut contexts = contexts_of(&first, &code, &addresses);
+    begin_there(&mut contexts);
     let functions = |contexts: &mut Contexts<Known>| {
         let context = contexts.at(addresses[2], FrameState::Calling, |_| Some(&code)).unwrap();
         let mut functions = Vec::new();
