@@ -538,6 +538,7 @@ impl Running {
                 toggles_ns: toggles as u64,
                 stacks_ns: stacks as u64,
                 startup_ns: start as u64,
+                report_ns: 0,
                 error: self.spent.error(),
                 memory_bytes: self.schedule.memory() as u64,
             },

@@ -55,7 +55,9 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, FcntlArg, Flock, FlockArg, OFlag, RenameFlags, fcntl, renameat2};
 
 use crate::error::Error;
+use crate::observe::governor;
 use crate::options::RunId;
+use crate::report::text::{self, View};
 use crate::report::{Format, Report, json};
 use crate::stderr::stderr;
 
@@ -199,11 +201,13 @@ pub fn write_report(
     }
 }
 
-/// A report in the form of a file, including its run.
+/// A report in the form of a file, including its run, and the processor time for that.
 fn in_file(report: &Report, format: Format, run: &RunId) -> String {
+    let begin = governor::of_thread();
+    let took = || report.cost.report_ns + (governor::of_thread() - begin) as u64;
     match format {
-        Format::Json => json::to_string_of_run(report, &run.to_string()),
-        Format::Text => format!("{}run {run}\n", format.render(report)),
+        Format::Json => json::to_string_of_run(report, &run.to_string(), took),
+        Format::Text => format!("{}run {run}\n", text::render_in(report, &View::default(), took)),
     }
 }
 
@@ -667,7 +671,8 @@ mod tests {
         let second = Report { duration_ns: 2, ..report(1) };
         let path = write_report(&second, target(&template), &process(1), Some(&first)).unwrap();
         assert_eq!(path, first.path());
-        assert!(fs::read_to_string(&path).unwrap().starts_with(&Format::Text.render(&second)));
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().next(), Format::Text.render(&second).lines().next());
         assert_eq!(listing(directory.path()), ["r.txt"]);
     }
 

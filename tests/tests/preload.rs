@@ -857,6 +857,24 @@ fn gdb_attaches_in_the_middle_and_detaches_again() {
     assert!(reports.iter().any(|report| report.samples("stopped_work") > 0), "{output}{}", run.stderr);
 }
 
+#[test]
+fn what_a_report_costs_is_part_of_the_stated_cost() {
+    let binary = compile("fixtures/memory.c", &["-O1"], Gcc);
+    let profiled = profiled(&binary, &[], "discovery=eager");
+    let cost = &profiled.report().json["cost"];
+    assert!(cost["report_ns"].as_u64() > Some(0), "{cost}");
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let path = folder.path().join("a.txt");
+    let run = run(Command::new(&binary)
+        .env("LD_PRELOAD", ensure_preload())
+        .env("FASTINST_OPTIONS", format!("discovery=eager:output={}", path.display())));
+    assert!(run.status.success(), "{}", run.stderr);
+    let text = std::fs::read_to_string(path).expect("the report");
+    let cost =
+        text.lines().find(|line| line.starts_with("profiling cost ")).unwrap_or_else(|| panic!("{text}"));
+    assert!(cost.contains(", report "), "{cost}");
+}
+
 /// The memory that the report states for profiling is compared with the kernel's figures, with and
 /// without the library.
 #[test]

@@ -188,7 +188,7 @@ fn cost_share(cost: &Value) -> Option<f64> {
     let of = |key: &str| cost[key].as_f64();
     let spent = of("probes_ns")? + of("service_ns")? + of("toggles_ns").unwrap_or(0.0) + of("startup_ns")?;
     let own = of("cpu_ns")? - spent;
-    (own > 0.0).then_some(spent / own)
+    (own > 0.0).then_some((spent + of("report_ns").unwrap_or(0.0)) / own)
 }
 
 /// The oracle's figures of a function; times in nanoseconds.

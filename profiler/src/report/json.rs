@@ -28,12 +28,20 @@ use crate::error::Error;
 
 /// The report as JSON, with one line for each function and arc; ends with a newline.
 pub fn to_string(report: &Report) -> String {
-    to_string_of_run(report, &report.run)
+    to_string_of_run(report, &report.run, || report.cost.report_ns)
 }
 
-/// As [`to_string`], for a report of this run.
-pub(crate) fn to_string_of_run(report: &Report, run: &str) -> String {
-    lines(&written(report, run), report.functions.len() + report.arcs.len())
+/// As [`to_string`], for a report of this run. `took` returns the processor time for writing the
+/// report, which is known when everything has been written.
+pub(crate) fn to_string_of_run(report: &Report, run: &str, took: impl FnOnce() -> u64) -> String {
+    let mut text = lines(&written(report, run), report.functions.len() + report.arcs.len());
+    // It is no part of a string: quotation marks in strings are escaped.
+    let field = |ns: u64| format!("\"report_ns\": {ns},");
+    let before = field(report.cost.report_ns);
+    if let Some(at) = text.find(&before) {
+        text.replace_range(at..at + before.len(), &field(took()));
+    }
+    text
 }
 
 /// JSON with one line for each of about this number of rows; ends with a newline.
@@ -454,6 +462,7 @@ mod tests {
     "toggles_ns": 4000000,
     "stacks_ns": 0,
     "startup_ns": 3000000,
+    "report_ns": 2000000,
     "error": 0.12,
     "memory_bytes": 2345678
   },
@@ -469,6 +478,16 @@ mod tests {
   ]
 }
 "#;
+
+    #[test]
+    fn the_cost_includes_the_writing_of_everything() {
+        let mut report = example();
+        report.command.push("\"report_ns\": 2000000,".to_owned());
+        let text = to_string_of_run(&report, &report.run, || 7_000_000);
+        let read = parse(text.as_bytes(), Path::new("a.json")).unwrap();
+        assert_eq!(read.command, report.command);
+        assert_eq!(read.cost, Cost { report_ns: 7_000_000, ..report.cost });
+    }
 
     #[test]
     fn names_that_are_no_symbols_are_not_demangled() {
@@ -581,7 +600,7 @@ mod tests {
         let middle = &EXAMPLE.as_bytes()[..EXAMPLE.len() / 2];
         check(
             middle,
-            "r.json is truncated: it ends at line 34, in the middle of a report; copy or record it again",
+            "r.json is truncated: it ends at line 35, in the middle of a report; copy or record it again",
         );
         check(b"", &format!("r.json is not a fastinst report (an empty file); {NO}"));
         check(

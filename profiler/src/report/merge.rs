@@ -169,7 +169,7 @@ impl Latency {
 
 impl Cost {
     fn plus(&self, other: &Cost) -> Cost {
-        let [one, two] = [self, other].map(|cost| cost.total_ns() as f64);
+        let [one, two] = [self, other].map(|cost| cost.estimated_ns() as f64);
         let error = (self.error * one + other.error * two) / (one + two);
         Cost {
             // The larger one; `None` means no limit.
@@ -180,6 +180,7 @@ impl Cost {
             toggles_ns: self.toggles_ns.saturating_add(other.toggles_ns),
             stacks_ns: self.stacks_ns.saturating_add(other.stacks_ns),
             startup_ns: self.startup_ns.saturating_add(other.startup_ns),
+            report_ns: self.report_ns.saturating_add(other.report_ns),
             error: if error.is_finite() { error } else { 0.0 },
             memory_bytes: self.memory_bytes.saturating_add(other.memory_bytes),
         }

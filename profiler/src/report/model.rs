@@ -86,7 +86,11 @@ pub struct Cost {
     /// The processor time before the program's own start, for discovering probes and calibrating
     /// the clock, in nanoseconds.
     pub startup_ns: u64,
-    /// Half the width of the 95 % confidence interval of the sum of the five times above, relative
+    /// The processor time for writing the report after its figures were determined, in nanoseconds,
+    /// which is not part of `cpu_ns`. Merging reports and output to a file are not included.
+    #[serde(default)]
+    pub report_ns: u64,
+    /// Half the width of the 95 % confidence interval of the sum of the first five times, relative
     /// to the sum.
     #[serde(serialize_with = "json::four_decimals")]
     pub error: f64,
@@ -233,6 +237,11 @@ impl Cost {
     /// The total processor time of profiling, in nanoseconds.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
+        self.estimated_ns() + self.report_ns
+    }
+
+    /// The times that are not known exactly: all but that for writing the report.
+    pub(super) fn estimated_ns(&self) -> u64 {
         self.probes_ns + self.service_ns + self.toggles_ns + self.stacks_ns + self.startup_ns
     }
 
@@ -240,8 +249,18 @@ impl Cost {
     /// program used none.
     #[must_use]
     pub fn fraction(&self) -> Option<f64> {
-        let own = self.cpu_ns.saturating_sub(self.total_ns());
-        (own > 0).then(|| self.total_ns() as f64 / own as f64)
+        self.part_of_own(self.total_ns() as f64)
+    }
+
+    /// Half the width of the 95 % confidence interval of that fraction.
+    #[must_use]
+    pub fn error_of_fraction(&self) -> Option<f64> {
+        self.part_of_own(self.estimated_ns() as f64 * self.error)
+    }
+
+    fn part_of_own(&self, ns: f64) -> Option<f64> {
+        let own = self.cpu_ns.saturating_sub(self.estimated_ns());
+        (own > 0).then(|| ns / own as f64)
     }
 }
 
@@ -379,6 +398,7 @@ pub(super) mod tests {
                 toggles_ns: 4_000_000,
                 stacks_ns: 0,
                 startup_ns: 3_000_000,
+                report_ns: 2_000_000,
                 error: 0.12,
                 memory_bytes: 2_345_678,
             },
@@ -408,8 +428,9 @@ pub(super) mod tests {
     #[test]
     fn the_cost_is_relative_to_the_programs_own_time() {
         let cost = example().cost;
-        assert_eq!(cost.total_ns(), 20_000_000);
-        assert_eq!(cost.fraction(), Some(0.01));
+        assert_eq!(cost.total_ns(), 22_000_000);
+        assert_eq!(cost.fraction(), Some(0.011));
+        assert_eq!(cost.error_of_fraction(), Some(0.0012));
         assert_eq!(Cost { cpu_ns: 20_000_000, ..cost }.fraction(), None);
         assert_eq!(Cost::default().fraction(), None);
     }

@@ -53,7 +53,20 @@ impl View {
 /// The table of a report; ends with a newline.
 #[must_use]
 pub fn render(report: &Report, view: &View) -> String {
-    let mut text = heading(report);
+    render_in(report, view, || report.cost.report_ns)
+}
+
+/// As [`render`]; `took` returns the processor time for writing the report, which is known when the
+/// table has been written.
+pub(crate) fn render_in(report: &Report, view: &View, took: impl FnOnce() -> u64) -> String {
+    let rows = rows(report, view);
+    let cost = Cost { report_ns: took(), ..report.cost };
+    heading(report, &cost) + &rows
+}
+
+/// What is below the heading.
+fn rows(report: &Report, view: &View) -> String {
+    let mut text = String::new();
     let functions = view.functions(report);
     if functions.is_empty() {
         let selected = ["only=", "skip="].iter().any(|option| report.settings.contains(option));
@@ -81,7 +94,7 @@ pub fn render(report: &Report, view: &View) -> String {
 }
 
 /// A summary of the run, in a few lines.
-pub(super) fn heading(report: &Report) -> String {
+fn heading(report: &Report, spent: &Cost) -> String {
     let Report { pid, probes, samples, .. } = report;
     let command = shortened(&printable(&report.command.join(" ")), MAX_COMMAND_LENGTH);
     let processes = match report.processes {
@@ -104,7 +117,7 @@ pub(super) fn heading(report: &Report) -> String {
         text.push_str(&format!(", {} timed calls lost", units::count(report.lost_samples)));
     }
     text.push('\n');
-    text.push_str(&cost(&report.cost, report.processes));
+    text.push_str(&cost(spent, report.processes));
     // The budget is in the line before.
     if let Some((_, others)) =
         report.settings.split_once(':').filter(|(_, others)| *others != "counts=sampled")
@@ -123,12 +136,12 @@ fn cost(cost: &Cost, processes: u32) -> String {
         return String::new();
     }
     let percent = |fraction: f64| format!("{:.2}%", fraction * 100.0);
-    let part = match cost.fraction() {
-        Some(fraction) if cost.error > 0.0 => {
-            format!("{} ±{}", percent(fraction), percent(fraction * cost.error))
+    let part = match (cost.fraction(), cost.error_of_fraction()) {
+        (Some(fraction), Some(error)) if error > 0.0 => {
+            format!("{} ±{}", percent(fraction), percent(error))
         }
-        Some(fraction) => percent(fraction),
-        None => "nearly all".to_owned(),
+        (Some(fraction), _) => percent(fraction),
+        (None, _) => "nearly all".to_owned(),
     };
     let budget = cost
         .budget
@@ -139,8 +152,9 @@ fn cost(cost: &Cost, processes: u32) -> String {
         ("toggles", cost.toggles_ns),
         ("stacks", cost.stacks_ns),
         ("start-up", cost.startup_ns),
+        ("report", cost.report_ns),
     ];
-    let parts = parts.iter().filter(|(name, ns)| *name != "stacks" || *ns > 0);
+    let parts = parts.iter().filter(|(name, ns)| !["stacks", "report"].contains(name) || *ns > 0);
     let parts: Vec<String> = parts.map(|(name, ns)| format!("{name} {}", units::time(*ns as f64))).collect();
     let parts = parts.join(", ");
     let of_all = if processes > 1 { ", the sum of all processes" } else { "" };
@@ -344,7 +358,7 @@ mod tests {
             "\
 fastinst: ./app --size 10 (pid 4242), 2.13s
 1204 probes, 13.4k calls timed, 11.3k toggles (5.31k/s)
-profiling cost 1.00% ±0.12% processor time, budget 1% (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory
+profiling cost 1.10% ±0.12% processor time, budget 1% (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms, report 2.00ms), and 2.35MB of memory
 total includes callees; shares are of the 2.14s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
 off-cpu: how long timed calls waited for a processor, and how many of them; not part of latencies
 -: not known: too few calls were timed (a longer run, a larger budget or fewer functions (only=) shows more), none has returned, or the clock does not resolve them
@@ -398,7 +412,7 @@ off-cpu: how long timed calls waited for a processor, and how many of them; not 
             "\
 fastinst: ./app --size 10 (pid 4242 and 19 more processes), 2.13s
 1204 probes, 13.4k calls timed, 11.3k toggles (5.31k/s)
-profiling cost 1.00% processor time, no budget (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory, the sum of all processes
+profiling cost 1.10% processor time, no budget (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms, report 2.00ms), and 2.35MB of memory, the sum of all processes
 total includes callees; shares are of the 2.14s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
 -: not known: too few calls were timed (a longer run, a larger budget or fewer functions (only=) shows more), none has returned, or the clock does not resolve them
 
@@ -415,9 +429,16 @@ total includes callees; shares are of the 2.14s that the program's threads lived
     #[test]
     fn the_cost_of_timing_every_call_may_exceed_what_is_left() {
         let mut report = example();
-        report.cost.cpu_ns = report.cost.total_ns();
+        report.cost.cpu_ns = report.cost.estimated_ns();
         let text = render(&report, &View::default());
         assert!(text.contains("profiling cost nearly all processor time, budget 1% (probes"), "{text}");
+    }
+
+    #[test]
+    fn the_cost_includes_the_writing_of_the_table() {
+        let text = render_in(&example(), &View::default(), || 40_000_000);
+        assert!(text.contains("\nprofiling cost 3.00% ±0.12% processor time"), "{text}");
+        assert!(text.contains("start-up 3.00ms, report 40.0ms)"), "{text}");
     }
 
     #[test]
@@ -442,7 +463,7 @@ total includes callees; shares are of the 2.14s that the program's threads lived
             "\
 fastinst: ./app --size 10 (pid 4242), 2.13s
 1204 probes, 13.4k calls timed, 11.3k toggles (5.31k/s), 12 timed calls lost
-profiling cost 1.00% ±0.12% processor time, budget 1% (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory
+profiling cost 1.10% ±0.12% processor time, budget 1% (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms, report 2.00ms), and 2.35MB of memory
 note: the time stamp counter is not invariant
 note: two?lines
 total includes callees; shares are of the 2.14s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
@@ -515,7 +536,7 @@ no instrumented function was called
         check(&report, &View::default(), "\
 fastinst: ./?[31mapp xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx (pid 4242), 2.13s
 1204 probes, 13.4k calls timed, 11.3k toggles (5.31k/s)
-profiling cost 1.00% ±0.12% processor time, budget 1% (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory
+profiling cost 1.10% ±0.12% processor time, budget 1% (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms, report 2.00ms), and 2.35MB of memory
 total includes callees; shares are of the 2.14s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
 off-cpu: how long timed calls waited for a processor, and how many of them; not part of latencies
 

@@ -104,6 +104,7 @@ impl Session {
                 toggles_ns: spent.toggles as u64,
                 stacks_ns: spent.stacks as u64,
                 startup_ns: spent.start as u64,
+                report_ns: 0,
                 error: spent.error(),
                 memory_bytes: self.memory() as u64,
             },
@@ -185,6 +186,7 @@ impl Session {
             return unwritten;
         }
         let mut report = self.report();
+        let begin = governor::of_thread();
         // Most forked children only call exec.
         if self.identity.is_fork_child && report.functions.is_empty() {
             return unwritten;
@@ -203,6 +205,7 @@ impl Session {
             report.demangle();
             disambiguate(&mut report.functions, &mut self.locations);
         }
+        report.cost.report_ns = (governor::of_thread() - begin) as u64;
         match &self.output {
             Output::Stderr if stderr().is_there() => {
                 unwritten.report = Some((Destination::Stderr, report));
@@ -295,7 +298,10 @@ impl Unwritten {
         if let Some((destination, report)) = self.report.take() {
             let result = match destination {
                 Destination::Stderr => {
-                    stderr().write(&text::render(&report, &on_stderr(self.rows))).then_some(()).ok_or(None)
+                    let begin = governor::of_thread();
+                    let took = || report.cost.report_ns + (governor::of_thread() - begin) as u64;
+                    let text = text::render_in(&report, &on_stderr(self.rows), took);
+                    stderr().write(&text).then_some(()).ok_or(None)
                 }
                 Destination::Stream(stream) => stream.write().map_err(Some),
             };
