@@ -798,10 +798,11 @@ static void report(void) {
         return;
     }
     fprintf(file,
-            "{\"pid\": %d, \"mode\": \"%s\", \"base\": \"0x%lx\", \"duration_ns\": %lu, \"cpu_ns\": %lu, \"ticks_per_ns\": %.6f,\n"
+            "{\"pid\": %d, \"mode\": \"%s\", \"base\": \"0x%lx\", \"end\": \"0x%lx\", \"duration_ns\": %lu, \"cpu_ns\": %lu, \"ticks_per_ns\": %.6f,\n"
             "\"inner_ticks\": %lu, \"outer_ticks\": %lu, \"lost_ns\": %.0f, \"overflown\": %lu, \"stray_exits\": %lu, \"interrupted\": %lu,\n"
             "\"exit_stub\": \"0x%lx\",\n\"functions\": [",
-            (int)getpid(), how == COUNT ? "count" : how == ONLY ? "only" : "all", (unsigned long)base, (unsigned long)(now_ns - begin_ns),
+            (int)getpid(), how == COUNT ? "count" : how == ONLY ? "only" : "all", (unsigned long)base, (unsigned long)text_end,
+            (unsigned long)(now_ns - begin_ns),
             (unsigned long)((uint64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000000u +
                             (uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000u),
             1 / per_tick, (unsigned long)inner_cost, (unsigned long)outer_cost, (double)lost * per_tick, (unsigned long)overflown,

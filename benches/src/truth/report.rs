@@ -109,7 +109,7 @@ pub struct Row {
 /// The profiler's report.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The rows of functions, by address.
+    /// The rows of the executable's functions, by address: those of libraries may have the same.
     pub rows: HashMap<u64, Row>,
     /// The time of all threads.
     pub thread_time_ns: f64,
@@ -170,7 +170,11 @@ impl Report {
             return Err(format!("a report of version {}, not 3", value["version"]));
         }
         let functions = list(value, "functions")?.iter();
-        let rows = functions.map(|function| Ok((address_of(&function["address"])?, Row::read(function)?)));
+        let executable = functions.clone().find(|function| function["name"] == "main");
+        let is_in_it = |function: &&Value| executable.is_none_or(|main| main["object"] == function["object"]);
+        let rows = functions
+            .filter(is_in_it)
+            .map(|function| Ok((address_of(&function["address"])?, Row::read(function)?)));
         let cost = &value["cost"];
         Ok(Self {
             rows: rows.collect::<Result<_, String>>()?,
@@ -219,7 +223,7 @@ pub struct Oracle {
     pub resolution: f64,
     /// Time without callees, of all functions: the time of all threads in instrumented code.
     pub time: f64,
-    /// The functions, by offset in the executable.
+    /// The functions of the executable, by their offset in it.
     pub functions: HashMap<u64, Truth>,
 }
 
@@ -243,15 +247,19 @@ impl Oracle {
             }
         };
         let functions = list(&value, "functions")?;
-        let base = address_of(&value["base"])?;
-        let entries = functions
-            .iter()
-            .map(|function| Ok((address_of(&function["address"])?.wrapping_sub(base), truth(function))));
+        let [base, end] = [address_of(&value["base"])?, address_of(&value["end"])?];
+        let mut in_executable = HashMap::new();
+        for function in functions {
+            let address = address_of(&function["address"])?;
+            if (base..end).contains(&address) {
+                in_executable.insert(address - base, truth(function));
+            }
+        }
         Ok(Self {
             base,
             resolution: number(&value, "inner_ticks")? / number(&value, "ticks_per_ns")?,
             time: functions.iter().filter_map(|function| function["self_ns"].as_f64()).sum(),
-            functions: entries.collect::<Result<_, String>>()?,
+            functions: in_executable,
         })
     }
 }
