@@ -41,10 +41,10 @@ use fastinst_sigsafe::Segments;
 
 use self::details::{Detailed, Details};
 use self::exits::STRAY_EXITS;
-use crate::observe::governor;
 use crate::observe::policy::Allowance;
 use crate::observe::probe_type::ProbeType;
 use crate::observe::switching::{Entries, EntrySwitch, ExitSwitch, Phase};
+use crate::observe::{governor, long_calls};
 
 /// One in this number of windows is patient ([`Window::is_patient`]).
 pub(crate) const PATIENT: u32 = 8;
@@ -630,7 +630,9 @@ impl Function {
             let elapsed = governor::nanoseconds(now.saturating_sub(refilled));
             let inside = governor::nanoseconds(details.inside.swap(0, Relaxed));
             if let Allowance::More(calls) = Allowance::refilled(elapsed, inside, &governor::intensity()) {
-                details.refilled.store(now, Relaxed);
+                if details.refilled.swap(now, Relaxed) != 0 {
+                    long_calls::add(2 * u64::from(self.second_half.load(Relaxed)));
+                }
                 self.second_half.store(calls - calls / 2, Relaxed);
                 self.strays_left.store(STRAY_EXITS, Relaxed);
                 // Other threads may have entered in the meantime: one of them must reach the new

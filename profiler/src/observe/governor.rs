@@ -39,6 +39,7 @@ use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
+use crate::observe::long_calls::{self, LongCalls};
 use crate::observe::policy::{Intensity, RARE};
 use crate::observe::{counting, waking};
 
@@ -90,10 +91,6 @@ const FIRST_SCALE: f64 = 0.1;
 
 /// The intensity at a scale of 1.
 const FULL: Intensity = Intensity { calls: 40.0, stratum: 10e6, allowance: 500.0, earned: 0.0, rare: RARE };
-
-/// The part of the budget that a function may cost for the time that its calls take. Calls of
-/// several functions are open at the same time, but these are not all at this limit.
-const FOR_LONG_CALLS: f64 = 0.05;
 
 /// The minimum and the maximum cost of a call's probes, in nanoseconds: it depends on the
 /// processor's caches.
@@ -157,7 +154,7 @@ pub(crate) fn intensity() -> Intensity {
 
 /// The part of the budget that may be spent at present: less than 1 while too much has been spent.
 /// Everything that has a share of the budget is limited to this part of it, except the unwinding of
-/// stacks (`stacks/thinning.rs`).
+/// stacks (`stacks/thinning.rs`) and functions with long calls ([`crate::observe::long_calls`]).
 pub(crate) fn part() -> f64 {
     f64::from_bits(PART.load(Relaxed))
 }
@@ -391,6 +388,7 @@ pub(crate) struct Governor {
     discovery_before: Duration,
     /// The mean cost of a timed call's probes, in nanoseconds.
     cost_of_call: f64,
+    long_calls: LongCalls,
     last_change: Instant,
 }
 
@@ -420,6 +418,7 @@ impl Governor {
             reports: 0.0,
             discovery_before: fastinst::service::discovery_time(),
             cost_of_call: *COST_OF_CALL.start(),
+            long_calls: LongCalls::new(),
             last_change: Instant::now(),
         };
         LOAD.store(1.0_f64.to_bits(), Relaxed);
@@ -480,7 +479,7 @@ impl Governor {
     fn publish(&self) {
         let allowance = (FULL.allowance * self.scale).clamp(*ALLOWANCES.start(), *ALLOWANCES.end());
         DENSITY.store(self.density().to_bits(), Relaxed);
-        let earned = part() * self.budget.unwrap_or(1.0) * FOR_LONG_CALLS / self.cost_of_call;
+        let earned = self.long_calls.earned(self.budget.unwrap_or(1.0), self.cost_of_call);
         set(Intensity { stratum: FULL.stratum / self.scale, allowance, earned, ..FULL });
     }
 
@@ -581,6 +580,7 @@ impl Governor {
         LOAD.store(load.to_bits(), Relaxed);
         self.cost_of_call =
             (now.probes / demand.timed.max(1) as f64).clamp(*COST_OF_CALL.start(), *COST_OF_CALL.end());
+        self.long_calls.adapt(long_calls::take(), since.own, budget, self.cost_of_call);
         self.adapt_to(budget, &now, &since, demand.importance);
         self.publish();
     }

@@ -12,7 +12,8 @@
 //! * `policy`: when a function is observed. `schedule`: implements it. `opening`: which of the
 //!   windows that are due open now; `retry`: the ticks in which the others open. `counting`: counts
 //!   the calls to functions that are called very often. `measured`: all results of one function.
-//! * `governor`: keeps observation within the budget.
+//! * `governor`: keeps observation within the budget; `long_calls`: what functions cost that stay
+//!   on.
 //! * `own_time`, `busiest`, `displaced`, `quota`: which part of the time the program had a
 //!   processor.
 
@@ -24,6 +25,7 @@ pub(crate) mod displaced;
 pub(crate) mod fire;
 pub(crate) mod function;
 pub(crate) mod governor;
+pub(crate) mod long_calls;
 pub(crate) mod measured;
 pub(crate) mod opening;
 pub(crate) mod own_time;

@@ -14,7 +14,8 @@
 //!    dominates them, its calls are counted and timed in separate windows
 //!    ([`crate::observe::counting`]).
 //! 4. **On again**, when the rate of calls is at most half the rate of the refill. At a budget of 1
-//!    %, functions with a mean of 0.4 ms and more always stay on, which are most of those with the
+//!    %, functions with a mean of 0.4 ms and more stay on, unless half of the budget is not enough
+//!    for all of them ([`crate::observe::long_calls`]). They are most of those with the
 //!    largest totals.
 //!
 //! # What is estimated, and why it is unbiased
@@ -107,6 +108,10 @@ pub(crate) const RARE: f64 = 1e-7;
 /// allowance is used up, it is unobserved until the next tick.
 const ROOM: f64 = 0.5;
 
+/// Maximum number of calls that are added to an allowance for the time of its function's calls.
+/// Their probes take less than a millisecond.
+const MAX_EARNED: f64 = 500.0;
+
 /// Calls per nanosecond above which calls are counted and timed in separate windows
 /// ([`crate::observe::counting`]): the error of the probes' time is then more than a few hundredths
 /// of the time between two calls.
@@ -122,7 +127,7 @@ pub(crate) struct Intensity {
     pub(crate) calls: f64,
     /// Mean length of a stratum, in nanoseconds.
     pub(crate) stratum: f64,
-    /// Maximum of a function's allowance, in calls.
+    /// Maximum of a function's allowance, in calls, without those for the time of its calls.
     pub(crate) allowance: f64,
     /// Calls that are added to the allowance for each nanosecond spent in calls to the function.
     pub(crate) earned: f64,
@@ -152,7 +157,8 @@ impl Allowance {
     /// The allowance after `elapsed` nanoseconds since the last refill, of which the function's
     /// calls took `inside`.
     pub(crate) fn refilled(elapsed: f64, inside: f64, intensity: &Intensity) -> Self {
-        let calls = (elapsed * intensity.refill() + inside * intensity.earned).min(intensity.allowance);
+        let earned = (inside * intensity.earned).min(MAX_EARNED);
+        let calls = (elapsed * intensity.refill()).min(intensity.allowance) + earned;
         // A smaller refill is not worth its cost.
         if calls < (intensity.allowance / 4.0).max(1.0) { Self::Exhausted } else { Self::More(calls as u32) }
     }
@@ -439,10 +445,15 @@ mod tests {
         assert_eq!(Allowance::refilled(100.0 / refill, 0.0, &INTENSITY), Allowance::Exhausted);
     }
 
-    /// 1000 calls of 0.1 ms each earn 1000 calls.
+    /// 400 calls of 0.1 ms each earn 400 calls.
     #[test]
     fn long_calls_pay_for_themselves() {
-        assert_eq!(Allowance::refilled(0.0, 1000.0 * 1.001e5, &INTENSITY), Allowance::More(1000));
+        assert_eq!(Allowance::refilled(0.0, 400.0 * 1.001e5, &INTENSITY), Allowance::More(400));
+        // The maximum is another one than that of the allowance, which is small if many functions
+        // are called.
+        let of_many = Intensity { allowance: 40.0, ..INTENSITY };
+        assert_eq!(Allowance::refilled(0.0, 400.0 * 1.001e5, &of_many), Allowance::More(400));
+        assert_eq!(Allowance::refilled(1e15, 1e15, &of_many), Allowance::More(540));
         assert_eq!(Allowance::refilled(0.0, 1000.0 * 1e4, &INTENSITY), Allowance::Exhausted);
         let mut random = SmallRng::seed_from_u64(1);
         let mut next = |mean: f64| Pace::new(1.0, None).next(0.0, mean, &INTENSITY, &mut random);

@@ -1,0 +1,17 @@
+//! What profiling costs, as a part of the processor time, in programs that make it expensive.
+
+use tests::Compiler::Gcc;
+use tests::{compile, profiled};
+
+/// Each call of a recursive function is long enough for it to stay on, and 120 of them are open.
+#[test]
+fn deep_stacks_of_long_calls_cost_no_more_than_the_budget() {
+    let binary = compile("fixtures/deep_long_calls.c", &["-O2"], Gcc);
+    let profiled = profiled(&binary, &["4"], "budget=1%");
+    assert!(profiled.run.status.success(), "{}\n{}", profiled.run.status, profiled.run.stderr);
+    let cost =
+        |name: &str| profiled.report().json["cost"][name].as_f64().unwrap_or_else(|| panic!("no {name}"));
+    let share = cost("probes_ns") / cost("cpu_ns");
+    println!("probes took {:.2} % of the processor time", share * 100.0);
+    assert!(share < 0.015, "probes took {share} of the processor time");
+}
