@@ -38,6 +38,7 @@ use crate::observe::retry::Retries;
 use crate::observe::schedule::Schedule;
 use crate::observe::{preemption, thread, waking};
 use crate::output::Identity;
+use crate::processor_time;
 use crate::report::{Arc as CallArc, Caller, Cost, FunctionRef, FunctionReport, Report};
 use crate::session::clock::Clock;
 use crate::session::unloaded::MissedCalls;
@@ -221,7 +222,7 @@ struct Past {
 
 impl Past {
     fn now(clock: &Clock) -> Self {
-        Self { elapsed: clock.elapsed(), lived: thread::lived(), processor: governor::of_process() }
+        Self { elapsed: clock.elapsed(), lived: thread::lived(), processor: processor_time::of_process() }
     }
 
     fn since(self, earlier: Self) -> Self {
@@ -255,7 +256,7 @@ impl Profiler {
         if session::is_running() || waking::begin() {
             return Err(Error::IsRunning);
         }
-        let before = governor::of_process();
+        let before = processor_time::of_process();
         let generation = GENERATION.fetch_add(1, Ordering::AcqRel) + 1;
         let shared = Shared { running: Mutex::new(None), answered: Condvar::new() };
         // From here on, dropping it ends the profiler.
@@ -305,7 +306,7 @@ impl Profiler {
         if let Some(function) = FUNCTIONS.get(0) {
             fire::calibrate_with(0, function, &mut Calibration(empty));
         }
-        let start = governor::of_process() - self.before;
+        let start = processor_time::of_process() - self.before;
         governor.forget(start);
         governor.started(start);
         let command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
@@ -331,9 +332,9 @@ impl Profiler {
             spent: Spent::default(),
             is_over: false,
         };
-        let before = governor::of_thread();
+        let before = processor_time::of_thread();
         running.schedule.begin_all();
-        running.governor.started(start + governor::of_thread() - before);
+        running.governor.started(start + processor_time::of_thread() - before);
         *self.shared.lock() = Some(running);
         let shared = self.shared.clone();
         let seen = waking::count();
@@ -474,7 +475,7 @@ impl Running {
         if let Some(next) = self.retries.retry(&mut self.schedule, &mut self.governor) {
             return next;
         }
-        let begin = governor::of_thread();
+        let begin = processor_time::of_thread();
         let is_busy = self.schedule.tick();
         self.governor.adapt(self.schedule.demand());
         let mean = self.governor.ticked(begin, is_busy);

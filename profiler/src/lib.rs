@@ -59,6 +59,7 @@ mod observe;
 pub mod options;
 pub mod output;
 pub mod process;
+mod processor_time;
 pub mod report;
 pub mod script;
 pub mod session;

@@ -55,8 +55,8 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, FcntlArg, Flock, FlockArg, OFlag, RenameFlags, fcntl, renameat2};
 
 use crate::error::Error;
-use crate::observe::governor;
 use crate::options::RunId;
+use crate::processor_time;
 use crate::report::text::{self, View};
 use crate::report::{Format, Report, json};
 use crate::stderr::stderr;
@@ -203,8 +203,8 @@ pub fn write_report(
 
 /// A report in the form of a file, including its run, and the processor time for that.
 fn in_file(report: &Report, format: Format, run: &RunId) -> String {
-    let begin = governor::of_thread();
-    let took = || report.cost.report_ns + (governor::of_thread() - begin) as u64;
+    let begin = processor_time::of_thread();
+    let took = || report.cost.report_ns + (processor_time::of_thread() - begin) as u64;
     match format {
         Format::Json => json::to_string_of_run(report, &run.to_string(), took),
         Format::Text => format!("{}run {run}\n", text::render_in(report, &View::default(), took)),

@@ -37,11 +37,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 
-use nix::time::{ClockId, clock_gettime};
-
 use crate::observe::long_calls::{self, LongCalls};
 use crate::observe::policy::{Intensity, RARE};
 use crate::observe::{counting, waking};
+use crate::processor_time;
 
 /// The assumed indirect cost of a toggle, in ticks: some line transfers and a pipeline restart.
 const DISTURBANCE: f64 = 500.0;
@@ -211,29 +210,9 @@ pub(crate) fn is_woken() -> bool {
     WAKING.load(Relaxed) == WOKEN
 }
 
-/// Reads a clock of processor time, in nanoseconds.
-pub(crate) fn processor_time(clock: ClockId) -> f64 {
-    clock_gettime(clock).map_or(0.0, |time| time.tv_sec() as f64 * 1e9 + time.tv_nsec() as f64)
-}
-
-/// The clock of processor time of a thread of this process, by its kernel id.
-pub(crate) fn clock_of(thread: u32) -> ClockId {
-    ClockId::from_raw(fastinst::service::clock_of(thread))
-}
-
-/// The processor time of the process, in nanoseconds.
-pub(crate) fn of_process() -> f64 {
-    processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID)
-}
-
-/// The processor time of the calling thread, in nanoseconds.
-pub(crate) fn of_thread() -> f64 {
-    processor_time(ClockId::CLOCK_THREAD_CPUTIME_ID)
-}
-
 /// The processor time of the profiler's threads, in nanoseconds. Called by the service thread.
 pub(crate) fn of_own_threads() -> f64 {
-    of_thread() + fastinst::service::companion_time().as_nanos() as f64
+    processor_time::of_thread() + fastinst::service::companion_time().as_nanos() as f64
 }
 
 /// The cost of profiling so far, in nanoseconds of processor time.
@@ -462,7 +441,7 @@ impl Governor {
 
     /// Ignores what the process did before: its processor time up to now, except the given amount.
     pub(crate) fn forget(&mut self, except: f64) {
-        self.process_before = of_process() - except;
+        self.process_before = processor_time::of_process() - except;
         self.probes_before = counting::spent_in_probes();
     }
 
@@ -493,7 +472,7 @@ impl Governor {
     pub(crate) fn spent(&self) -> Spent {
         let discovery = self.discovery();
         Spent {
-            process: of_process() - self.process_before,
+            process: processor_time::of_process() - self.process_before,
             probes: counting::spent_in_probes() - self.probes_before,
             service: (of_own_threads() - discovery).max(0.0),
             toggles: (fastinst::toggle_count() - self.toggles_before) as f64 * DISTURBANCE / ticks_per_ns(),
@@ -506,7 +485,7 @@ impl Governor {
     /// been unwound since the service thread had the processor time `begin`.
     pub(crate) fn unwound(&mut self, begin: f64, stacks: f64) {
         self.stacks = stacks;
-        self.unwinding_now = of_thread() - begin;
+        self.unwinding_now = processor_time::of_thread() - begin;
         self.unwinding += self.unwinding_now;
     }
 
@@ -514,7 +493,7 @@ impl Governor {
     /// processor time `begin`.
     pub(crate) fn worked_apart(&mut self, begin: f64) {
         self.wakes += 1.0;
-        self.in_ticks += of_thread() - begin;
+        self.in_ticks += processor_time::of_thread() - begin;
         self.unwinding_now = 0.0;
     }
 
@@ -529,7 +508,7 @@ impl Governor {
     pub(crate) fn ticked(&mut self, begin: f64, is_busy: bool) -> f64 {
         let can_hurry = self.scale > ENOUGH_TO_HURRY;
         WAKING.store(if is_busy || !can_hurry { WAIT } else { WAKE }, Relaxed);
-        let now = of_thread();
+        let now = processor_time::of_thread();
         self.wakes += 1.0;
         self.in_ticks += now - begin;
         let idle = self.idle.add(now - begin - std::mem::take(&mut self.unwinding_now));
@@ -545,7 +524,7 @@ impl Governor {
     /// Records that windows were opened after the rest of a tick, since the service thread had this
     /// processor time.
     pub(crate) fn released(&mut self, begin: f64) {
-        self.in_ticks += of_thread() - begin;
+        self.in_ticks += processor_time::of_thread() - begin;
     }
 
     /// Records that the service thread has spent this processor time on writing reports.

@@ -21,13 +21,12 @@
 //! other extreme are threads that wait for each other although processors are free, because they
 //! may not use them: then one of them always runs. The error of the part is the distance to these.
 
-use nix::time::ClockId;
-
 use crate::estimate::strata::Systematic;
 use crate::observe::busiest::{Busiest, MIN_PART};
 use crate::observe::displaced::number_of_processors;
 use crate::observe::thread::Seen;
 use crate::observe::{governor, quota};
+use crate::processor_time;
 
 /// The time constant of the exponential average, in nanoseconds: older measurements have less than
 /// 1/e of the weight.
@@ -209,7 +208,7 @@ impl OwnPart {
 /// The processor time of the program's threads, in nanoseconds. Called by the service thread; the
 /// time of this thread and of its companion is subtracted.
 pub(crate) fn processor_time() -> f64 {
-    governor::processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID) - governor::of_own_threads()
+    processor_time::of_process() - governor::of_own_threads()
 }
 
 #[cfg(test)]

@@ -40,8 +40,8 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, fence};
 use nix::time::{ClockId, clock_gettime};
 use wordpatch::tsc;
 
-use crate::observe::governor;
 use crate::process::own_process;
+use crate::processor_time;
 
 /// Stands for no `rseq` area.
 const NONE: isize = isize::MIN;
@@ -340,7 +340,7 @@ impl Preemption {
             return None;
         }
         let since = |now: u64, before: &AtomicU64| now.wrapping_sub(before.load(Relaxed));
-        let off = since(off(governor::clock_of(thread)).ok()?, &self.off) as i64;
+        let off = since(off(processor_time::clock_of(thread)).ok()?, &self.off) as i64;
         if off <= MIN_OFF {
             return None;
         }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::observe::governor::{self, Governor};
 use crate::observe::schedule::Schedule;
+use crate::processor_time;
 
 /// The time at which the next complete tick is due.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +55,7 @@ fn until_next(schedule: &Schedule, tick: Duration) -> Duration {
 }
 
 fn release(schedule: &mut Schedule, governor: &mut Governor) {
-    let begin = governor::of_thread();
+    let begin = processor_time::of_thread();
     schedule.release();
     governor.released(begin);
 }

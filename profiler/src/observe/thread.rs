@@ -24,6 +24,7 @@ use crate::observe::preemption::{self, Preemption};
 use crate::observe::stack::{Number, Stack};
 use crate::observe::{fire, governor, waking};
 use crate::process::own_process;
+use crate::processor_time;
 
 /// A probe that takes longer than this, in ticks, was preempted: about 0.1 ms.
 const MAX_PROBE_TIME: u64 = 250_000;
@@ -169,7 +170,7 @@ impl Thread {
         block.attached.store(now, Ordering::Relaxed);
         block.seen.store(now, Ordering::Relaxed);
         block.alive.store(now, Ordering::Relaxed);
-        block.begins_at(governor::of_thread() as u64);
+        block.begins_at(processor_time::of_thread() as u64);
         block.preemption.forget();
         block.notes.iter().for_each(|note| note.at.store(0, Ordering::Relaxed));
         block.stack.begin(thread_pointer());
@@ -496,7 +497,7 @@ impl OwnTime for Thread {
         if lately == 0 {
             return 0;
         }
-        let ran = governor::of_thread() - note.processor as f64;
+        let ran = processor_time::of_thread() - note.processor as f64;
         let ran = (ran * governor::ticks_per_ns()) as u64;
         lately.min(tsc::now().saturating_sub(note.at).saturating_sub(ran))
     }
@@ -566,7 +567,7 @@ pub(crate) fn processor_times() -> impl Iterator<Item = (u32, u64)> {
         let owner = block.owner.load(Ordering::Relaxed);
         (owner != 0).then(|| {
             // The clock of a thread that has just ended cannot be read.
-            let now = governor::processor_time(governor::clock_of(owner)) as u64;
+            let now = processor_time::of(owner) as u64;
             block.processor.fetch_max(now, Ordering::Relaxed);
             (owner, block.processor_since_attached())
         })
@@ -579,7 +580,7 @@ pub(crate) fn note_processor_times() {
     for block in blocks() {
         let owner = block.owner.load(Ordering::Relaxed);
         if owner != 0 {
-            let processor = governor::processor_time(governor::clock_of(owner));
+            let processor = processor_time::of(owner);
             block.note(processor as u64, tsc::now());
         }
     }
@@ -772,7 +773,7 @@ pub(crate) fn after_fork_in_child() {
         if own == Some(std::ptr::from_ref(block)) {
             block.owner.store(kernel_id(), Ordering::Relaxed);
             block.attached.store(tsc::now(), Ordering::Relaxed);
-            block.begins_at(governor::of_thread() as u64);
+            block.begins_at(processor_time::of_thread() as u64);
         }
     }
     ENDED.store(0, Ordering::Relaxed);

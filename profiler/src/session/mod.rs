@@ -42,6 +42,7 @@ use crate::observe::{fire, governor, preemption, thread};
 use crate::options::{Discovery, Options, Output, RunId};
 use crate::output;
 use crate::output::{Identity, OwnFile};
+use crate::processor_time;
 use crate::session::clock::Clock;
 use crate::session::snapshot::Snapshots;
 use crate::settings::Settings;
@@ -114,7 +115,7 @@ pub fn start(options: Options) -> Result<(), Error> {
     let failed = |source| Error::Start { source };
     // Identifies the stream.
     stderr();
-    let before = governor::of_thread();
+    let before = processor_time::of_thread();
     fastinst::set_access(options.text.into());
     let discovery = options.discovery;
     let session = Session::new(options);
@@ -131,7 +132,7 @@ pub fn start(options: Options) -> Result<(), Error> {
     })
     .map_err(failed)?;
     fastinst::register_callback(probes::discovered).map_err(failed)?;
-    with_session(|session| session.governor.started(governor::of_thread() - before));
+    with_session(|session| session.governor.started(processor_time::of_thread() - before));
     start_service_thread().map_err(failed)?;
     sample_stacks();
     Ok(())
@@ -208,7 +209,7 @@ impl Session {
         if !are_stacks_due && self.schedule.until_release().is_none() {
             return None;
         }
-        let begin = governor::of_thread();
+        let begin = processor_time::of_thread();
         // A thread's memory for samples may be half full.
         self.schedule.drain();
         if are_stacks_due {
@@ -220,7 +221,7 @@ impl Session {
     }
 
     fn drain_stacks(&mut self) {
-        let begin = governor::of_thread();
+        let begin = processor_time::of_thread();
         self.stacks.drain();
         self.governor.unwound(begin, self.stacks.cost());
     }
@@ -231,7 +232,7 @@ impl Session {
     }
 
     fn tick(&mut self) -> Duration {
-        let begin = governor::of_thread();
+        let begin = processor_time::of_thread();
         self.take_new_settings();
         self.take_early_calls();
         self.drain_stacks();
@@ -318,9 +319,9 @@ impl Work for Ticks {
 
     fn after_tick(&mut self) {
         if let Some(unwritten) = self.unwritten.take() {
-            let begin = governor::of_thread();
+            let begin = processor_time::of_thread();
             self.rescued = unwritten.write();
-            self.wrote = governor::of_thread() - begin;
+            self.wrote = processor_time::of_thread() - begin;
         }
         if std::mem::take(&mut self.is_last) {
             finish::close();

@@ -23,6 +23,7 @@ use crate::observe::measured::Units;
 use crate::observe::{fire, function, governor, own_time, thread};
 use crate::options::Output;
 use crate::output::{self, Identity, OwnFile, Stream, Target, Written, write_report};
+use crate::processor_time;
 use crate::report::{Arc, Cost, Format, FunctionReport, Report, View, text};
 use crate::session::{clock, snapshot};
 use crate::stacks::waiting::Preempted;
@@ -173,9 +174,9 @@ impl Session {
     /// Writes the report in the format and at the destination of the options, as far as that cannot
     /// block. If that fails, it is written to another file.
     pub(super) fn write(&mut self, occasion: Occasion) -> Unwritten {
-        let begin = governor::of_thread();
+        let begin = processor_time::of_thread();
         let unwritten = self.write_for(occasion);
-        self.governor.reported(governor::of_thread() - begin);
+        self.governor.reported(processor_time::of_thread() - begin);
         unwritten
     }
 
@@ -186,7 +187,7 @@ impl Session {
             return unwritten;
         }
         let mut report = self.report();
-        let begin = governor::of_thread();
+        let begin = processor_time::of_thread();
         // Most forked children only call exec.
         if self.identity.is_fork_child && report.functions.is_empty() {
             return unwritten;
@@ -205,7 +206,7 @@ impl Session {
             report.demangle();
             disambiguate(&mut report.functions, &mut self.locations);
         }
-        report.cost.report_ns = (governor::of_thread() - begin) as u64;
+        report.cost.report_ns = (processor_time::of_thread() - begin) as u64;
         match &self.output {
             Output::Stderr if stderr().is_there() => {
                 unwritten.report = Some((Destination::Stderr, report));
@@ -298,8 +299,8 @@ impl Unwritten {
         if let Some((destination, report)) = self.report.take() {
             let result = match destination {
                 Destination::Stderr => {
-                    let begin = governor::of_thread();
-                    let took = || report.cost.report_ns + (governor::of_thread() - begin) as u64;
+                    let begin = processor_time::of_thread();
+                    let took = || report.cost.report_ns + (processor_time::of_thread() - begin) as u64;
                     let text = text::render_in(&report, &on_stderr(self.rows), took);
                     stderr().write(&text).then_some(()).ok_or(None)
                 }

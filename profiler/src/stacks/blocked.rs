@@ -44,6 +44,7 @@ use rand::{RngExt, SeedableRng};
 use super::events::RawSample;
 use super::watched::{Look, TASKS, Wait, Watched};
 use crate::observe::governor;
+use crate::processor_time;
 
 /// The assumed cost of a snapshot, and of each thread in it, unwinding included, in nanoseconds. It
 /// determines how often snapshots are taken, with a factor that is measured ([`Costs`]).
@@ -255,11 +256,11 @@ fn run(shared: &Shared, budget: f64, begun: Begun) -> io::Result<()> {
             threads.follow();
             let snapshot = threads.look_for_report(last);
             shared.answer(order, snapshot, &mut threads);
-            costs.leave_out(governor::of_thread());
+            costs.leave_out(processor_time::of_thread());
         }
         threads.follow();
         let snapshot = threads.look(allowed, &mut last, &mut random);
-        costs.add(governor::of_thread(), &snapshot);
+        costs.add(processor_time::of_thread(), &snapshot);
         shared.add(snapshot, &mut threads);
     }
 }

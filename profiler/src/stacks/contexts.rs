@@ -43,8 +43,8 @@ use std::time::{Duration, Instant};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 
-use crate::observe::governor;
 use crate::observe::probe_type::ProbeType;
+use crate::processor_time;
 
 /// Contexts that lack a new site are recomputed after this time: the functions of some sites are
 /// only known once they have been executed, one after the other.
@@ -283,7 +283,7 @@ impl<S: Sites> Contexts<S> {
         if end == self.numbers.len() {
             return;
         }
-        let begin = governor::of_thread();
+        let begin = processor_time::of_thread();
         let mut new: Vec<_> = self.numbers[end..].iter().map(|site| (self.address(*site), *site)).collect();
         // Stable: the newest of equal ones is the last.
         new.sort_by_key(|(address, site)| (site.body_start, *address));
@@ -314,7 +314,7 @@ impl<S: Sites> Contexts<S> {
         // A site that replaced another one at its address left a gap.
         self.numbers.drain(end..free);
         self.sorted = self.numbers.len();
-        self.learning += governor::of_thread() - begin;
+        self.learning += processor_time::of_thread() - begin;
     }
 
     /// The start of the body that may contain this address.
@@ -415,7 +415,7 @@ impl<S: Sites> Contexts<S> {
         body: Range<u64>,
         code: impl FnOnce(&Range<u64>) -> Option<&'a [u8]>,
     ) -> Option<&Ranges> {
-        let begin = governor::of_thread();
+        let begin = processor_time::of_thread();
         let sites = self.sites_of(body.start);
         let known = self.bodies.get_mut(&body.start)?;
         let decoded = known.code.take().or_else(|| Code::decode(code(&body)?, body.start));
@@ -425,7 +425,7 @@ impl<S: Sites> Contexts<S> {
         known.code = decoded.filter(|_| known.analyzed.is_some());
         let ranges = ranges.unwrap_or_else(|| Box::new([(body.start, None)]));
         let analyzed = Analyzed { ranges, made: Instant::now(), is_stale: false };
-        self.learning += governor::of_thread() - begin;
+        self.learning += processor_time::of_thread() - begin;
         Some(&known.analyzed.insert(analyzed).ranges)
     }
 

@@ -58,8 +58,9 @@ pub(crate) use tally::tests::of_chains;
 pub(crate) use tally::{FunctionTime, Times};
 
 use crate::observe::function::Function;
+use crate::observe::own_time;
 use crate::observe::probe_type::ProbeType;
-use crate::observe::{governor, own_time};
+use crate::processor_time;
 
 /// How long a sample is kept before its functions are looked up.
 const DELAY: Duration = Duration::from_millis(500);
@@ -297,7 +298,7 @@ impl Stacks {
         let mut events = self.events.as_mut();
         let (unwinder, contexts, frames, tally, delayed) =
             (&mut self.unwinder, &mut self.contexts, &mut self.frames, &mut self.tally, &mut self.delayed);
-        let (thinning, begin, mut unwound) = (&mut self.thinning, governor::of_thread(), 0);
+        let (thinning, begin, mut unwound) = (&mut self.thinning, processor_time::of_thread(), 0);
         let (capacity, mut taken) = (events.as_ref().map_or(0, |events| events.capacity()), 0);
         let begun = &mut self.begun;
         let at = Instant::now();
@@ -343,7 +344,7 @@ impl Stacks {
             self.count(&sample.of);
         }
         let learning = self.contexts.take_learning_time();
-        self.thinning.has_cost(governor::of_thread() - begin - learning, unwound);
+        self.thinning.has_cost(processor_time::of_thread() - begin - learning, unwound);
         let part = if taken * 4 < capacity { ROOM_IF_SELDOM } else { ROOM };
         self.pause = Duration::from_nanos((part * capacity as f64 * self.period) as u64);
         if self.events.is_some() && self.begun.exceed(own_time::processor_time() - self.running_before) {
