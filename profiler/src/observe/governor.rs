@@ -30,7 +30,7 @@
 //! Windows are not the only cost: ticks, stack samples, and functions that are on have shares of
 //! the budget. On a busy machine, where the caches hold other data after each pause, all of these
 //! cost more than was assumed. While too much has been spent, each is limited to the same [`part`]
-//! of its share.
+//! of its share, but for functions with long calls ([`crate::observe::long_calls`]).
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
