@@ -12,7 +12,7 @@ use crate::stacks::waiting::queued;
 const MAX_OTHERS: f64 = 0.1;
 
 /// The minimum of a program's own part of the time.
-pub(crate) const MIN_PART: f64 = 0.02;
+pub(crate) const MIN_PART: f64 = 0.002;
 
 /// The thread that has run most in recent time.
 #[derive(Debug, Default)]
@@ -68,8 +68,9 @@ impl Busiest {
 ///
 /// The kernel adds a span when it ends. The difference of these figures at the ends of a stratum
 /// gives the stratum's own part, where the recent average is of little use: the shares of competing
-/// processes change within milliseconds. The own parts of all strata together are as exact as the
-/// kernel's figures.
+/// processes change within milliseconds. A span that began in one stratum may be longer than the
+/// next one, in which it ends: the rest is left for those that follow ([`Queued::next`]). The own
+/// parts of all strata together are therefore as exact as the kernel's figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Queued {
     thread: u32,
@@ -113,6 +114,16 @@ impl Queued {
         let others = (then.others - self.others).max(0.0) / passed;
         (others <= MAX_OTHERS).then_some(OwnPart { part, others })
     }
+
+    /// The figures at the start of the stratum that follows one from `then` to `now`, as far as
+    /// they are known. What that one could not hold of the queueing time belongs to the next.
+    pub(crate) fn next(then: Option<Self>, now: Option<Self>) -> Option<Self> {
+        let held = |now: &Self| {
+            let then = then?;
+            Some(then.queued + (1.0 - then.own_part_until(now)?.part) * (now.at - then.at))
+        };
+        now.map(|now| Self { queued: held(&now).unwrap_or(now.queued), ..now })
+    }
 }
 
 #[cfg(test)]
@@ -146,5 +157,39 @@ mod tests {
         assert_eq!(late, Some(OwnPart { part: MIN_PART, others: 0.0 }));
         assert_eq!(until(reading(2, 200.0, 80.0, 7.0)), None);
         assert_eq!(until(first), None);
+    }
+
+    /// A thread runs for 3 ms, then waits for 97, and so on. Strata are much shorter than that, or
+    /// longer.
+    #[test]
+    fn own_parts_add_up_however_long_the_thread_waits() {
+        for stratum in [7.0, 23.0, 41.0, 330.0] {
+            let at = |at: f64| {
+                let queued = (at / 100.0).floor() * 97.0;
+                Queued { thread: 1, at, queued, others: 0.0 }
+            };
+            let (mut then, mut own) = (Some(at(0.0)), 0.0);
+            for end in (1..=1000).map(|n| f64::from(n) * stratum) {
+                let now = at(end);
+                own += then
+                    .and_then(|then| then.own_part_until(&now))
+                    .map_or(f64::NAN, |own| own.part * stratum);
+                then = Queued::next(then, Some(now));
+            }
+            let ran = 30.0 * stratum;
+            assert!((own - ran).abs() < 100.0 + 0.01 * ran, "{stratum}: {own} of {ran}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_of_figures_that_cannot_be_compared() {
+        let reading = |thread, at, queued, others| Queued { thread, at, queued, others };
+        let first = reading(1, 100.0, 50.0, 7.0);
+        for then in [reading(2, 200.0, 900.0, 7.0), reading(1, 200.0, 900.0, 27.0), first] {
+            assert_eq!(Queued::next(Some(first), Some(then)), Some(then));
+        }
+        let fits = Some(reading(1, 200.0, 80.0, 7.0));
+        assert_eq!(Queued::next(Some(first), fits), fits);
+        assert_eq!((Queued::next(None, fits), Queued::next(Some(first), None)), (fits, None));
     }
 }

@@ -329,7 +329,7 @@ impl Schedule {
             self.demand.importance += 1.0;
             // Its long calls have not earned enough, however long they are: it is observed in
             // windows first.
-            self.plan(index, now, 0.0);
+            self.plan(index, now, 0.0, None);
         }
     }
 
@@ -340,9 +340,9 @@ impl Schedule {
     }
 
     /// Plans the next step, from `start` on, for a function whose mean call takes `mean`
-    /// nanoseconds.
-    fn plan(&mut self, index: u32, start: f64, mean: f64) {
-        let (now, queued) = (self.now(), self.queued());
+    /// nanoseconds. `before` is what was known when the stratum before began, if there was one.
+    fn plan(&mut self, index: u32, start: f64, mean: f64, before: Option<Queued>) {
+        let (now, queued) = (self.now(), Queued::next(before, self.queued()));
         let measured = &mut self.functions[index as usize];
         let observed = measured.observed_mut();
         observed.value = value(index as usize, observed, now);
@@ -526,7 +526,7 @@ impl Schedule {
                 closed.fill(&mut observed.strata);
                 let mean = observed.strata.known_mean().unwrap_or(0.0) / governor::ticks_per_ns();
                 observed.pace.took(share(observed, closed.rate));
-                self.plan(index, open.end, mean);
+                self.plan(index, open.end, mean, open.queued);
             }
             Stage::Counted(counted) => {
                 let (now, running) = (self.now(), self.own.get());
@@ -535,7 +535,7 @@ impl Schedule {
                 observed.pace.observed(counted.count.rate() * running);
                 let mean = observed.strata.known_mean().unwrap_or(0.0) / governor::ticks_per_ns();
                 observed.pace.took(share(observed, counted.count.rate() * running));
-                self.plan(index, now, mean);
+                self.plan(index, now, mean, None);
             }
             Stage::Off | Stage::On { .. } | Stage::Waiting(_) => {}
         }
