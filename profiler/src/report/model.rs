@@ -246,21 +246,26 @@ impl Cost {
     }
 
     /// The cost of profiling as a fraction of the program's own processor time; `None` if the
-    /// program used none.
+    /// program used none, or less than the error of the cost.
     #[must_use]
     pub fn fraction(&self) -> Option<f64> {
         self.part_of_own(self.total_ns() as f64)
     }
 
-    /// Half the width of the 95 % confidence interval of that fraction.
+    /// Half the width of the 95 % confidence interval of that fraction. What is wrong with the cost
+    /// is also wrong with the program's own time, which is the rest.
     #[must_use]
     pub fn error_of_fraction(&self) -> Option<f64> {
-        self.part_of_own(self.estimated_ns() as f64 * self.error)
+        Some(self.part_of_own(self.error_ns())? * (1.0 + self.fraction()?))
+    }
+
+    fn error_ns(&self) -> f64 {
+        self.estimated_ns() as f64 * self.error
     }
 
     fn part_of_own(&self, ns: f64) -> Option<f64> {
-        let own = self.cpu_ns.saturating_sub(self.estimated_ns());
-        (own > 0).then(|| ns / own as f64)
+        let own = self.cpu_ns.saturating_sub(self.estimated_ns()) as f64;
+        (own > self.error_ns()).then(|| ns / own)
     }
 }
 
@@ -430,8 +435,19 @@ pub(super) mod tests {
         let cost = example().cost;
         assert_eq!(cost.total_ns(), 22_000_000);
         assert_eq!(cost.fraction(), Some(0.011));
-        assert_eq!(cost.error_of_fraction(), Some(0.0012));
+        let error = cost.error_of_fraction().expect("the program used some");
+        assert!((error - 0.0012 * 1.011).abs() < 1e-12, "{error}");
         assert_eq!(Cost { cpu_ns: 20_000_000, ..cost }.fraction(), None);
         assert_eq!(Cost::default().fraction(), None);
+    }
+
+    /// As with `counts=exact`: the program's own time is a small part, or the error of the rest.
+    #[test]
+    fn the_error_of_the_cost_is_one_of_the_programs_own_time() {
+        let cost = |cpu_ns| Cost { cpu_ns, error: 0.125, report_ns: 0, ..example().cost };
+        let of = |cpu_ns| (cost(cpu_ns).fraction(), cost(cpu_ns).error_of_fraction());
+        assert_eq!(of(25_000_000), (Some(4.0), Some(2.5)));
+        assert_eq!(of(22_500_000), (None, None));
+        assert!(cost(22_600_000).fraction().is_some());
     }
 }

@@ -4,7 +4,7 @@
 //! the number of rows that the caller requests. Names are last, because they may be long.
 //!
 //! Uncertainty is shown: `12.3k ±4%` is an estimate with half the width of its 95 % confidence
-//! interval; `>=10` is a lower and `<=10` an upper bound, used if the interval is wider than the
+//! interval; `>=10` is a lower and `<=10` an upper bound, used if that half exceeds the
 //! value. Latencies below the clock's resolution are shown as `<20ns`; `-` means that nothing is
 //! known.
 

@@ -72,7 +72,8 @@ pub(super) enum Certainty {
 const NEGLIGIBLE: f64 = 0.05;
 
 impl Certainty {
-    /// If the interval is wider than the value, or begins at zero, the bounds are shown.
+    /// If half the width of the interval exceeds the value, or the interval begins at zero, the
+    /// bounds are shown.
     pub(super) fn of(estimate: &Estimate) -> Certainty {
         match (estimate.high, estimate.relative_error()) {
             _ if estimate.is_exact() => Certainty::Exact(estimate.value),
