@@ -181,7 +181,10 @@ fn exit_code(
         Err(Stop::Failure(failure)) => Err(failure),
         Err(Stop::Error(error)) => {
             let ended = execution::ended(&error).map_err(|failure| match arguments.limits.timeout {
-                Some(time) if has_timed_out => failure.about(format_args!("timed out after {time:?}")),
+                // Time may also be up after the program has ended for another reason.
+                Some(time) if has_timed_out && error.trap() == Some(Trap::Interrupt) => {
+                    failure.about(format_args!("timed out after {time:?}"))
+                }
                 _ => failure,
             });
             let ended = ended.map_err(|failure| match error.trap() {
