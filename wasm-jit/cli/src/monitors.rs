@@ -148,7 +148,11 @@ impl Monitors {
         }
         let output = arguments.output()?;
         let shared = SharedMonitors::default();
-        let session = shared.in_session(Session::new(module, output), arguments.directory());
+        let mut session = shared.in_session(Session::new(module, output), arguments.directory());
+        if arguments.is_replayed {
+            // The function of a slice, or of `record --from`.
+            session = session.host_calls_any_function();
+        }
         let Requests { monitors, mut files } = requests;
         for request in monitors {
             session.enable(request).map_err(usage)?;

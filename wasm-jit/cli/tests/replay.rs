@@ -475,6 +475,9 @@ fn the_calls_of_one_function_are_replayed() {
     assert_eq!(kinds, expected, "{lines}");
     place.print(&["replay-gen", "--check", "sum.trace", "app.wat", "-o", "sum.wasm"]);
     place.print(&["run", "sum.wasm"]);
+    let replay = ["run", "--replay", "sum.trace", "--monitors=calls", "--monitor-format=json", "app.wat"];
+    let calls: Value = serde_json::from_slice(&place.run(&replay).stderr).unwrap();
+    assert_eq!(calls["by_host"], 2, "a function that is not exported: {calls}");
     let plain = place.print(&["reduce", "--slice", "2", "app.trace", "app.wat", "-o", "sum.trace"]);
     assert!(plain.starts_with("calls in the slice: 2\nevents: "), "{plain}");
     let line = place.fail(&slice("none"));

@@ -91,6 +91,8 @@ pub struct Setup<'a> {
     pub(crate) output: &'a Output,
     /// The files of its streams.
     pub(crate) files: &'a NewFiles,
+    /// Whether the host may call any function.
+    pub(crate) host_calls_any: bool,
 }
 
 impl<'a> Setup<'a> {

@@ -15,6 +15,7 @@ pub struct Session {
     output: Output,
     known: Vec<Description>,
     open: Option<Box<Open>>,
+    host_calls_any: bool,
     started: Mutex<Vec<Started>>,
 }
 
@@ -32,7 +33,15 @@ impl Session {
     /// A session that knows the monitors of this crate. All of them are off.
     pub fn new(module: &Module, output: Output) -> Self {
         let (known, started) = (ALL.to_vec(), Mutex::default());
-        Self { module: module.clone(), output, known, open: None, started }
+        Self { module: module.clone(), output, known, open: None, host_calls_any: false, started }
+    }
+
+    /// States that the host may call functions that are neither exported nor in a table, a global
+    /// or a reference, by [`Instance::func`](wasm_jit::Instance::func), as replays of a part of a
+    /// run do. Otherwise the monitor `calls` does not count the calls of the host to them.
+    #[must_use]
+    pub fn host_calls_any_function(self) -> Self {
+        Self { host_calls_any: true, ..self }
     }
 
     /// Adds a custom monitor, which replaces any monitor of the same name.
@@ -101,7 +110,13 @@ impl Session {
     fn start(&self, request: Request) -> Result<Started, Error> {
         let Request { name, options } = request;
         let files = NewFiles::default();
-        let setup = Setup { module: &self.module, options: &options, output: &self.output, files: &files };
+        let setup = Setup {
+            module: &self.module,
+            options: &options,
+            output: &self.output,
+            files: &files,
+            host_calls_any: self.host_calls_any,
+        };
         let monitor = match self.known.iter().find(|known| known.name == name) {
             Some(known) => {
                 options.check(known.name, known.options)?;

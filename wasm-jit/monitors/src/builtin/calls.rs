@@ -136,7 +136,11 @@ type Sites = Mutex<BTreeMap<Location, Site>>;
 impl Calls {
     fn of(setup: &Setup<'_>) -> Result<Self, Error> {
         let is_complete = setup.options.all("function").next().is_none();
-        let entered = if is_complete { referenced(setup.module) } else { BTreeSet::new() };
+        let entered = match is_complete {
+            true if setup.host_calls_any => setup.functions().map(|function| function.index()).collect(),
+            true => referenced(setup.module),
+            false => BTreeSet::new(),
+        };
         let sites: Arc<Sites> = Arc::default();
         let found = sites.clone();
         let tables = FixedTables::of(setup.module)?;

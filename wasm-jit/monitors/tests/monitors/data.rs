@@ -77,6 +77,24 @@ fn calls_have_targets_and_callers() {
     }
 }
 
+/// As a replay of a part of a run calls them.
+#[test]
+fn the_host_calls_functions_that_are_not_exported() {
+    let text = "(module (func $inner) (func (export \"run\") (call $inner)))";
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let session = Session::new(&module, Output::none()).host_calls_any_function();
+    session.enable("calls".parse().unwrap()).unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    for (index, calls) in [(0, 2), (1, 1), (0, 1)] {
+        let function = instance.func(&store, index).unwrap().typed::<(), ()>(&store).unwrap();
+        (0..calls).for_each(|_| function.call(&mut store, ()).unwrap());
+    }
+    let report = session.report("calls").unwrap();
+    assert_eq!((report.get("calls"), report.get("by_host")), (Some(1), Some(4)));
+    assert_eq!(rows(&report, "functions", 1), ["4", "1"]);
+}
+
 /// An element that is written has the function that it had at the time of each call.
 #[test]
 fn indirect_calls_through_tables_that_change_have_their_targets() {
