@@ -35,6 +35,7 @@ use nix::unistd::geteuid;
 
 use crate::lock::lock;
 use crate::options::Request;
+use crate::report::files::Files;
 use crate::{Error, Format, Session};
 
 /// Maximum length of a request, in bytes.
@@ -327,8 +328,8 @@ fn answer(session: &Session, others: &Others, line: &str) -> Result<String, Stri
             let format: Format = format.parse()?;
             let mut reports = Vec::new();
             match name {
-                "" => session.visit_reports(false, |report| reports.push(report)),
-                name => reports.push(session.report(name).map_err(text)?),
+                "" => session.visit_reports(Files::default, |report| reports.push(report)),
+                name => reports.push(session.report_with(name, Files::Named(Vec::new())).map_err(text)?),
             }
             Ok(format.print(&reports))
         }

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 
 use crate::lock::lock;
+use crate::report::files::Files;
 use crate::report::{csv, json, text};
 use crate::{Error, Report};
 
@@ -28,14 +29,25 @@ impl Format {
     /// Renders reports in this format. In [`Format::Text`], tables are cut to the number of rows
     /// that their options state.
     pub fn print(self, reports: &[Report]) -> String {
-        let of = |report: &Report| match self {
-            Self::Text => text::print(report, text::Length::Short),
-            Self::Json => json::print(report) + "\n",
-            Self::Csv => {
-                csv::print(report).into_iter().map(|(name, table)| format!("# {name}\n{table}\n")).collect()
-            }
-        };
-        reports.iter().map(of).collect::<Vec<_>>().join(self.separator())
+        let mut printed = Vec::new();
+        for (at, report) in reports.iter().enumerate() {
+            let separator = if at == 0 { "" } else { self.separator() };
+            printed.extend_from_slice(separator.as_bytes());
+            self.write(report, &mut printed).expect("memory can be written to");
+        }
+        String::from_utf8(printed).expect("reports are texts")
+    }
+
+    fn write(self, report: &Report, out: &mut dyn Write) -> io::Result<()> {
+        match self {
+            Self::Text => text::write(report, text::Length::Short, out),
+            Self::Json => json::write(report, out),
+            Self::Csv => csv::of(report).try_for_each(|table| {
+                writeln!(out, "# {}", table.name)?;
+                table.write(out)?;
+                writeln!(out)
+            }),
+        }
     }
 
     /// The text between two reports.
@@ -181,9 +193,12 @@ impl Output {
         !matches!(self.to, Destination::Nowhere)
     }
 
-    /// Whether files of reports are written.
-    pub(crate) fn has_files(&self) -> bool {
-        matches!(self.to, Destination::Directory(_))
+    /// What becomes of the files of reports that are written here.
+    pub(crate) fn files(&self) -> Files {
+        match &self.to {
+            Destination::Nowhere | Destination::StandardError(_) => Files::LeftOut,
+            Destination::Directory(directory) => Files::Written(directory.clone(), Vec::new()),
+        }
     }
 
     /// Writes reports. Existing files are replaced.
@@ -192,16 +207,18 @@ impl Output {
     /// [`Error::Write`], [`Error::Files`], or [`Error::Several`] about several reports; the others
     /// are written.
     pub fn write(&self, reports: &[Report]) -> Result<(), Error> {
-        let written = reports.iter().enumerate().map(|(at, report)| self.write_one(report, at == 0));
+        let written =
+            reports.iter().enumerate().map(|(at, report)| self.write_one(report, Vec::new(), at == 0));
         Error::all(written.filter_map(Result::err).collect())
     }
 
-    /// Writes a report; in a stream, as the first or a further one.
-    pub(crate) fn write_one(&self, report: &Report, is_first: bool) -> Result<(), Error> {
+    /// Writes a report, some files of which could not be [written](Self::files); in a stream, as
+    /// the first or a further report.
+    pub(crate) fn write_one(&self, report: &Report, failed: Vec<Error>, is_first: bool) -> Result<(), Error> {
         match &self.to {
             Destination::Nowhere => Ok(()),
             Destination::StandardError(format) => to_standard_error(report, *format, is_first),
-            Destination::Directory(directory) => to_directory(report, directory),
+            Destination::Directory(directory) => to_directory(report, failed, directory),
         }
     }
 }
@@ -216,20 +233,20 @@ fn to_standard_error(report: &Report, format: Format, is_first: bool) -> Result<
     written.map_err(|source| Error::Write { path: STANDARD_ERROR.into(), source })
 }
 
-fn to_directory(report: &Report, directory: &Path) -> Result<(), Error> {
+fn to_directory(report: &Report, failed: Vec<Error>, directory: &Path) -> Result<(), Error> {
     let name = &report.monitor;
-    let write = |file: String, contents: &[u8]| replace(&directory.join(file), contents);
+    let path = |file: String| directory.join(file);
     let mut written = vec![
-        write(format!("{name}.txt"), text::print(report, text::Length::Complete).as_bytes()),
-        write(format!("{name}.json"), (json::print(report) + "\n").as_bytes()),
+        replace(&path(format!("{name}.txt")), |out| text::write(report, text::Length::Complete, out)),
+        replace(&path(format!("{name}.json")), |out| json::write(report, out)),
     ];
-    for (table, text) in csv::print(report) {
-        written.push(write(format!("{table}.csv"), text.as_bytes()));
+    for table in csv::of(report) {
+        written.push(replace(&path(format!("{}.csv", table.name)), |out| table.write(out)));
     }
     for (file, contents) in report.files() {
-        written.push(write(format!("{name}.{file}"), contents));
+        written.push(replace(&path(format!("{name}.{file}")), |out| out.write_all(contents)));
     }
-    let mut failed = written.into_iter().filter_map(Result::err);
+    let mut failed = written.into_iter().filter_map(Result::err).chain(failed);
     let Some(first) = failed.next() else { return Ok(()) };
     match failed.count() {
         0 => Err(first),
@@ -286,12 +303,17 @@ fn temporary(path: &Path) -> PathBuf {
 }
 
 /// Writes a temporary file in the same directory, and renames it.
-fn replace(path: &Path, contents: &[u8]) -> Result<(), Error> {
+pub(crate) fn replace(
+    path: &Path,
+    contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Error> {
     let temporary = temporary(path);
-    let written = File::create(&temporary).and_then(|mut file| {
-        let written = file.write_all(contents).and_then(|()| fs::rename(&temporary, path));
+    let written = File::create(&temporary).and_then(|file| {
+        let mut file = BufWriter::new(file);
+        let written = contents(&mut file).and_then(|()| file.flush());
+        let replaced = written.and_then(|()| fs::rename(&temporary, path));
         // If it cannot be removed either, nothing more can be done.
-        written.inspect_err(|_| _ = fs::remove_file(&temporary))
+        replaced.inspect_err(|_| _ = fs::remove_file(&temporary))
     });
     written.map_err(|source| Error::Write { path: path.to_owned(), source })
 }
@@ -306,7 +328,7 @@ mod tests {
         let path = directory.path().join("report.txt");
         fs::create_dir(&path).unwrap();
         fs::write(path.join("file"), "").unwrap();
-        assert!(matches!(replace(&path, b"text"), Err(Error::Write { .. })));
+        assert!(matches!(replace(&path, |out| out.write_all(b"text")), Err(Error::Write { .. })));
         let names: Vec<_> =
             fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["report.txt"]);

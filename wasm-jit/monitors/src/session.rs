@@ -6,6 +6,7 @@ use wasm_jit::Module;
 
 use crate::lock::lock;
 use crate::output::NewFiles;
+use crate::report::files::Files;
 use crate::{ALL, Description, Error, Monitor, Options, Output, Program, Report, Request, Setup};
 
 /// The monitors of a module. Threads may share a session; monitors are toggled while threads run
@@ -179,26 +180,30 @@ impl Session {
     /// # Errors
     /// [`Error::NotStarted`], or [`Error::Unknown`].
     pub fn report(&self, name: &str) -> Result<Report, Error> {
+        self.report_with(name, Files::Kept(Vec::new()))
+    }
+
+    pub(crate) fn report_with(&self, name: &str, files: Files) -> Result<Report, Error> {
         let started = self.started();
         let known = started.iter().find(|started| started.name == name);
         let known = known.ok_or_else(|| self.not_started(name))?;
-        Ok(known.report(&Program::new(&self.module), true))
+        Ok(known.report(&Program::new(&self.module), files))
     }
 
     /// The observations of all monitors so far, in the order in which they were started.
     pub fn reports(&self) -> Vec<Report> {
         let mut reports = Vec::new();
-        self.visit_reports(true, |report| reports.push(report));
+        self.visit_reports(|| Files::Kept(Vec::new()), |report| reports.push(report));
         reports
     }
 
-    /// Visits one report after the other, with or without files: reports may be large.
-    pub(crate) fn visit_reports(&self, has_files: bool, visit: impl FnMut(Report)) {
+    /// Visits one report after the other: reports may be large.
+    pub(crate) fn visit_reports(&self, files: impl Fn() -> Files, visit: impl FnMut(Report)) {
         let started = self.started();
         if !started.is_empty() {
             let program = Program::new(&self.module);
             let reporting = started.iter().filter(|started| started.monitor.has_report());
-            reporting.map(|started| started.report(&program, has_files)).for_each(visit);
+            reporting.map(|started| started.report(&program, files())).for_each(visit);
         }
     }
 
@@ -221,9 +226,14 @@ impl Session {
         let mut errors = Vec::new();
         let mut is_first = true;
         if self.output.is_written() {
-            self.visit_reports(self.output.has_files(), |report| {
-                errors.extend(self.output.write_one(&report, std::mem::take(&mut is_first)).err());
-            });
+            self.visit_reports(
+                || self.output.files(),
+                |mut report| {
+                    let failed = report.take_errors();
+                    let written = self.output.write_one(&report, failed, std::mem::take(&mut is_first));
+                    errors.extend(written.err());
+                },
+            );
         }
         // Reports write what monitors have buffered.
         errors.extend(self.output.lost());
@@ -248,9 +258,8 @@ impl Session {
 }
 
 impl Started {
-    fn report(&self, program: &Program<'_>, has_files: bool) -> Report {
-        let report = Report::new(self.monitor.report_name().unwrap_or(&self.name));
-        let mut report = if has_files { report } else { report.without_files() };
+    fn report(&self, program: &Program<'_>, files: Files) -> Report {
+        let mut report = Report::with_files(self.monitor.report_name().unwrap_or(&self.name), files);
         report.rows = self.options.get("rows").and_then(|rows| rows.parse().ok());
         self.monitor.report(program, &mut report);
         report

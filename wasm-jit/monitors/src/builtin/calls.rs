@@ -330,7 +330,7 @@ impl Monitor for Calls {
             table.row([count.into(), Cell::share(count, total), name(callee)]);
         }
         report.table(table);
-        report.file("callgraph.dot", || dot(&edges, &name));
+        report.file("callgraph.dot", |out| out.write_all(dot(&edges, &name).as_bytes()));
         let mut table = Table::new("arcs", ["calls", "share", "caller", "callee"]);
         let mut rows: Vec<_> = edges.into_iter().collect();
         rows.sort_by_key(|(edge, count)| (Reverse(*count), *edge));

@@ -275,7 +275,7 @@ impl<'a, 'm> Observed<'a, 'm> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{json, text};
+    use crate::report::text;
 
     #[test]
     fn sampled_times_have_errors_and_bounds() {
@@ -313,8 +313,7 @@ functions
         let printed = text::print(&report, text::Length::Complete);
         let printed: Vec<&str> = printed.lines().filter(|line| !line.contains("subtracted")).collect();
         assert_eq!(printed.join("\n"), expected);
-        let json = json::print(&report);
-        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let json = serde_json::to_value(&report).unwrap();
         assert_eq!(
             json["functions"][0],
             serde_json::json!({

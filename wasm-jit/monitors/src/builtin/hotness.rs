@@ -2,12 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::io;
 
 use wasm_jit::probes::Location;
 
 use super::counts::{self, Counts};
 use super::graph::{Completion, Graph};
-use super::listing::{Listing, annotated};
+use super::listing::{Listing, write_annotated};
 use crate::{Cell, Description, Error, Monitor, Program, Report, Table};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -58,18 +59,20 @@ impl Monitor for Hotness {
             let at = counts.binary_search_by_key(&(function, offset), |(location, _)| key(*location));
             at.ok().map(|at| counts[at].1).or_else(|| self.0.observes(function).then_some(0))
         };
-        report.file("listing.wat", || annotated(program.module, count));
-        report.file("listing.asm", || {
+        report.file("listing.wat", |out| write_annotated(program.module, count, out));
+        report.file("listing.asm", |out| {
             let executed: BTreeSet<u32> = counts
                 .iter()
                 .filter(|(_, count)| *count > 0)
                 .map(|(location, _)| location.function)
                 .collect();
-            let mut text = Vec::new();
             let is_wanted = |function: u32, _: Option<&str>| executed.contains(&function);
-            match program.module.write_objdump_with_figures(is_wanted, count, &mut text) {
-                Ok(()) => text,
-                Err(error) => format!("The machine code cannot be listed: {error}\n").into(),
+            match program.module.write_objdump_with_figures(is_wanted, count, out) {
+                // Not of `out`.
+                Err(error) if error.kind() == io::ErrorKind::Other => {
+                    writeln!(out, "The machine code cannot be listed: {error}")
+                }
+                written => written,
             }
         });
     }

@@ -122,7 +122,7 @@ impl Monitor for Latency {
         }
         report.table(functions(&latencies).hidden());
         report.table(arcs(&latencies).hidden());
-        report.file("report.json", || json::to_string(&latencies));
+        report.file("report.json", |out| out.write_all(json::to_string(&latencies).as_bytes()));
     }
 }
 

@@ -1,8 +1,7 @@
 //! The text of a module, by instruction.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
-use std::io;
+use std::io::{self, Write};
 use std::ops::Range;
 
 use wasm_jit::Module;
@@ -158,8 +157,8 @@ impl Print for Lines<'_> {
 
 /// The line numbers of instructions in the text of a module, from 1.
 pub(super) struct LineNumbers {
-    /// In the order of the offsets in the module.
-    numbers: Vec<(u64, u32)>,
+    /// In the order of the offsets in the module, which fit: its size is limited to 1 GiB.
+    numbers: Vec<(u32, u32)>,
 }
 
 impl LineNumbers {
@@ -176,7 +175,7 @@ impl LineNumbers {
     pub(super) fn get(&self, module: &Module, function: u32, offset: u32) -> Option<u32> {
         let line = |offset: u32| {
             let offset = in_module(module, function, offset)?;
-            let at = self.numbers.binary_search_by_key(&offset, |(offset, _)| *offset).ok()?;
+            let at = self.numbers.binary_search_by_key(&offset, |(offset, _)| (*offset).into()).ok()?;
             Some(self.numbers[at].1)
         };
         line(offset).or_else(|| line(0))
@@ -185,7 +184,7 @@ impl LineNumbers {
 
 struct Counted {
     line: u32,
-    numbers: Vec<(u64, u32)>,
+    numbers: Vec<(u32, u32)>,
 }
 
 impl Print for Counted {
@@ -195,56 +194,96 @@ impl Print for Counted {
 
     fn start_line(&mut self, offset: Option<u64>) {
         self.line += 1;
-        self.numbers.extend(offset.map(|offset| (offset, self.line)));
+        self.numbers.extend(offset.map(|offset| (offset as u32, self.line)));
     }
 }
 
-/// The text of a module with a figure before each instruction that has one. `figure` is called with
-/// a function, and an offset from the start of its body.
-pub(super) fn annotated(module: &Module, figure: impl Fn(u32, u32) -> Option<u64>) -> String {
-    // In the order of their offsets in the module.
-    let mut figures: Vec<(u64, u64)> = Vec::new();
-    for function in module.functions() {
-        let Some(body) = function.body() else { continue };
-        let start = body.range().start;
-        let figure = |offset: usize| figure(function.index(), (offset - start) as u32);
-        if body.locals().next().is_none() && body.instructions().nth(1).is_none() {
-            // The `end` of an empty function has no line of its own.
-            let end = body.range().end - 1;
-            figures.extend(figure(end).map(|figure| (start as u64, figure)));
-            continue;
-        }
-        figures.extend(body.instructions().filter_map(|instruction| {
-            let offset = instruction.offset();
-            Some((offset as u64, figure(offset)?))
-        }));
+/// Writes the text of a module with a figure before each instruction that has one. `figure` is
+/// called with a function, and an offset from the start of its body.
+///
+/// # Errors
+/// Any error that `out` returns.
+pub(super) fn write_annotated(
+    module: &Module,
+    figure: impl Fn(u32, u32) -> Option<u64>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let bodies =
+        module.functions().filter_map(|function| Some((function.body()?.range().start, function.index())));
+    let mut annotated = Annotated {
+        module,
+        bodies: bodies.collect(),
+        figure,
+        of: None,
+        figures: Vec::new(),
+        out,
+        margin: String::new(),
+        is_at_end_of_line: false,
+    };
+    // A compiled module can be printed.
+    if let Err(error) = wasmprinter::Config::new().print(module.bytes(), &mut annotated)
+        && let Ok(error) = error.downcast::<io::Error>()
+    {
+        return Err(error);
     }
-    let mut annotated = Annotated { figures, text: String::new() };
-    let _ = wasmprinter::Config::new().print(module.bytes(), &mut annotated);
-    if !annotated.text.ends_with('\n') {
-        annotated.text.push('\n');
-    }
-    annotated.text
+    if annotated.is_at_end_of_line { Ok(()) } else { annotated.write_str("\n") }
 }
 
 /// Prefixes lines with figures.
-struct Annotated {
+struct Annotated<'a, F> {
+    module: &'a Module,
+    /// The starts of the bodies in the module, in ascending order, and the functions.
+    bodies: Vec<(usize, u32)>,
+    figure: F,
+    /// The function of the figures.
+    of: Option<u32>,
+    /// Those of one function, by offset in the module, in ascending order.
     figures: Vec<(u64, u64)>,
-    text: String,
+    out: &'a mut dyn Write,
+    /// What is to be written before the current line.
+    margin: String,
+    is_at_end_of_line: bool,
 }
 
-impl Print for Annotated {
+impl<F: Fn(u32, u32) -> Option<u64>> Annotated<'_, F> {
+    /// The figure of the instruction at this offset in the module.
+    fn figure(&mut self, offset: u64) -> Option<u64> {
+        let at = self.bodies.partition_point(|(start, _)| *start as u64 <= offset).checked_sub(1)?;
+        let function = self.bodies[at].1;
+        if self.of.replace(function) != Some(function) {
+            self.figures = self.figures_of(function);
+        }
+        let at = self.figures.binary_search_by_key(&offset, |(offset, _)| *offset).ok()?;
+        Some(self.figures[at].1)
+    }
+
+    fn figures_of(&self, function: u32) -> Vec<(u64, u64)> {
+        let Some(info) = self.module.function(function) else { return Vec::new() };
+        let Some(body) = info.body() else { return Vec::new() };
+        let Range { start, end } = body.range();
+        let figure = |offset: usize| (self.figure)(function, (offset - start) as u32);
+        if body.locals().next().is_none() && body.instructions().nth(1).is_none() {
+            // The `end` of an empty function has no line of its own.
+            return figure(end - 1).map(|figure| (start as u64, figure)).into_iter().collect();
+        }
+        let offsets = body.instructions().map(|instruction| instruction.offset());
+        offsets.filter_map(|offset| Some((offset as u64, figure(offset)?))).collect()
+    }
+}
+
+impl<F: Fn(u32, u32) -> Option<u64>> Print for Annotated<'_, F> {
     fn write_str(&mut self, text: &str) -> io::Result<()> {
-        self.text.push_str(text);
-        Ok(())
+        self.out.write_all(self.margin.as_bytes())?;
+        self.margin.clear();
+        self.is_at_end_of_line = text.ends_with('\n');
+        self.out.write_all(text.as_bytes())
     }
 
     fn start_line(&mut self, offset: Option<u64>) {
-        let at = offset.and_then(|offset| self.figures.binary_search_by_key(&offset, |known| known.0).ok());
-        match at {
-            Some(at) => _ = write!(self.text, "{:>15} ", self.figures[at].1),
-            None => _ = write!(self.text, "{:16}", ""),
-        }
+        self.margin = match offset.and_then(|offset| self.figure(offset)) {
+            Some(figure) => format!("{figure:>15} "),
+            None => " ".repeat(16),
+        };
     }
 }
 
@@ -253,6 +292,40 @@ mod tests {
     use wasm_jit::Engine;
 
     use super::*;
+
+    /// Accepts this many bytes, in parts of a line at most, then fails.
+    struct Pipe(usize);
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            assert!(bytes.len() < 100, "{}", String::from_utf8_lossy(bytes));
+            self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::BrokenPipe)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A listing is not kept in memory, and one that cannot be written is an error.
+    #[test]
+    fn listings_are_written_by_line() {
+        let text = "(module (func (param i32) (drop (i32.const 1))) (func) (func (local i32) nop))";
+        let module = Module::new(&Engine::default(), text).unwrap();
+        let mut written = Vec::new();
+        write_annotated(&module, |function, offset| Some(u64::from(100 * function + offset)), &mut written)
+            .unwrap();
+        let lines: Vec<_> = String::from_utf8(written.clone()).unwrap().lines().map(str::to_owned).collect();
+        let figures = lines.iter().filter_map(|line| line[..16].trim().parse::<u64>().ok());
+        assert_eq!(figures.collect::<Vec<_>>(), [1, 3, 4, 101, 203, 204], "{lines:#?}");
+        for taken in 0..=written.len() {
+            let done = write_annotated(&module, |_, _| Some(0), &mut Pipe(taken));
+            let failed = done.err().map(|error| error.kind());
+            let expected = (taken < written.len()).then_some(io::ErrorKind::BrokenPipe);
+            assert_eq!(failed, expected, "after {taken} bytes");
+        }
+    }
 
     /// The text and the line number of each instruction lead to the same line of the module's text.
     #[test]

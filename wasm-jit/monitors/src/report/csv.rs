@@ -1,33 +1,51 @@
 //! A report as comma-separated values: its figures as a table `MONITOR`, and `MONITOR.TABLE` for
 //! each table.
 
-use super::{Cell, Report, key};
+use std::io::{self, Write};
 
-/// The tables, with their names.
-pub(crate) fn print(report: &Report) -> Vec<(String, String)> {
-    let mut printed = Vec::new();
-    if !report.values().is_empty() {
-        let rows = report.values().iter().map(|(name, value)| [key(name).into_owned(), field(value)]);
-        printed.push((report.monitor.clone(), table(&["name", "value"], rows)));
-    }
-    for found in report.tables() {
-        let rows = found.rows.iter().map(|row| row.iter().map(field));
-        let columns: Vec<_> = found.columns.iter().map(|name| key(name).into_owned()).collect();
-        printed.push((format!("{}.{}", report.monitor, key(&found.name)), table(&columns, rows)));
-    }
-    printed
+use super::{Cell, Report, Table, key};
+
+/// A table of comma-separated values.
+pub(crate) struct Csv<'a> {
+    pub(crate) name: String,
+    rows: Rows<'a>,
 }
 
-fn table<C: AsRef<[u8]>, R: IntoIterator<Item = String>>(
-    columns: &[C],
-    rows: impl Iterator<Item = R>,
-) -> String {
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    let header = writer.write_record(columns);
-    let rows = rows.into_iter().map(|row| writer.write_record(row)).fold(header, Result::and);
-    rows.expect("rows have equal lengths, and memory is there");
-    let bytes = writer.into_inner().expect("memory is there");
-    String::from_utf8(bytes).expect("fields are texts")
+enum Rows<'a> {
+    Figures(&'a [(String, Cell)]),
+    Of(&'a Table),
+}
+
+/// The tables of a report.
+pub(crate) fn of(report: &Report) -> impl Iterator<Item = Csv<'_>> {
+    let figures = Some(report.values()).filter(|values| !values.is_empty());
+    let figures = figures.map(|values| Csv { name: report.monitor.clone(), rows: Rows::Figures(values) });
+    let tables = report.tables().map(|table| {
+        let name = format!("{}.{}", report.monitor, key(&table.name));
+        Csv { name, rows: Rows::Of(table) }
+    });
+    figures.into_iter().chain(tables)
+}
+
+impl Csv<'_> {
+    pub(crate) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut writer = csv::Writer::from_writer(out);
+        match &self.rows {
+            Rows::Figures(values) => {
+                writer.write_record(["name", "value"])?;
+                for (name, value) in *values {
+                    writer.write_record([&*key(name), &field(value)])?;
+                }
+            }
+            Rows::Of(table) => {
+                writer.write_record(table.columns.iter().map(|name| key(name).into_owned()))?;
+                for row in &table.rows {
+                    writer.write_record(row.iter().map(field))?;
+                }
+            }
+        }
+        writer.flush()
+    }
 }
 
 fn field(cell: &Cell) -> String {

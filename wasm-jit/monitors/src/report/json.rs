@@ -1,12 +1,16 @@
 //! A report as a JSON object: the monitor's name, its figures, and each table as a list of objects.
 //! Keys are words in lower case, joined by `_`; those of quantities end in their units.
 
+use std::io::{self, Write};
+
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::{Cell, Report, Table, key};
 
-pub(crate) fn print(report: &Report) -> String {
-    serde_json::to_string(report).expect("keys are texts")
+/// Writes a report as one line.
+pub(crate) fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, report)?;
+    writeln!(out)
 }
 
 impl Serialize for Report {

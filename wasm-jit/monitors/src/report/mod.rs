@@ -1,14 +1,19 @@
 //! [`Report`]: the observations of a monitor, independent of the output format.
 
 pub(crate) mod csv;
+pub(crate) mod files;
 pub(crate) mod json;
 pub(crate) mod text;
 
 use std::borrow::Cow;
+use std::io::{self, Write};
 use std::sync::Arc;
 
+use self::files::Files;
+use crate::Error;
+
 /// The observations of a monitor.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Debug, Default)]
 pub struct Report {
     pub(crate) monitor: String,
     /// The number of rows of a table to show.
@@ -17,8 +22,7 @@ pub struct Report {
     pub(crate) all_rows: Option<&'static str>,
     values: Vec<(String, Cell)>,
     parts: Vec<Part>,
-    /// `None` if they are not written.
-    files: Option<Vec<(String, Vec<u8>)>>,
+    files: Files,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -106,15 +110,25 @@ impl Cell {
     }
 }
 
+/// Files that are not in memory are not compared.
+impl PartialEq for Report {
+    fn eq(&self, other: &Self) -> bool {
+        self.monitor == other.monitor
+            && (self.rows, self.all_rows) == (other.rows, other.all_rows)
+            && self.values == other.values
+            && self.parts == other.parts
+            && self.files() == other.files()
+    }
+}
+
 impl Report {
     /// An empty report of the monitor with this name.
     pub fn new(monitor: &str) -> Self {
-        Self { monitor: monitor.to_owned(), files: Some(Vec::new()), ..Self::default() }
+        Self::with_files(monitor, Files::Kept(Vec::new()))
     }
 
-    /// Removes the files from the report.
-    pub(crate) fn without_files(self) -> Self {
-        Self { files: None, ..self }
+    pub(crate) fn with_files(monitor: &str, files: Files) -> Self {
+        Self { monitor: monitor.to_owned(), files, ..Self::default() }
     }
 
     /// Sets the hint on how to get all rows of the tables, for monitors without the option `rows`.
@@ -145,15 +159,16 @@ impl Report {
     /// Whether files may be added to the report. They are left out if the output is not a
     /// directory.
     pub fn has_files(&self) -> bool {
-        self.files.is_some()
+        !matches!(self.files, Files::LeftOut)
     }
 
-    /// Adds a file if the report [has files](Self::has_files); otherwise `contents` is not called.
-    /// The file's name gets the monitor's name as a prefix.
-    pub fn file<T: Into<Vec<u8>>>(&mut self, name: &str, contents: impl FnOnce() -> T) {
-        if let Some(files) = &mut self.files {
-            files.push((name.to_owned(), contents().into()));
-        }
+    /// Adds a file if the report [has files](Self::has_files); `contents` writes it, and is not
+    /// called if it is not needed. The file's name gets the monitor's name as a prefix.
+    ///
+    /// `contents` returns any error of its argument. In a report for a directory, the argument is
+    /// the file, so that a large file takes no memory.
+    pub fn file(&mut self, name: &str, contents: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
+        self.files.add(&self.monitor, name, contents);
     }
 
     /// The figure of this name, if it is an integer.
@@ -185,7 +200,23 @@ impl Report {
 
     /// The contents of all files, with their names.
     pub fn files(&self) -> &[(String, Vec<u8>)] {
-        self.files.as_deref().unwrap_or_default()
+        match &self.files {
+            Files::Kept(files) => files,
+            Files::LeftOut | Files::Named(_) | Files::Written(..) => &[],
+        }
+    }
+
+    /// The names of the files that are not in a directory.
+    pub(crate) fn file_names(&self) -> Vec<&str> {
+        self.files.names()
+    }
+
+    /// Takes the errors of the files that were written to a directory.
+    pub(crate) fn take_errors(&mut self) -> Vec<Error> {
+        match &mut self.files {
+            Files::Written(_, errors) => std::mem::take(errors),
+            Files::LeftOut | Files::Named(_) | Files::Kept(_) => Vec::new(),
+        }
     }
 
     pub(crate) fn parts(&self) -> &[Part] {

@@ -1,9 +1,8 @@
 //! A report as text: a heading, figures, and tables with aligned columns.
 
-use std::fmt::Write;
+use std::io::{self, Write};
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table as Aligned};
+use unicode_width::UnicodeWidthStr;
 use wasm_jit::printable;
 
 use super::{Cell, Part, Report, Table};
@@ -24,11 +23,11 @@ const ROWS: usize = 20;
 /// row would be as long. JSON and CSV have them whole.
 const LONGEST: usize = 100;
 
-pub(crate) fn print(report: &Report, length: Length) -> String {
-    let mut out = format!("{}\n", report.monitor);
+pub(crate) fn write(report: &Report, length: Length, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}", report.monitor)?;
     let width = report.values().iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     for (name, value) in report.values() {
-        let _ = writeln!(out, "  {name:width$}  {}", field(value));
+        writeln!(out, "  {name:width$}  {}", field(value))?;
     }
     let rows = match length {
         Length::Complete => usize::MAX,
@@ -36,44 +35,76 @@ pub(crate) fn print(report: &Report, length: Length) -> String {
     };
     for part in report.parts() {
         match part {
-            Part::Text(text) => _ = write!(out, "\n{text}"),
+            Part::Text(text) => write!(out, "\n{text}")?,
             Part::Table(table) if table.is_shown => {
                 let hint = report.all_rows.unwrap_or("option rows=N");
-                print_table(table, rows, hint, &mut out);
+                write_table(table, rows, hint, out)?;
             }
             Part::Table(_) => {}
         }
     }
     if length == Length::Short {
-        for (name, _) in report.files() {
-            let _ =
-                writeln!(out, "\n  {}.{name}: written to a directory only (--monitor-out)", report.monitor);
+        for name in report.file_names() {
+            writeln!(out, "\n  {}.{name}: written to a directory only (--monitor-out)", report.monitor)?;
         }
     }
-    out
+    Ok(())
 }
 
-fn print_table(table: &Table, rows: usize, hint: &str, out: &mut String) {
-    let mut aligned = Aligned::new();
-    aligned.load_style(NOTHING).set_header(&table.columns);
-    for row in table.rows.iter().take(rows) {
-        aligned.add_row(row.iter().map(|cell| shortened(field(cell))));
+#[cfg(test)]
+pub(crate) fn print(report: &Report, length: Length) -> String {
+    let mut printed = Vec::new();
+    write(report, length, &mut printed).unwrap();
+    String::from_utf8(printed).unwrap()
+}
+
+/// Columns of numbers are aligned to the right.
+fn write_table(table: &Table, rows: usize, hint: &str, out: &mut dyn Write) -> io::Result<()> {
+    let shown = || table.rows.iter().take(rows);
+    let text = |cell: &Cell| shortened(field(cell));
+    // A table may have millions of rows, whose texts are made twice rather than kept.
+    let mut columns: Vec<_> = table.columns.iter().map(|name| Column::of(name)).collect();
+    for row in shown() {
+        columns.iter_mut().zip(row).for_each(|(column, cell)| column.add(&text(cell)));
     }
-    for (at, column) in aligned.column_iter_mut().enumerate() {
+    for (at, column) in columns.iter_mut().enumerate() {
         let is_number = |row: &Vec<Cell>| !matches!(row[at], Cell::Text(_) | Cell::Bar(..) | Cell::None);
-        let alignment =
-            if table.rows.iter().any(is_number) { CellAlignment::Right } else { CellAlignment::Left };
-        column.set_cell_alignment(alignment);
+        column.is_number = table.rows.iter().any(is_number);
     }
-    let _ = writeln!(out, "\n{}", table.name);
-    for line in aligned.lines() {
-        let _ = writeln!(out, " {}", line.trim_end());
-    }
+    writeln!(out, "\n{}", table.name)?;
+    write_row(&columns, table.columns.iter().cloned(), out)?;
+    shown().try_for_each(|row| write_row(&columns, row.iter().map(text), out))?;
     let left_out = table.rows.len().saturating_sub(rows);
     if left_out > 0 {
         let rows = if left_out == 1 { "row" } else { "rows" };
-        let _ = writeln!(out, "  and {left_out} more {rows} ({hint})");
+        writeln!(out, "  and {left_out} more {rows} ({hint})")?;
     }
+    Ok(())
+}
+
+struct Column {
+    width: usize,
+    is_number: bool,
+}
+
+impl Column {
+    fn of(name: &str) -> Self {
+        Self { width: name.width(), is_number: false }
+    }
+
+    fn add(&mut self, text: &str) {
+        self.width = self.width.max(text.width());
+    }
+}
+
+fn write_row(columns: &[Column], texts: impl Iterator<Item = String>, out: &mut dyn Write) -> io::Result<()> {
+    let mut line = String::new();
+    for (Column { width, is_number }, text) in columns.iter().zip(texts) {
+        let padding = " ".repeat(width - text.width());
+        let (before, after) = if *is_number { (&*padding, "") } else { ("", &*padding) };
+        line += &format!("  {before}{text}{after}");
+    }
+    writeln!(out, "{}", line.trim_end())
 }
 
 /// Without the middle of what is too long: names often differ at their ends only.
@@ -115,7 +146,7 @@ mod tests {
         report.value("c", Cell::Bool(true));
         let text = print(&report, Length::Short);
         assert_eq!(text, "m\n  a  x\\n\\u{1b}[31m\\u{202e}\n  b  \"é\"\n  c  true\n");
-        let json = crate::report::json::print(&report);
+        let json = serde_json::to_string(&report).unwrap();
         assert_eq!(
             json,
             "{\"monitor\":\"m\",\"a\":\"x\\n\\u001b[31m\u{202e}\",\"b\":\"\\\"é\\\"\",\"c\":true}"
@@ -133,7 +164,41 @@ mod tests {
         let longest = text.lines().map(|line| line.chars().count()).max();
         assert!(longest.is_some_and(|longest| longest < 120), "{longest:?}");
         assert!(text.contains("é…é"), "{text}");
-        assert!(crate::report::json::print(&report).contains(&"é".repeat(4000)));
+        assert!(serde_json::to_string(&report).unwrap().contains(&"é".repeat(4000)));
+    }
+
+    /// Refuses more than a line at once.
+    struct Lines;
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            assert!(bytes.len() < 100, "{}", String::from_utf8_lossy(bytes));
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn tables_are_written_by_row() {
+        let mut table = Table::new("t", ["n", "text"]);
+        (0..100).for_each(|n| table.row([Cell::Int(n), "text".into()]));
+        let mut report = Report::new("m");
+        report.table(table);
+        write(&report, Length::Complete, &mut Lines).unwrap();
+    }
+
+    #[test]
+    fn columns_are_aligned_as_they_are_shown() {
+        let mut table = Table::new("t", ["n", "text", "long name"]);
+        table.row([Cell::Int(1), "漢字".into(), Cell::None]);
+        table.row([Cell::Int(100), "é".into(), Cell::Int(7)]);
+        let mut report = Report::new("m");
+        report.table(table);
+        let expected = "m\n\nt\n    n  text  long name\n    1  漢字\n  100  é             7\n";
+        assert_eq!(print(&report, Length::Complete), expected);
     }
 
     #[test]

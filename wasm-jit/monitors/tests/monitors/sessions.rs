@@ -1,8 +1,9 @@
 //! Sessions: monitors are activated and deactivated, refused, and write reports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
@@ -381,4 +382,50 @@ fn directories_get_all_formats() {
 fn formats_have_names() {
     assert_eq!("csv".parse(), Ok(Format::Csv));
     assert_eq!("xml".parse::<Format>(), Err("expected text, json or csv".to_owned()));
+}
+
+/// A monitor with two files, the second of which fails.
+struct TwoFiles(PathBuf);
+
+impl Monitor for TwoFiles {
+    fn activate(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn deactivate(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn report(&self, _: &Program<'_>, report: &mut Report) {
+        report.file("long", |out| {
+            (0..1024).try_for_each(|_| out.write_all(&[b'x'; 1024]))?;
+            let written = self.0.join("files.long.tmp").metadata()?.len();
+            assert!(written > 1 << 19, "{written}");
+            Ok(())
+        });
+        report.file("fails", |out| {
+            out.write_all(b"begins")?;
+            Err(io::Error::from(io::ErrorKind::StorageFull))
+        });
+    }
+}
+
+/// Files of a directory are written while they are made, and are complete or missing.
+#[test]
+fn files_are_not_kept_in_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let module = Module::new(&Engine::default(), LOOP).unwrap();
+    let path = directory.path().to_owned();
+    let open = move |name: &str, _: &Setup<'_>| {
+        let monitor: Box<dyn Monitor> = Box::new(TwoFiles(path.clone()));
+        (name == "./files").then_some(Ok(monitor))
+    };
+    let session = Session::new(&module, Output::directory(directory.path()).unwrap()).with_others(open);
+    session.enable("./files".parse().unwrap()).unwrap();
+    let error = session.write().unwrap_err();
+    assert!(matches!(&error, Error::Write { path, .. } if path.ends_with("files.fails")), "{error}");
+    let names = fs::read_dir(directory.path()).unwrap();
+    let names: BTreeSet<_> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(names, ["files.json", "files.long", "files.txt"].map(str::to_owned).into());
+    assert_eq!(fs::read(directory.path().join("files.long")).unwrap(), [b'x'; 1 << 20]);
 }

@@ -1,21 +1,21 @@
 //! The XML format of Cobertura (its coverage-04.dtd): a package with a class for each file. It has
 //! no time, so that equal reports are equal files.
 
-use std::fmt::Write;
+use std::io::{self, Write};
 
-use super::lines::{Line, Lined, Lines};
+use super::lines::{self, Lined, Lines};
 
-pub(super) fn print(lines: &Lines) -> String {
-    let mut out = String::from(
-        "<?xml version=\"1.0\" ?>\n\
-         <!DOCTYPE coverage SYSTEM \"http://cobertura.sourceforge.net/xml/coverage-04.dtd\">\n",
-    );
+pub(super) fn write(lines: &Lines, out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(
+        b"<?xml version=\"1.0\" ?>\n\
+          <!DOCTYPE coverage SYSTEM \"http://cobertura.sourceforge.net/xml/coverage-04.dtd\">\n",
+    )?;
     let rates = |covered: [usize; 2], outcomes: [usize; 2]| {
         format!("line-rate=\"{}\" branch-rate=\"{}\" complexity=\"0\"", rate(covered), rate(outcomes))
     };
     let (covered, outcomes) = (lines.covered(), lines.outcomes());
     let all = rates(covered, outcomes);
-    let _ = writeln!(
+    writeln!(
         out,
         "<coverage {all} lines-covered=\"{}\" lines-valid=\"{}\" branches-covered=\"{}\" \
          branches-valid=\"{}\" version=\"{}\" timestamp=\"0\">",
@@ -24,45 +24,43 @@ pub(super) fn print(lines: &Lines) -> String {
         outcomes[0],
         outcomes[1],
         env!("CARGO_PKG_VERSION"),
-    );
-    let _ =
-        writeln!(out, "<sources><source>.</source></sources>\n<packages><package name=\"\" {all}><classes>");
+    )?;
+    writeln!(out, "<sources><source>.</source></sources>\n<packages><package name=\"\" {all}><classes>")?;
     for (name, file) in &lines.files {
         let name = escaped(name);
         let rates = rates(file.covered(), file.outcomes());
-        let _ = writeln!(out, "<class name=\"{name}\" filename=\"{name}\" {rates}>");
-        methods(file, &mut out);
-        out.push_str("<lines>\n");
-        for (number, line) in &file.lines {
-            print_line(*number, line, &mut out);
+        writeln!(out, "<class name=\"{name}\" filename=\"{name}\" {rates}>")?;
+        write_methods(file, out)?;
+        out.write_all(b"<lines>\n")?;
+        for (number, is_covered) in &file.lines {
+            let branches = file.branches.get(number).map_or(&[][..], |branches| branches);
+            write_line(*number, *is_covered, lines::outcomes(branches), out)?;
         }
-        out.push_str("</lines></class>\n");
+        out.write_all(b"</lines></class>\n")?;
     }
-    out.push_str("</classes></package></packages>\n</coverage>\n");
-    out
+    out.write_all(b"</classes></package></packages>\n</coverage>\n")
 }
 
-fn methods(file: &Lined, out: &mut String) {
-    out.push_str("<methods>\n");
+fn write_methods(file: &Lined, out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(b"<methods>\n")?;
     for (line, name, is_executed) in &file.functions {
         let hits = u8::from(*is_executed);
-        let _ = writeln!(
+        writeln!(
             out,
             "<method name=\"{}\" signature=\"\" line-rate=\"{hits}\" branch-rate=\"{hits}\" complexity=\"0\">\
              <lines><line number=\"{line}\" hits=\"{hits}\"/></lines></method>",
             escaped(name)
-        );
+        )?;
     }
-    out.push_str("</methods>\n");
+    out.write_all(b"</methods>\n")
 }
 
-fn print_line(number: u32, line: &Line, out: &mut String) {
-    let _ = write!(out, "<line number=\"{number}\" hits=\"{}\"", u8::from(line.is_covered));
-    let [seen, all] = line.outcomes();
+fn write_line(number: u32, is_covered: bool, [seen, all]: [usize; 2], out: &mut dyn Write) -> io::Result<()> {
+    write!(out, "<line number=\"{number}\" hits=\"{}\"", u8::from(is_covered))?;
     if let Some(percent) = (seen * 100).checked_div(all) {
-        let _ = write!(out, " branch=\"true\" condition-coverage=\"{percent}% ({seen}/{all})\"");
+        write!(out, " branch=\"true\" condition-coverage=\"{percent}% ({seen}/{all})\"")?;
     }
-    out.push_str("/>\n");
+    out.write_all(b"/>\n")
 }
 
 fn rate([covered, all]: [usize; 2]) -> f64 {

@@ -1,8 +1,8 @@
 //! Coverage by line: of source files if the module has DWARF, otherwise of the module's text.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::fs;
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,47 +27,48 @@ pub(super) struct Lines {
 
 /// The text of the module, with 1 before each instruction that is covered, and 0 before each one
 /// that is not.
-pub(super) fn listing(program: &Program<'_>, functions: &[(Arc<Function>, Covered)]) -> String {
-    listing::annotated(program.module, |function, offset| {
+pub(super) fn write_listing(
+    program: &Program<'_>,
+    functions: &[(Arc<Function>, Covered)],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let is_covered = |function: u32, offset: u32| {
         let at = functions.binary_search_by_key(&function, |(function, _)| function.index).ok()?;
         let (function, covered) = &functions[at];
         covered.instructions[function.offsets.binary_search(&offset).ok()?].map(u64::from)
-    })
+    };
+    listing::write_annotated(program.module, is_covered, out)
 }
 
 /// The lines of a file.
 #[derive(Default)]
 pub(super) struct Lined {
-    pub(super) lines: BTreeMap<u32, Line>,
+    /// The lines with instructions, and whether one of them was executed.
+    pub(super) lines: BTreeMap<u32, bool>,
+    /// The branches of the lines that have some.
+    pub(super) branches: BTreeMap<u32, Branches>,
     /// The functions that begin in the file: the line, the name, and whether it was executed.
     pub(super) functions: Vec<(u32, String, bool)>,
 }
 
-/// A line with instructions.
-#[derive(Default)]
-pub(super) struct Line {
-    pub(super) is_covered: bool,
-    /// For each branch in the line, whether it was executed, and its outcomes.
-    pub(super) branches: Vec<(bool, Vec<bool>)>,
-}
+/// The branches of a line: for each, whether it was executed, and which outcomes have occurred.
+pub(super) type Branches = Vec<(bool, Vec<bool>)>;
 
-impl Line {
-    /// The number of outcomes that have occurred, and of all.
-    pub(super) fn outcomes(&self) -> [usize; 2] {
-        let outcomes = self.branches.iter().flat_map(|(_, outcomes)| outcomes);
-        [outcomes.clone().filter(|seen| **seen).count(), outcomes.count()]
-    }
+/// The number of outcomes that have occurred, and of all.
+pub(super) fn outcomes(branches: &[(bool, Vec<bool>)]) -> [usize; 2] {
+    let outcomes = branches.iter().flat_map(|(_, outcomes)| outcomes);
+    [outcomes.clone().filter(|seen| **seen).count(), outcomes.count()]
 }
 
 impl Lined {
     /// The number of covered lines, and of all.
     pub(super) fn covered(&self) -> [usize; 2] {
-        [self.lines.values().filter(|line| line.is_covered).count(), self.lines.len()]
+        [self.lines.values().filter(|is_covered| **is_covered).count(), self.lines.len()]
     }
 
     /// The number of outcomes that have occurred, and of all.
     pub(super) fn outcomes(&self) -> [usize; 2] {
-        sum(self.lines.values().map(Line::outcomes))
+        sum(self.branches.values().map(|branches| outcomes(branches)))
     }
 }
 
@@ -102,10 +103,10 @@ impl Lines {
                     let name = printable(&program.function_name(function.index)).into_owned();
                     file.functions.push((number, name, is_executed));
                 }
-                let line = file.lines.entry(number).or_default();
-                line.is_covered |= is_covered;
+                *file.lines.entry(number).or_default() |= is_covered;
                 if let Some((_, outcomes)) = branch {
-                    line.branches.push((is_covered, outcomes.iter().map(|(_, seen)| *seen).collect()));
+                    let outcomes = outcomes.iter().map(|(_, seen)| *seen).collect();
+                    file.branches.entry(number).or_default().push((is_covered, outcomes));
                 }
             }
         }
@@ -136,31 +137,30 @@ impl Lines {
             table.row([share, all.into(), covered.into(), name.as_str().into()]);
         }
         report.table(table);
-        report.file("source.txt", || self.source());
+        report.file("source.txt", |out| self.write_source(out));
     }
 
     /// The source files that can be read: each line with its number, and with 1 if it is covered,
     /// or 0 if it is not.
-    fn source(&self) -> String {
-        let mut out = String::new();
+    fn write_source(&self, out: &mut dyn Write) -> io::Result<()> {
         for (name, file) in &self.files {
             let is_readable = |path: &Path| {
                 path.metadata().is_ok_and(|found| found.is_file() && found.len() <= MAX_SOURCE_SIZE)
             };
             let source = Some(Path::new(name)).filter(|path| is_readable(path)).map(fs::read);
             let Some(Ok(source)) = source else {
-                let _ = writeln!(out, "{name}: cannot be read\n");
+                writeln!(out, "{name}: cannot be read\n")?;
                 continue;
             };
-            let _ = writeln!(out, "{name}:");
+            writeln!(out, "{name}:")?;
             for (number, text) in (1..).zip(String::from_utf8_lossy(&source).lines()) {
                 match file.lines.get(&number) {
-                    Some(line) => _ = writeln!(out, "{:>3} {number:>6}  {text}", u8::from(line.is_covered)),
-                    None => _ = writeln!(out, "{:3} {number:>6}  {text}", ""),
+                    Some(covered) => writeln!(out, "{:>3} {number:>6}  {text}", u8::from(*covered))?,
+                    None => writeln!(out, "{:3} {number:>6}  {text}", "")?,
                 }
             }
-            out.push('\n');
+            writeln!(out)?;
         }
-        out
+        Ok(())
     }
 }

@@ -228,13 +228,13 @@ impl Monitor for Coverage {
         if let Some(branches) = &self.branches {
             branches.report_refused_as(report, "the outcomes of its branches were not all observed");
         }
-        report.file(lines::LISTING, || lines::listing(program, &functions));
+        report.file(lines::LISTING, |out| lines::write_listing(program, &functions, out));
         // Lines of the module's text are only in files.
         if program.symbols.has_lines() || report.has_files() {
             let lines = lines::Lines::of(program, &functions);
             lines.report(report);
-            report.file("lcov.info", || lcov::print(&lines));
-            report.file("cobertura.xml", || cobertura::print(&lines));
+            report.file("lcov.info", |out| lcov::write(&lines, out));
+            report.file("cobertura.xml", |out| cobertura::write(&lines, out));
         }
     }
 }

@@ -347,7 +347,7 @@ impl Monitor for Memory {
             table.row(cells.into_iter().chain(values.into_iter().filter(|_| self.has_values)));
         }
         report.table(table);
-        report.file("heat.svg", || picture::draw(&pages));
+        report.file("heat.svg", |out| out.write_all(picture::draw(&pages).as_bytes()));
         let mut table =
             Table::new("by_page", ["accesses", "share", "memory", "address", "lines", "hottest line"]);
         let mut by_heat: Vec<_> = pages.iter().map(|page| (page.accesses(), page)).collect();

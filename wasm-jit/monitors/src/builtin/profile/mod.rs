@@ -109,8 +109,8 @@ impl Monitor for Profile {
         report.table(graph.function_table());
         report.table(graph.arc_table());
         self.0.contexts.report_refused(report);
-        report.file("flat.txt", || graph.flat(usize::MAX));
-        report.file("graph.txt", || graph.call_graph(usize::MAX));
+        report.file("flat.txt", |out| out.write_all(graph.flat(usize::MAX).as_bytes()));
+        report.file("graph.txt", |out| out.write_all(graph.call_graph(usize::MAX).as_bytes()));
     }
 
     fn interface(&self) -> Option<Box<dyn Any>> {

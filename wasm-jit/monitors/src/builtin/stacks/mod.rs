@@ -4,7 +4,7 @@ mod flame_graph;
 mod pprof;
 mod speedscope;
 
-use std::fmt::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use wasm_jit::printable;
@@ -48,27 +48,26 @@ pub(super) struct Node {
 impl Stacks {
     /// Adds the files of all formats.
     pub(super) fn add_files(&self, report: &mut Report) {
-        report.file("svg", || self.flame_graph());
+        report.file("svg", |out| out.write_all(self.flame_graph().as_bytes()));
         // The format has no comments.
         let folded = if self.sampled.is_some() { "sampled.folded" } else { "folded" };
-        report.file(folded, || self.folded());
-        report.file("pprof", || self.pprof());
-        report.file("speedscope.json", || self.speedscope());
+        report.file(folded, |out| self.write_folded(out));
+        report.file("pprof", |out| out.write_all(&self.pprof()));
+        report.file("speedscope.json", |out| self.write_speedscope(out));
     }
 
     /// A line for each stack, in the format that flame graph tools read: functions from the
     /// outermost on, and the weight.
-    pub(super) fn folded(&self) -> String {
-        let mut out = String::new();
+    pub(super) fn write_folded(&self, out: &mut dyn Write) -> io::Result<()> {
         for (at, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.weight > 0) {
             let mut names: Vec<String> = self
                 .path(at)
                 .map(|at| printable(&self.functions[self.nodes[at].function].name).replace(';', ":"))
                 .collect();
             names.reverse();
-            let _ = writeln!(out, "{} {}", names.join(";"), node.weight);
+            writeln!(out, "{} {}", names.join(";"), node.weight)?;
         }
-        out
+        Ok(())
     }
 
     /// The meaning of the weights, in human-readable form.
@@ -127,8 +126,9 @@ fn example() -> Stacks {
 mod tests {
     #[test]
     fn folded_stacks_are_lines_with_weights() {
-        let folded = super::example().folded();
-        assert_eq!(folded, "main 50\nmain;a 30\nmain;a;b:c 15\nmain;<d> 5\n");
+        let mut folded = Vec::new();
+        super::example().write_folded(&mut folded).unwrap();
+        assert_eq!(String::from_utf8(folded).unwrap(), "main 50\nmain;a 30\nmain;a;b:c 15\nmain;<d> 5\n");
     }
 
     /// In all formats; pprof's is tested there.
@@ -138,10 +138,12 @@ mod tests {
         let stacks = super::Stacks { sampled, ..super::example() };
         let title = "sampled time (9 samples, one per 1.0 ms)";
         assert!(stacks.flame_graph().contains(&format!(">{title} in nanoseconds</text>")));
-        assert!(stacks.speedscope().contains(&format!("\"name\":\"{title}\"")));
         let mut report = crate::Report::new("calltree");
         stacks.add_files(&mut report);
-        assert!(report.files().iter().any(|(name, _)| name == "sampled.folded"));
+        let file = |name: &str| report.files().iter().find(|(file, _)| file == name);
+        assert!(file("sampled.folded").is_some());
+        let (_, speedscope) = file("speedscope.json").unwrap();
+        assert!(String::from_utf8_lossy(speedscope).contains(&format!("\"name\":\"{title}\"")));
     }
 
     #[test]

@@ -1,44 +1,87 @@
 //! The format of speedscope (<https://www.speedscope.app/file-format-schema.json>).
 
-use serde_json::{Value, json};
+use std::io::{self, Write};
 
-use super::Stacks;
+use serde::{Serialize, Serializer};
+
+use super::{Function, Stacks};
+
+/// Keys are in alphabetical order.
+#[derive(Serialize)]
+struct File<P, F> {
+    #[serde(rename = "$schema")]
+    schema: &'static str,
+    exporter: &'static str,
+    profiles: [P; 1],
+    shared: Shared<F>,
+}
+
+#[derive(Serialize)]
+struct Shared<F> {
+    frames: F,
+}
+
+#[derive(Serialize)]
+struct Frame<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u32>,
+    name: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Profile<S, W> {
+    end_value: u64,
+    name: String,
+    samples: S,
+    start_value: u64,
+    r#type: &'static str,
+    unit: &'static str,
+    weights: W,
+}
+
+/// What this function iterates over.
+struct Sequence<F>(F);
+
+impl<I: Iterator<Item: Serialize>, F: Fn() -> I> Serialize for Sequence<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
+}
 
 impl Stacks {
-    pub(super) fn speedscope(&self) -> String {
-        let frames: Vec<Value> = self
-            .functions
-            .iter()
-            .map(|function| match &function.source {
-                None => json!({ "name": &*function.name }),
-                Some((file, line)) => json!({ "name": &*function.name, "file": file, "line": line }),
-            })
-            .collect();
+    pub(super) fn write_speedscope(&self, out: &mut dyn Write) -> io::Result<()> {
         let used = || self.nodes.iter().enumerate().filter(|(_, node)| node.weight > 0);
-        let samples: Vec<Vec<usize>> = used()
-            .map(|(at, _)| {
-                let mut path: Vec<usize> = self.path(at).map(|at| self.nodes[at].function).collect();
-                path.reverse();
-                path
-            })
-            .collect();
-        let weights: Vec<u64> = used().map(|(_, node)| node.weight).collect();
-        let end: u64 = weights.iter().sum();
-        json!({
-            "$schema": "https://www.speedscope.app/file-format-schema.json",
-            "exporter": concat!("wasm-jit-monitors ", env!("CARGO_PKG_VERSION")),
-            "shared": { "frames": frames },
-            "profiles": [{
-                "type": "sampled",
-                "name": self.title(),
-                "unit": self.unit,
-                "startValue": 0,
-                "endValue": end,
-                "samples": samples,
-                "weights": weights,
-            }],
-        })
-        .to_string()
+        let sample = |at: usize| {
+            let mut path: Vec<usize> = self.path(at).map(|at| self.nodes[at].function).collect();
+            path.reverse();
+            path
+        };
+        let profile = Profile {
+            end_value: used().map(|(_, node)| node.weight).sum(),
+            name: self.title(),
+            samples: Sequence(|| used().map(|(at, _)| sample(at))),
+            start_value: 0,
+            r#type: "sampled",
+            unit: self.unit,
+            weights: Sequence(|| used().map(|(_, node)| node.weight)),
+        };
+        let file = File {
+            schema: "https://www.speedscope.app/file-format-schema.json",
+            exporter: concat!("wasm-jit-monitors ", env!("CARGO_PKG_VERSION")),
+            profiles: [profile],
+            shared: Shared { frames: Sequence(|| self.functions.iter().map(Frame::of)) },
+        };
+        Ok(serde_json::to_writer(out, &file)?)
+    }
+}
+
+impl<'a> Frame<'a> {
+    fn of(Function { name, source }: &'a Function) -> Self {
+        let source = source.as_ref();
+        Self { file: source.map(|(file, _)| &**file), line: source.map(|(_, line)| *line), name }
     }
 }
 
@@ -48,7 +91,9 @@ mod tests {
 
     #[test]
     fn samples_are_paths_from_the_outermost_function() {
-        let file: Value = serde_json::from_str(&super::super::example().speedscope()).unwrap();
+        let mut file = Vec::new();
+        super::super::example().write_speedscope(&mut file).unwrap();
+        let file: Value = serde_json::from_slice(&file).unwrap();
         assert_eq!(file["shared"]["frames"][0], json!({ "name": "main", "file": "main.c", "line": 7 }));
         let profile = &file["profiles"][0];
         assert_eq!(profile["samples"], json!([[0], [0, 1], [0, 1, 2], [0, 3]]));
