@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use wasm_jit::{Config, Engine, Error, ExternType, Func, Instance, Module, Store};
+use wasm_jit::{Config, Engine, Error, ExternType, Func, FuncType, Instance, Module, Store, Val};
 use wasm_jit_debug::{Killed, Outcome};
 use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
 
@@ -185,10 +185,40 @@ impl Run {
             let message = format!("--replay: the program's arguments are those of the trace: `{argument}`");
             return Err(Failure { code: 2, message });
         }
-        if self.invoke.is_none() && self.replay.is_none() {
-            check_main(&module).map_err(|failure| failure.about(self.file().display()))?;
+        match &self.invoke {
+            // Before anything runs or is written.
+            Some(name) => match module.get_export(name) {
+                Some(ExternType::Func(ty)) => self.values(&ty).map(drop)?,
+                _ => return Err(not_exported(name)),
+            },
+            None if self.replay.is_some() => {}
+            None => check_main(&module).map_err(|failure| failure.about(self.file().display()))?,
         }
         Ok(module)
+    }
+
+    /// The arguments of the invoked function, which has this type.
+    fn values(&self, ty: &FuncType) -> Result<Vec<Val>, Failure> {
+        // A program gets a first `--` as its argument. A function has no options, so it is none.
+        let given = match self.arguments() {
+            [separator, given @ ..] if separator == "--" => given,
+            given => given,
+        };
+        let count = ty.params().len();
+        if given.len() != count {
+            let takes = match count {
+                0 => "no arguments".to_owned(),
+                1 => "1 argument".to_owned(),
+                count => format!("{count} arguments"),
+            };
+            return Err(Failure::new(match given.len() {
+                1 => format!("the function takes {takes}, 1 is given"),
+                count => format!("the function takes {takes}, {count} are given"),
+            }));
+        }
+        let given = ty.params().zip(given);
+        let parsed = given.map(|(ty, text)| values::parse(ty, &text.to_string_lossy()));
+        parsed.collect::<Result<_, _>>().map_err(Failure::new)
     }
 }
 
@@ -245,6 +275,10 @@ fn check_main(module: &Module) -> Result<(), Failure> {
     ))
 }
 
+fn not_exported(name: &str) -> Failure {
+    Failure::new(format_args!("no function is exported as `{name}`"))
+}
+
 /// The reason why a program did not return.
 #[derive(Debug)]
 pub(super) enum Stop {
@@ -284,7 +318,7 @@ pub(super) fn execute(arguments: &Run, store: &mut Store<Host>, instance: &Insta
     if let Some(name) = &arguments.invoke {
         return match instance.get_func(&mut *store, name) {
             Some(function) => invoke(arguments, store, &function),
-            None => Err(Stop::Failure(Failure::new(format_args!("no function is exported as `{name}`")))),
+            None => Err(Stop::Failure(not_exported(name))),
         };
     }
     match MAIN.into_iter().find_map(|name| instance.get_func(&mut *store, name)) {
@@ -296,31 +330,8 @@ pub(super) fn execute(arguments: &Run, store: &mut Store<Host>, instance: &Insta
 /// Calls a function with the arguments from the command line, and prints its results.
 fn invoke(arguments: &Run, store: &mut Store<Host>, function: &Func) -> Result<(), Stop> {
     let ty = function.ty(&*store);
-    let parameters: Vec<_> = ty.params().collect();
-    // A program gets a first `--` as its argument. A function has no options, so it is none.
-    let given = match arguments.arguments() {
-        [separator, given @ ..] if separator == "--" => given,
-        given => given,
-    };
-    if given.len() != parameters.len() {
-        let takes = match parameters.len() {
-            0 => "no arguments".to_owned(),
-            1 => "1 argument".to_owned(),
-            count => format!("{count} arguments"),
-        };
-        let message = match given.len() {
-            1 => format!("the function takes {takes}, 1 is given"),
-            count => format!("the function takes {takes}, {count} are given"),
-        };
-        return Err(Stop::Failure(Failure::new(message)));
-    }
-    let parsed: Result<Vec<_>, String> = parameters
-        .into_iter()
-        .zip(given)
-        .map(|(ty, text)| values::parse(ty, &text.to_string_lossy()))
-        .collect();
-    let parsed = parsed.map_err(|message| Stop::Failure(Failure::new(message)))?;
-    let mut results = vec![wasm_jit::Val::I32(0); ty.results().len()];
+    let parsed = arguments.values(&ty).map_err(Stop::Failure)?;
+    let mut results = vec![Val::I32(0); ty.results().len()];
     function.call(&mut *store, &parsed, &mut results)?;
     let text: String = results.iter().map(|value| values::print(value) + "\n").collect();
     super::print(|out| out.write_all(text.as_bytes())).map_err(Stop::Failure)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use nix::sys::signal::Signal;
 use textwrap::fill;
 use wasm_jit::{Error, Linker, Module};
@@ -19,6 +19,7 @@ use super::signals::{end_by, is_ignored};
 
 /// Of `wasm-jit run`.
 #[derive(Clone, Debug, Args)]
+#[command(group(ArgGroup::new("monitoring").args(["monitors", "control"]).multiple(true)))]
 pub(super) struct Arguments {
     /// Observe the program by monitors, such as hotness; `wasm-jit monitors` lists them; quote
     /// options: 'hotness{function=main}'. Reports are written when the program ends, and at
@@ -29,11 +30,17 @@ pub(super) struct Arguments {
     monitors: Vec<String>,
 
     /// Write the monitors' reports and files to this directory [default: reports to stderr]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", requires = "monitoring")]
     monitor_out: Option<PathBuf>,
 
     /// Format of reports to stderr: text, json or csv; a directory gets all of them
-    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = str::parse::<Format>)]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "text",
+        value_parser = str::parse::<Format>,
+        requires = "monitoring"
+    )]
     monitor_format: Format,
 
     /// Begin with the monitors switched off: each SIGUSR2 toggles them

@@ -49,6 +49,9 @@ fn mistakes_of_the_user_are_2_and_other_failures_1() {
     check("run --monitors=memory{json} app.wat", 2, "it needs the option `trace`");
     check("run --monitors=alloc{alloc=of_one} app.wat", 2, "with an integer as its first parameter");
     check("run --monitor-format=xml app.wat", 2, "text, json or csv");
+    let nothing_to_write = "arguments were not provided:\n  <--monitors <NAME[{OPTIONS}],...>|--control>";
+    check("run --monitor-out out app.wat", 2, nothing_to_write);
+    check("run --monitor-format=json app.wat", 2, nothing_to_write);
     check("run --timeout 0 app.wat", 2, "expected a duration above 0");
     check("run --count trap:x app.wat", 2, "expected an offset such as 0x2c1");
     check("monitors nothing", 2, "there is no monitor `nothing`");

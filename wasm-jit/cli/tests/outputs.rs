@@ -87,6 +87,20 @@ wasm-jit: monitors: out/hostcalls.log: lines are lost: No space left on device (
     assert!(place.path("out/imix.json").exists() && place.path("out/trace.txt").exists());
 }
 
+/// A call that cannot be made is refused before anything runs or is written.
+#[test]
+fn a_mistake_in_a_call_leaves_the_earlier_trace() {
+    let place = Place::new();
+    let trace = fs::read(place.path("app.trace")).unwrap();
+    for (call, message) in [
+        (&["--invoke", "none", "app.wat"][..], "wasm-jit: no function is exported as `none`"),
+        (&["--invoke", "_start", "app.wat", "1"], "wasm-jit: the function takes no arguments, 1 is given"),
+    ] {
+        place.check(&[&["record", "-o", "app.trace"], call].concat(), Some(1), message);
+        assert_eq!(fs::read(place.path("app.trace")).unwrap(), trace, "{message}");
+    }
+}
+
 #[test]
 fn a_trace_to_which_a_recording_writes_is_not_replaced() {
     let place = Place::new();
