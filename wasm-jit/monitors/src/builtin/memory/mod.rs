@@ -13,6 +13,7 @@ use wasm_jit_hooks::AccessKind;
 use super::accesses::{Access, Accesses, Consumer, Site};
 use super::listing::Listing;
 use super::trace_stream::{Files, Lines};
+use crate::names::Names;
 use crate::output::Stream;
 use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table};
 use heat::Heat;
@@ -51,26 +52,23 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     let (has_values, lines) = (setup.options.flag("values"), Lines::of(setup)?);
     let columns =
         format!("kind,address,bytes,memory,offset,function{}", if has_values { ",value" } else { "" });
-    let trace = lines.trace(setup, FILES, &columns)?.map(|stream| {
-        let start = |function| {
-            let body = setup.module.function(function).and_then(|function| function.body());
-            body.map_or(0, |body| body.range().start as u64)
-        };
-        (stream, start)
-    });
+    let trace = lines.trace(setup, FILES, &columns)?.map(|stream| (stream, Names::of(setup.module)));
     let seen = |sites: &[Site]| {
-        let trace = trace.map(|(stream, start)| {
-            let offset = |site: &Site| start(site.function) + u64::from(site.offset);
-            let line_end = |site: &Site| match lines {
-                Lines::Json => format!(
-                    ",\"memory\":{},\"offset\":{},\"function\":{}",
-                    site.memory,
-                    offset(site),
-                    site.function
-                ),
-                Lines::Csv => format!(",{},{},{}", site.memory, offset(site), site.function),
-                Lines::Text => format!(" {:#x}", offset(site)),
+        let trace = trace.map(|(stream, names)| {
+            let line_end = |site: &Site| {
+                let function = setup.module.function(site.function)?;
+                let offset = function.body()?.range().start as u64 + u64::from(site.offset);
+                let name = names.get(&function);
+                let (memory, name) = (site.memory, lines.quoted(&name));
+                Some(match lines {
+                    Lines::Json => {
+                        format!(",\"memory\":{memory},\"offset\":{offset},\"function\":{name}")
+                    }
+                    Lines::Csv => format!(",{memory},{offset:#x},{name}"),
+                    Lines::Text => format!(" {offset:#x}"),
+                })
             };
+            let line_end = |site| line_end(site).expect("an access is in a function with a body");
             let ends = sites.iter().map(line_end).collect();
             Trace { stream, text: Vec::new(), ends, lines, has_values, problem: None }
         });
