@@ -343,6 +343,7 @@ fn mistakes_in_commands_say_what_is_wrong() {
     check(&place, "watch u8[2 * 65536]", "is outside of the memory");
     check(&place, "watch i32[65532]", "Watchpoint 1: i32[65532]");
     check(&place, "list", "the program does not run");
+    check(&place, "detach", "the debugger has started the program itself: kill ends it");
     let timeout = place.command(&["debug", "--timeout", "1s", "loops.wat"]).output().unwrap();
     assert_eq!(timeout.status.code(), Some(2));
 }
@@ -369,7 +370,9 @@ fn a_running_program_is_attached_to() {
     assert!(text.contains("Paused"), "{text}");
     assert!(text.contains("Breakpoint 1, "), "{text}");
     assert!(text.contains("\n1\n"), "{text}");
-    // The program goes on, without the breakpoint.
+    let text = look("break turn\ncontinue\ndetach\nprint 1234\n");
+    assert!(text.contains("Breakpoint 2, ") && !text.contains("1234"), "{text}");
+    // The program goes on, without the breakpoints.
     let text = look("info breakpoints\nset $stop = 7\ncontinue\n");
     assert!(text.contains("no breakpoints"), "{text}");
     assert!(text.contains("The program has ended"), "{text}");

@@ -261,7 +261,22 @@ const COMMANDS: &[Command] = &[
     command!("kill", ["k"], "", "ends the program", Session::kill, false),
     command!("help", ["h"], "[COMMAND]", "this", Session::help, false),
     command!("complete", [], "LINE", "lists what TAB completes a line to", Session::complete, false),
-    command!("quit", ["q", "exit"], "", "ends the program and the debugger", |_, _| Ok(Answer::Quit), false),
+    command!(
+        "detach",
+        [],
+        "",
+        "ends the debugger, not the program that it has attached to",
+        Session::detach,
+        false
+    ),
+    command!(
+        "quit",
+        ["q", "exit"],
+        "",
+        "ends the debugger and the program, unless it has attached to it",
+        |_, _| Ok(Answer::Quit),
+        false
+    ),
 ];
 
 const EXPRESSIONS: &str = "\
@@ -554,6 +569,13 @@ impl Session {
         }
         self.debugger.kill();
         self.wait()
+    }
+
+    fn detach(&mut self, _: &str) -> Done {
+        match self.launcher {
+            Some(_) => Err("the debugger has started the program itself: kill ends it".to_owned()),
+            None => Ok(Answer::Quit),
+        }
     }
 
     fn info(&mut self, arguments: &str) -> Done {
