@@ -92,22 +92,19 @@ impl FunctionCalls {
     }
 }
 
-/// The calls of a function.
+/// The calls of a function, given as `FUNCTION[:CALL]`. A name may have colons.
 fn wanted(module: &Module, from: &str, number: NonZeroU64) -> Result<Calls, Failure> {
-    let found = function_and_call(module, from);
-    let (function, first) =
-        found.ok_or_else(|| Failure::new(format_args!("there is no function `{from}` with code")))?;
-    Ok(Calls { function, skipped: first.get() - 1, number })
-}
-
-/// A function, and the number of a call. A name may have colons.
-fn function_and_call(module: &Module, text: &str) -> Option<(u32, NonZeroU64)> {
     let function = |name| super::count::function(module, name);
-    if let Some(function) = function(text) {
-        return Some((function, NonZeroU64::MIN));
+    if let Some(function) = function(from) {
+        return Ok(Calls { function, skipped: 0, number });
     }
-    let (name, call) = text.rsplit_once(':')?;
-    Some((function(name)?, call.parse().ok()?))
+    let found = from.rsplit_once(':').and_then(|(name, call)| Some((name, function(name)?, call)));
+    let (name, function, call) =
+        found.ok_or_else(|| Failure::new(format_args!("there is no function `{from}` with code")))?;
+    let first: NonZeroU64 = call.parse().map_err(|_| {
+        Failure::new(format_args!("`{call}` is not the number of a call to `{name}`: the first one is 1"))
+    })?;
+    Ok(Calls { function, skipped: first.get() - 1, number })
 }
 
 /// Recorders of a complete run.

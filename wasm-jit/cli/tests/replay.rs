@@ -515,10 +515,16 @@ fn calls_in_the_middle_of_a_run_are_recorded() {
     let expected = "app.wat: nothing was recorded: the number of calls to function 2 in this run is 2\n";
     assert!(line.ends_with(expected), "{line}");
     assert!(!place.path("none.trace").exists(), "it could not be replayed");
-    for from in ["none", "sum:0", "sum:x", "unused:"] {
+    for (from, message) in [
+        ("none", "there is no function `none` with code"),
+        ("none:1", "there is no function `none:1` with code"),
+        ("sum:0", "`0` is not the number of a call to `sum`: the first one is 1"),
+        ("sum:x", "`x` is not the number of a call to `sum`: the first one is 1"),
+        ("unused:", "`` is not the number of a call to `unused`: the first one is 1"),
+    ] {
         fs::write(place.path("kept"), "kept").unwrap();
         let line = place.fail(&["record", "--from", from, "-o", "kept", "app.wat"]);
-        assert!(line.contains(&format!("app.wat: there is no function `{from}` with code")), "{line}");
+        assert!(line.contains(&format!("app.wat: {message}")), "{line}");
         assert_eq!(fs::read_to_string(place.path("kept")).unwrap(), "kept");
     }
     let mistake = place.run(&["record", "--calls", "2", "-o", "none.trace", "app.wat"]);
