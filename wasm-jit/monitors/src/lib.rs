@@ -56,6 +56,7 @@ mod names;
 mod options;
 mod output;
 mod program;
+mod replaced;
 pub mod report;
 mod session;
 

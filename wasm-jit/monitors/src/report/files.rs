@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use crate::Error;
-use crate::output::replace;
+use crate::replaced::replace;
 
 /// What becomes of the files of a report.
 #[derive(Debug, Default)]
