@@ -3,8 +3,6 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::thread;
-use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -171,30 +169,6 @@ fn programs_whose_time_is_up_are_reported() {
     let ran = run(&directory, &["run", "--timeout=100ms", "--monitors=icount", "app.wat"]);
     assert_eq!(ran.status.code(), Some(134));
     assert!(text(&ran.stderr).contains("icount\n  instructions  "), "{}", text(&ran.stderr));
-}
-
-/// The report waits until the test reads, since the program has filled the pipe, and time is up
-/// meanwhile.
-#[test]
-fn programs_that_have_trapped_before_have_not_timed_out() {
-    let directory = with_module(
-        r#"(module
-            (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
-            (memory (export "memory") 2)
-            (data (i32.const 0) "\10\00\00\00\00\00\01\00")
-            (func (export "_start")
-                (drop (call $write (i32.const 2) (i32.const 0) (i32.const 1) (i32.const 8)))
-                unreachable))"#,
-    );
-    let arguments = ["run", "--timeout=500ms", "--monitors=icount", "app.wat"];
-    let child = command(&directory, &arguments).stderr(Stdio::piped()).spawn().unwrap();
-    thread::sleep(Duration::from_secs(1));
-    let ran = child.wait_with_output().unwrap();
-    assert_eq!(ran.status.code(), Some(134));
-    // On a busy machine, time may be up before.
-    let stderr = text(&ran.stderr);
-    let [has_trapped, has_timed_out] = ["unreachable", "timed out"].map(|why| stderr.contains(why));
-    assert!(has_trapped != has_timed_out, "{}", stderr.trim_start_matches('\0'));
 }
 
 #[test]

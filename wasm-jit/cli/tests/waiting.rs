@@ -8,6 +8,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -245,4 +247,30 @@ fn names_of_imports_are_escaped() {
     let place = Place::new();
     place.text("hostile.wat", r#"(module (import "\1b[2J" "\07" (func)) (func (export "_start")))"#);
     place.check(&["run", "hostile.wat"], 1, "", &[r"unknown import: `\u{1b}[2J` `\u{7}`"]);
+}
+
+/// The report waits until the test reads, since the program has filled the pipe, and time is up
+/// meanwhile.
+#[test]
+fn programs_that_have_trapped_before_have_not_timed_out() {
+    let place = Place::new();
+    place.text(
+        "app.wat",
+        r#"(module
+            (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+            (memory (export "memory") 2)
+            (data (i32.const 0) "\10\00\00\00\00\00\01\00")
+            (func (export "_start")
+                (drop (call $write (i32.const 2) (i32.const 0) (i32.const 1) (i32.const 8)))
+                unreachable))"#,
+    );
+    let mut command = place.command(&["run", "--timeout=500ms", "--monitors=icount", "app.wat"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    thread::sleep(Duration::from_secs(1));
+    let ran = child.wait_with_output().unwrap();
+    assert_eq!(ran.status.code(), Some(134));
+    // On a busy machine, time may be up before.
+    let stderr = String::from_utf8_lossy(&ran.stderr);
+    let [has_trapped, has_timed_out] = ["unreachable", "timed out"].map(|why| stderr.contains(why));
+    assert!(has_trapped != has_timed_out, "{}", stderr.trim_start_matches('\0'));
 }
