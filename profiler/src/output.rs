@@ -203,12 +203,18 @@ pub fn write_report(
 
 /// A report in the form of a file, including its run, and the processor time for that.
 fn in_file(report: &Report, format: Format, run: &RunId) -> String {
-    let begin = processor_time::of_thread();
-    let took = || report.cost.report_ns + (processor_time::of_thread() - begin) as u64;
+    let took = time_to_write(report);
     match format {
         Format::Json => json::to_string_of_run(report, &run.to_string(), took),
         Format::Text => format!("{}run {run}\n", text::render_in(report, &View::default(), took)),
     }
+}
+
+/// Begins to measure how long it takes this thread to write a report. The result is called when
+/// that is done, and returns [`report_ns`](crate::report::Cost::report_ns).
+pub(crate) fn time_to_write(report: &Report) -> impl FnOnce() -> u64 + use<> {
+    let (before, begin) = (report.cost.report_ns, processor_time::of_thread());
+    move || before + (processor_time::of_thread() - begin) as u64
 }
 
 /// Writes another kind of text in the same way. `previous` is as in [`write_report`].

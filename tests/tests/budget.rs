@@ -7,7 +7,7 @@ use tests::{compile, profiled};
 #[test]
 fn deep_stacks_of_long_calls_cost_no_more_than_the_budget() {
     let binary = compile("fixtures/deep_long_calls.c", &["-O2"], Gcc);
-    let profiled = profiled(&binary, &["4"], "budget=1%");
+    let profiled = profiled(&binary, &["4000"], "budget=1%");
     assert!(profiled.run.status.success(), "{}\n{}", profiled.run.status, profiled.run.stderr);
     let cost =
         |name: &str| profiled.report().json["cost"][name].as_f64().unwrap_or_else(|| panic!("no {name}"));

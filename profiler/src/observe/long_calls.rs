@@ -9,6 +9,7 @@
 //! It does not matter what everything else costs. The start of a large program exceeds the budget
 //! for seconds, and these functions, which are most of those with the largest totals, cost little.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The part of the budget that the probes of one function may cost for the time of its calls.
@@ -21,10 +22,10 @@ const OF_ALL: f64 = 0.5;
 const MEMORY: f64 = 0.3e9;
 
 /// The range of the factor by which calls add less.
-const FACTOR: std::ops::RangeInclusive<f64> = 0.01..=1.0;
+const FACTOR: RangeInclusive<f64> = 0.01..=1.0;
 
 /// The maximum change of the factor in [`MEMORY`].
-const CHANGE: std::ops::RangeInclusive<f64> = 0.05..=2.0;
+const CHANGE: RangeInclusive<f64> = 0.05..=2.0;
 
 /// The calls of functions that stay on, since they were last taken.
 static CALLS: AtomicU64 = AtomicU64::new(0);

@@ -187,7 +187,7 @@ impl Session {
             return unwritten;
         }
         let mut report = self.report();
-        let begin = processor_time::of_thread();
+        let took = output::time_to_write(&report);
         // Most forked children only call exec.
         if self.identity.is_fork_child && report.functions.is_empty() {
             return unwritten;
@@ -206,7 +206,7 @@ impl Session {
             report.demangle();
             disambiguate(&mut report.functions, &mut self.locations);
         }
-        report.cost.report_ns = (processor_time::of_thread() - begin) as u64;
+        report.cost.report_ns = took();
         match &self.output {
             Output::Stderr if stderr().is_there() => {
                 unwritten.report = Some((Destination::Stderr, report));
@@ -299,8 +299,7 @@ impl Unwritten {
         if let Some((destination, report)) = self.report.take() {
             let result = match destination {
                 Destination::Stderr => {
-                    let begin = processor_time::of_thread();
-                    let took = || report.cost.report_ns + (processor_time::of_thread() - begin) as u64;
+                    let took = output::time_to_write(&report);
                     let text = text::render_in(&report, &on_stderr(self.rows), took);
                     stderr().write(&text).then_some(()).ok_or(None)
                 }

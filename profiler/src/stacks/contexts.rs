@@ -96,7 +96,7 @@ struct Body {
 struct Shape {
     /// The end address of the body.
     end: u64,
-    /// The first site, if it is an entry, the only one, and of the function of all other sites.
+    /// See [`only_entry`].
     only_entry: Option<Site>,
 }
 

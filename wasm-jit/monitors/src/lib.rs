@@ -55,6 +55,8 @@ mod monitor;
 mod names;
 mod options;
 mod output;
+#[cfg(test)]
+mod pipe_in_tests;
 mod program;
 mod replaced;
 pub mod report;

@@ -217,7 +217,7 @@ fn the_exit_of_an_unknown_function_may_be_known() {
         ],
         begin_there,
     );
-    // A case of a switch, whose context follows from what comes behind it.
+    // A case of a switch: its context follows from that of the code after it.
     check_in(
         &[
             (Enter(1), Some(&[])),

@@ -292,21 +292,7 @@ mod tests {
     use wasm_jit::Engine;
 
     use super::*;
-
-    /// Accepts this many bytes, in parts of a line at most, then fails.
-    struct Pipe(usize);
-
-    impl Write for Pipe {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            assert!(bytes.len() < 100, "{}", String::from_utf8_lossy(bytes));
-            self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::BrokenPipe)?;
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::pipe_in_tests::Pipe;
 
     /// A listing is not kept in memory, and one that cannot be written is an error.
     #[test]

@@ -137,6 +137,7 @@ fn field(cell: &Cell) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pipe_in_tests::Pipe;
 
     #[test]
     fn texts_do_not_act_on_the_terminal() {
@@ -167,27 +168,13 @@ mod tests {
         assert!(serde_json::to_string(&report).unwrap().contains(&"é".repeat(4000)));
     }
 
-    /// Refuses more than a line at once.
-    struct Lines;
-
-    impl Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            assert!(bytes.len() < 100, "{}", String::from_utf8_lossy(bytes));
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[test]
     fn tables_are_written_by_row() {
         let mut table = Table::new("t", ["n", "text"]);
         (0..100).for_each(|n| table.row([Cell::Int(n), "text".into()]));
         let mut report = Report::new("m");
         report.table(table);
-        write(&report, Length::Complete, &mut Lines).unwrap();
+        write(&report, Length::Complete, &mut Pipe(usize::MAX)).unwrap();
     }
 
     #[test]
