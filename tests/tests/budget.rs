@@ -3,7 +3,7 @@
 use tests::Compiler::Gcc;
 use tests::{compile, profiled};
 
-/// Each call of a recursive function is long enough for it to stay on, and 120 of them are open.
+/// Each call of a recursive function is long enough for it to stay on, and 110 of them are open.
 #[test]
 fn deep_stacks_of_long_calls_cost_no_more_than_the_budget() {
     let binary = compile("fixtures/deep_long_calls.c", &["-O2"], Gcc);
@@ -13,5 +13,5 @@ fn deep_stacks_of_long_calls_cost_no_more_than_the_budget() {
         |name: &str| profiled.report().json["cost"][name].as_f64().unwrap_or_else(|| panic!("no {name}"));
     let share = cost("probes_ns") / cost("cpu_ns");
     println!("probes took {:.2} % of the processor time", share * 100.0);
-    assert!(share < 0.015, "probes took {share} of the processor time");
+    assert!(share < 0.01, "probes took {share} of the processor time");
 }
