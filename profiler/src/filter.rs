@@ -2,7 +2,13 @@
 //!
 //! A filter is evaluated once for each function, when its probes are discovered, and again when the
 //! [settings](crate::settings) change. The probes of excluded functions are off.
+//!
+//! Demangling the names of a program with 50,000 functions takes half a second. Most names cannot
+//! match, which the linker's names show: they contain the words of the demangled ones, except for
+//! those that the demangler adds.
 
+use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::ffi::CStr;
 use std::fmt;
 
@@ -67,7 +73,7 @@ impl Patterns {
                 (Part::Name, text)
             };
             let misspelt = part == Part::Name && has_other_prefix(text);
-            (!glob.is_empty() && !misspelt).then(|| Pattern { part, glob: WildMatch::new(glob) })
+            (!glob.is_empty() && !misspelt).then(|| Pattern::new(part, glob))
         };
         let parsed: Option<Vec<Pattern>> = text.split(',').map(pattern).collect();
         parsed.map(Patterns).ok_or_else(|| Error::BadValue {
@@ -101,9 +107,7 @@ impl Patterns {
         let file =
             || function.location.as_ref().and_then(|location| Some(location.rsplit_once(':')?.0.to_owned()));
         self.match_any(&mut LazyFunction {
-            // The linker's name is not in reports; the name shown in tables is used.
-            mangled: short(&function.name),
-            demangled: function.name.clone(),
+            name: Name::Report(&function.name),
             object: function.object.as_str().into(),
             ask: Some(file),
             file: None,
@@ -124,7 +128,7 @@ fn has_other_prefix(pattern: &str) -> bool {
 
 impl fmt::Display for Patterns {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Pattern { part, glob }) in self.0.iter().enumerate() {
+        for (index, Pattern { part, glob, word: _ }) in self.0.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
             let part = match part {
                 Part::Name => "",
@@ -142,6 +146,8 @@ struct Pattern {
     part: Part,
     /// `*` matches any text, `?` any character, everything else itself.
     glob: WildMatch,
+    /// A word, or a part of one, that the linker's name contains if the demangled one matches.
+    word: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,30 +157,77 @@ enum Part {
     File,
 }
 
+/// What demanglers write that is not in the linker's names, and the names that these abbreviate.
+const OF_DEMANGLER: &str = "\
+    void wchar_t bool char signed unsigned short int long __int128 float double __float128 half bfloat \
+    decimal32 decimal64 decimal128 decimal char32_t char16_t char8_t auto decltype nullptr_t _Float \
+    std allocator basic_string string basic_istream istream basic_ostream ostream basic_iostream iostream \
+    vtt char_traits __vector __attribute__ _Complex _Imaginary complex imaginary const volatile restrict \
+    __restrict __restrict__ VTT vtable for construction vtable typeinfo name fn guard variable reference \
+    temporary virtual thunk non covariant return TLS init function wrapper transaction clone transactional \
+    java resource Class anonymous namespace lambda unnamed type literal default arg parm operator new \
+    delete co_await sizeof alignof typeid throw static_cast const_cast dynamic_cast reinterpret_cast noexcept \
+    true false this template parameter object typename struct union enum class requires enable_if global \
+    constructors destructors keyed to block invoke initializer hidden alias pointer offset override abi \
+    closure shim impl dyn mut extern unsafe where str usize isize as";
+
 impl Pattern {
+    fn new(part: Part, glob: &str) -> Self {
+        // A wildcard, a digit or punctuation ends a word.
+        let words = glob.split(|char: char| !char.is_ascii_alphabetic() && char != '_');
+        let is_characteristic = |word: &&str| word.len() >= 3 && !OF_DEMANGLER.contains(word);
+        let word = words.filter(is_characteristic).max_by_key(|word| word.len()).map(str::to_owned);
+        Self { part, glob: WildMatch::new(glob), word }
+    }
+
     fn matches<F: FnOnce() -> Option<String>>(&self, function: &mut LazyFunction<'_, F>) -> bool {
         match self.part {
-            Part::Name => matches_name(&self.glob, &function.mangled, &function.demangled),
+            Part::Name => self.matches_name(&function.name),
             Part::Object => matches_path(&self.glob, &function.object),
             Part::File => function.file().is_some_and(|file| matches_path(&self.glob, file)),
         }
     }
+
+    /// Whether the pattern matches a function's name, which may be mangled, mangled without what
+    /// the compiler has appended, demangled, or demangled without parameters; in reports, demangled
+    /// or as shown in tables.
+    fn matches_name(&self, name: &Name<'_>) -> bool {
+        let any = |names: [&str; 2]| names.iter().any(|name| self.glob.matches(name));
+        match name {
+            Name::Linker { mangled, demangled } => {
+                any([mangled, of_source(mangled)])
+                    || self.word.as_ref().is_none_or(|word| mangled.contains(word)) && {
+                        let demangled = demangled.get_or_init(|| demangle(mangled));
+                        any([demangled, without_parameters(demangled)])
+                    }
+            }
+            Name::Report(demangled) => {
+                any([demangled, without_parameters(demangled)]) || self.glob.matches(&short(demangled))
+            }
+        }
+    }
+}
+
+/// The name of a function.
+enum Name<'a> {
+    /// The linker's name, and the demangled one, once it is needed.
+    Linker { mangled: Cow<'a, str>, demangled: OnceCell<String> },
+    /// The name in a report, where the linker's name is not known.
+    Report(&'a str),
 }
 
 /// A function, whose properties are looked up lazily, once.
 struct LazyFunction<'a, F> {
-    mangled: String,
-    demangled: String,
-    object: std::borrow::Cow<'a, str>,
+    name: Name<'a>,
+    object: Cow<'a, str>,
     ask: Option<F>,
     file: Option<String>,
 }
 
 impl<'a, F: FnOnce() -> Option<String>> LazyFunction<'a, F> {
-    fn new(name: &CStr, object: &'a CStr, ask: F) -> Self {
-        let mangled = name.to_string_lossy().into_owned();
-        let demangled = demangle(&mangled);
-        Self { mangled, demangled, object: object.to_string_lossy(), ask: Some(ask), file: None }
+    fn new(name: &'a CStr, object: &'a CStr, ask: F) -> Self {
+        let name = Name::Linker { mangled: name.to_string_lossy(), demangled: OnceCell::new() };
+        Self { name, object: object.to_string_lossy(), ask: Some(ask), file: None }
     }
 
     fn file(&mut self) -> Option<&str> {
@@ -183,13 +236,6 @@ impl<'a, F: FnOnce() -> Option<String>> LazyFunction<'a, F> {
         }
         self.file.as_deref()
     }
-}
-
-/// Whether a pattern matches a function's name, which may be mangled, mangled without what the
-/// compiler has appended, demangled, or demangled without parameters.
-fn matches_name(glob: &WildMatch, mangled: &str, demangled: &str) -> bool {
-    let names = [mangled, of_source(mangled), demangled, without_parameters(demangled)];
-    names.iter().any(|name| glob.matches(name))
 }
 
 /// Whether a pattern matches a path: a pattern without a slash matches the last component; one with
@@ -204,6 +250,8 @@ fn matches_path(glob: &WildMatch, path: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use object::{Object as _, ObjectSymbol as _};
+
     use super::*;
 
     #[test]
@@ -258,6 +306,40 @@ mod tests {
         check("", "*push_back*", PUSH, false);
         check("main", "*push_back*", PUSH, false);
         check("std::*", "*::push_back", PUSH, false);
+    }
+
+    #[test]
+    fn words_of_demangled_names_are_in_the_linkers_names() {
+        let executable = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let executable = object::File::parse(&*executable).unwrap();
+        let mut names: Vec<String> =
+            executable.symbols().filter_map(|symbol| Some(symbol.name().ok()?.to_owned())).collect();
+        names.retain(|name| name.starts_with("_ZN") || name.starts_with("_R"));
+        assert!(names.len() > 1000, "{}", names.len());
+        names.extend(
+            [
+                "_ZNSt6vectorIiSaIiEE9push_backERKi",
+                "_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEC1EPKcRKS3_",
+                "_ZN12_GLOBAL__N_14initEv",
+                "_ZZN3app3runEvENKUlRKSsE_clES1_",
+                "_ZN4Tree8IteratorppEv",
+                "_ZTv0_n24_NSiD0Ev",
+                "_ZlsRSoRK5Point",
+                "_ZNKSt8functionIFvDnPVKwEEcvbEv",
+                "_Z4castILb1EEDTstT_Ev",
+            ]
+            .map(str::to_owned),
+        );
+        for name in names {
+            let demangled = demangle(&name);
+            for word in demangled.split(|char: char| !char.is_ascii_alphabetic() && char != '_') {
+                let pattern = Pattern::new(Part::Name, word);
+                assert!(
+                    pattern.word.is_none_or(|word| name.contains(&word)),
+                    "{word} of {demangled}, {name}"
+                );
+            }
+        }
     }
 
     #[test]

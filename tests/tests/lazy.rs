@@ -36,6 +36,29 @@ fn only_functions_that_are_executed_have_probes() {
     }
 }
 
+/// Functions to which the program leads by direct calls, or as threads, have probes before it runs,
+/// so that their only calls are timed.
+#[test]
+fn the_first_calls_of_the_outermost_functions_are_timed() {
+    for (compiler, flags) in [(Gcc, &["-O2"][..]), (Gcc, &["-O0", "-no-pie"]), (Clang, &["-O2"])] {
+        let binary = compile("fixtures/outermost.c", flags, compiler);
+        let without = run(&mut bare(&binary, &[]));
+        let with = profiled(&binary, &[], "discovery=lazy");
+        let what = format!("{compiler:?} {flags:?}");
+        with.run.assert_same(&without, &what);
+        let report = with.report();
+        let max = |name: &str| {
+            let row = report.function(name).unwrap_or_else(|| panic!("{what}: no {name} in the report"));
+            assert_eq!(row["calls"]["value"], 1, "{what}: {name}");
+            row["latency_ns"]["max"].as_f64()
+        };
+        for name in ["main", "outer", "inner", "thread"] {
+            assert!(max(name).is_some(), "{what}: {name} was not timed");
+        }
+        assert_eq!(max("by_variable"), None, "{what}: it is found when it is executed");
+    }
+}
+
 /// The probes of functions are made while they are being called in a loop. No call is missed, at
 /// whichever split a window boundary cuts the call instructions.
 #[test]

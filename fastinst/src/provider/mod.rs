@@ -27,8 +27,9 @@ use crate::error::Error;
 pub enum Extent {
     /// All sites: every probe is known when [`begin`] returns.
     All,
-    /// Sites in code that has been executed: the cost depends on the code that the program runs,
-    /// not on its size.
+    /// Sites in code that has been executed, and, when [`begin`] returns, those of `main` and of
+    /// the first thousand functions to which it leads by direct calls. The cost depends on the code
+    /// that the program runs, not on its size.
     Executed,
     /// As `All` if the sites are in at most this many functions, otherwise as `Executed`.
     AllUpTo {

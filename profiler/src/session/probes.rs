@@ -1,7 +1,7 @@
 //! The probes of a session: the function to which each belongs, and the calls that were made before
 //! that was known.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -22,18 +22,6 @@ use crate::observe::schedule::switch_on;
 pub(super) struct Early {
     counted: u64,
     is_interrupted: bool,
-    /// Calls to this or another function that was loaded at the same address.
-    of_unloaded: u64,
-}
-
-impl Early {
-    fn add(&mut self, calls: EarlyCalls) {
-        match calls {
-            EarlyCalls::Counted(calls) => self.counted += calls,
-            EarlyCalls::Interrupted => self.is_interrupted = true,
-            EarlyCalls::OfUnloaded(calls) => self.of_unloaded += calls,
-        }
-    }
 }
 
 /// The probes of libraries that were unloaded.
@@ -154,18 +142,25 @@ impl Session {
     /// Adds the calls that were made before their function's probes were ready. They were counted,
     /// but not timed.
     pub(super) fn take_early_calls(&mut self) {
-        let early = &mut self.early_calls;
+        let (early, of_unloaded) = (&mut self.early_calls, &mut self.calls_of_unloaded);
         let mut new = Vec::new();
         let unassigned = provider::take_early_calls(|address, calls| {
+            if let EarlyCalls::OfUnloaded(calls) = calls {
+                // Of this or another function that was loaded at the same address.
+                *of_unloaded += calls;
+                return;
+            }
             let known = early.entry(address).or_insert_with(|| {
                 new.push(address);
                 Early::default()
             });
-            known.add(calls);
+            match calls {
+                EarlyCalls::Counted(calls) => known.counted += calls,
+                EarlyCalls::Interrupted => known.is_interrupted = true,
+                EarlyCalls::OfUnloaded(_) => {}
+            }
         });
         self.schedule.unassigned_calls += unassigned;
-        self.calls_of_unloaded +=
-            early.values_mut().map(|calls| std::mem::take(&mut calls.of_unloaded)).sum::<u64>();
         let (functions, known) = (&mut self.schedule.functions, &self.known);
         // The others are those of functions whose probes had not been made yet, or never are.
         if std::mem::replace(&mut self.known_at_early_calls, known.size()) != known.size() {
@@ -185,7 +180,18 @@ impl Session {
     pub(super) fn calls_of_unloaded(&self) -> u64 {
         let counted = self.early_calls.iter().filter(|(_, calls)| calls.counted > 0);
         let unknown = counted.filter(|(address, _)| provider::function_at(**address).is_none());
-        self.calls_of_unloaded + unknown.map(|(_, calls)| calls.counted).sum::<u64>()
+        let mut unknown: HashMap<_, _> = unknown.map(|(address, calls)| (*address, calls.counted)).collect();
+        if !unknown.is_empty() {
+            for id in (0..fastinst::probe_count() as u32).map(ProbeId) {
+                // Its function was not selected.
+                if Function::of_probe(id).is_none()
+                    && let Some(probe) = fastinst::lasting_metadata(id)
+                {
+                    unknown.remove(&probe.function_address);
+                }
+            }
+        }
+        self.calls_of_unloaded + unknown.values().sum::<u64>()
     }
 
     /// Adds the early calls of functions that have no probes when the process ends: their sites

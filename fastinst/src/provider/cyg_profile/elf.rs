@@ -15,8 +15,9 @@ use object::{
 };
 
 use super::names::Names;
+use super::outermost;
 use crate::error::Error;
-use crate::loaded::LoadedObject;
+use crate::loaded::{LoadedObject, ObjectKind};
 use crate::probe::ProbeKind;
 
 /// The symbols that gcc and clang call.
@@ -56,6 +57,8 @@ pub(super) struct View {
     pub(super) linkage: Vec<Range<usize>>,
     /// The functions, or parts of them; empty if the loaded unwind table is used.
     pub(super) functions: Vec<Range<usize>>,
+    /// The program's `main`, if this is an executable.
+    pub(super) main: Option<usize>,
 }
 
 impl View {
@@ -114,7 +117,9 @@ pub(super) unsafe fn read(loaded: &LoadedObject, has_table: bool) -> Result<Opti
     } else {
         functions(&elf, loaded).map_err(|error| failed(format!("bad unwind table: {error}")))?
     };
-    Ok(Some(View { file, pointers, constants: constants.collect(), linkage, functions }))
+    let is_program = loaded.kind == ObjectKind::Executable;
+    let main = is_program.then(|| outermost::main(&elf, loaded.bias)).flatten();
+    Ok(Some(View { file, pointers, constants: constants.collect(), linkage, functions, main }))
 }
 
 /// Whether a file contains this name.

@@ -23,9 +23,9 @@
 //!    announced.
 //!
 //! With [`Extent::All`], all code is marked, so every probe is known after the first discovery.
-//! With [`Extent::Executed`], only code that has been executed is scanned, a part at a time. Calls
-//! that were made before their probes were ready are counted:
-//! [`take_early_calls`](crate::provider::take_early_calls).
+//! With [`Extent::Executed`], only code that has been executed is scanned, a part at a time; and
+//! before the program runs, that of its [`outermost`] functions. Calls that were made before their
+//! probes were ready are counted: [`take_early_calls`](crate::provider::take_early_calls).
 //!
 //! A part of a function can be located elsewhere (`.cold`), with sites that do not mark it, because
 //! they are tail calls. If marked code branches conditionally to other code, or in any way to a
@@ -48,6 +48,7 @@ mod index;
 mod names;
 mod naming;
 mod object;
+mod outermost;
 mod relays;
 mod resolve;
 mod scan;
@@ -69,7 +70,7 @@ use crate::merged;
 use crate::permanent::{self, ObjectInfo, PROBES, Probe};
 use crate::provider::{self, EarlyCalls, Extent, KnownFunction, Provider as _};
 use arrivals::{ARRIVALS_PENDING, KNOWN, KnownObject, STARTED, TOO_MANY_ARRIVALS};
-use index::{Blocks, Index};
+use index::{Blocks, Index, PriorState};
 use names::Names;
 use naming::leak;
 use object::{Instrumented, Object, Work, is_sparse, starts};
@@ -169,8 +170,9 @@ impl provider::Provider for CygProfile {
     }
 
     /// With [`Extent::All`], blocks for the time of the scan. Otherwise finds the starts of the
-    /// functions (about a microsecond for ten functions); the service thread makes the probes of a
-    /// function when it has been executed, within a few milliseconds of the first call.
+    /// functions (about a microsecond for ten functions), and makes the probes of the outermost
+    /// ones (a few milliseconds); the service thread makes those of a function when it has been
+    /// executed, within a few milliseconds of the first call.
     fn begin(&self, discovery: &Discovery, extent: Extent) {
         if extent == Extent::All {
             return begin(discovery, Scan::Eager);
@@ -179,8 +181,9 @@ impl provider::Provider for CygProfile {
         if let Extent::AllUpTo { functions } = extent
             && with_provider(|provider| provider.functions()) <= functions
         {
-            begin(discovery, Scan::Eager);
+            return begin(discovery, Scan::Eager);
         }
+        with_provider(|provider| provider.make_outermost(discovery));
     }
 
     fn discover(&self, discovery: &Discovery) -> Option<Instant> {
@@ -494,13 +497,30 @@ impl State {
     /// Makes probes of the sites in an object's marked code, and announces them. Returns whether
     /// there were any.
     fn complete(&mut self, at: usize, blocks: Blocks, discovery: &Discovery) -> bool {
+        let Some(instrumented) = &self.objects[at].instrumented else { return false };
+        let work = Work::new(instrumented.known.index.take_queued(blocks));
+        !work.is_over() && self.make(at, work, discovery)
+    }
+
+    /// The same for the [outermost functions](outermost) of the program.
+    fn make_outermost(&mut self, discovery: &Discovery) {
+        if wordpatch::text::is_shared_with_parent() {
+            return;
+        }
+        for at in 0..self.objects.len() {
+            if let Some(Instrumented { view, known, .. }) = &self.objects[at].instrumented
+                && let Some(main) = view.main.and_then(|main| known.index.find(main))
+                && known.index.queue(main) != PriorState::Done
+            {
+                self.make(at, Work::of_outermost_functions(main), discovery);
+            }
+        }
+    }
+
+    fn make(&mut self, at: usize, mut work: Work, discovery: &Discovery) -> bool {
         // The code of an object that is loaded later may be executed while its probes are made.
         let scan = if self.is_beginning { self.scan } else { Scan::Lazy };
         let Object { loaded, instrumented: Some(instrumented) } = &mut self.objects[at] else { return false };
-        let mut work = Work::new(instrumented.known.index.take_queued(blocks));
-        if work.is_over() {
-            return false;
-        }
         // Before the loader's lock is held.
         instrumented.read_names(loaded);
         let loaded = loaded.clone();

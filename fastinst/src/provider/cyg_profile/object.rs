@@ -13,7 +13,7 @@ use super::names::Names;
 use super::scan::{self, FoundSites, Scanner};
 use super::stubs::{RestoreExtent, Stubs};
 use super::unwind::Table;
-use super::{HELD, Scan, elf};
+use super::{HELD, Scan, elf, outermost};
 use crate::error::Error;
 use crate::loaded::{self, LoadedObject};
 use crate::permanent::{ObjectInfo, PROBES, Probe, ProbeSite};
@@ -119,7 +119,7 @@ impl Instrumented {
         while !work.is_over() && (found.sites.len() < SITES_AT_ONCE || !back.is_empty()) {
             let number = work.intervals[work.done];
             for body in bodies(&known.index, number, loaded, view, table.as_ref(), names) {
-                if scanner.is_of_interest(&body) {
+                if scanner.is_of_interest(&body) || work.referenced_up_to > 0 && scanner.is_code(&body) {
                     scanner.scan(&body, &mut found);
                 }
             }
@@ -129,6 +129,15 @@ impl Instrumented {
                     branch.is_conditional || names.name(known.index.start(*other)).is_some_and(is_cold)
                 };
                 if let Some(other) = other.filter(is_part)
+                    && known.index.queue(other) == PriorState::Unmarked
+                {
+                    work.intervals.push(other);
+                }
+            }
+            for target in found.references.drain(..) {
+                if work.intervals.len() < work.referenced_up_to
+                    && let Some(other) = known.index.find(target)
+                    && known.index.start(other) == target
                     && known.index.queue(other) == PriorState::Unmarked
                 {
                     work.intervals.push(other);
@@ -186,11 +195,18 @@ pub(super) struct Work {
     intervals: Vec<usize>,
     /// The number of intervals that are done.
     done: usize,
+    /// Functions to which the code refers are appended, too, up to this number of intervals.
+    referenced_up_to: usize,
 }
 
 impl Work {
     pub(super) fn new(intervals: Vec<usize>) -> Self {
-        Self { intervals, done: 0 }
+        Self { intervals, done: 0, referenced_up_to: 0 }
+    }
+
+    /// Starts with one interval, which is queued.
+    pub(super) fn of_outermost_functions(main: usize) -> Self {
+        Self { intervals: vec![main], done: 0, referenced_up_to: outermost::LIMIT }
     }
 
     pub(super) fn is_over(&self) -> bool {
