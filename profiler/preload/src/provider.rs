@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 
 use fastinst::ProbeKind;
 use fastinst::provider::cyg_profile::arrival;
+use profiler::session;
 
 /// Jumps to [`entry`] with a third argument: the return address, which is on top of the stack.
 #[unsafe(no_mangle)]
@@ -26,11 +27,11 @@ unsafe extern "C" fn __cyg_profile_func_exit(_this_fn: *mut c_void, _call_site: 
 }
 
 extern "C" fn entry(this_fn: usize, _call_site: usize, return_address: usize) {
-    arrival(ProbeKind::ENTRY, this_fn, return_address);
+    session::as_probe(|| arrival(ProbeKind::ENTRY, this_fn, return_address));
 }
 
 extern "C" fn exit(this_fn: usize, _call_site: usize, return_address: usize) {
-    arrival(ProbeKind::EXIT, this_fn, return_address);
+    session::as_probe(|| arrival(ProbeKind::EXIT, this_fn, return_address));
 }
 
 /// Whether the objects of this process call the functions above, rather than functions of the same

@@ -183,6 +183,17 @@ fn push(begin: u64, mut entry: Entry, is_cold: bool, thread: &Thread, mut own: O
     own.put(place, &entry);
 }
 
+/// Calls `act`, whose time counts as that of a probe.
+#[inline(always)]
+pub(crate) fn as_probe(act: impl FnOnce()) {
+    let begin = tsc::now();
+    act();
+    // A probe that this signal handler has interrupted is about to add its own time.
+    if let Some(thread) = Thread::existing().filter(|thread| !thread.is_inside()) {
+        spend(thread, begin, tsc::now());
+    }
+}
+
 #[inline(always)]
 fn spend(thread: &Thread, begin: u64, end: u64) {
     thread.spend(end.wrapping_sub(begin) + UNSEEN.load(Ordering::Relaxed), end);
@@ -542,6 +553,27 @@ mod tests {
         let before = (thread.spent(), thread.overhead());
         spend(thread, entry.ticks, entry.ticks - 1_000_000);
         assert_eq!((thread.spent(), thread.overhead()), before);
+    }
+
+    #[test]
+    fn the_time_of_calls_before_their_probes_are_made_is_not_the_programs_own() {
+        let thread = Thread::current().unwrap();
+        let waits = || {
+            let begin = tsc::now();
+            while tsc::now() < begin + 1000 {}
+        };
+        let before = thread.overhead();
+        as_probe(waits);
+        assert!(thread.overhead() >= before + 1000);
+        let before = thread.overhead();
+        thread.enter(usize::MAX, |_| as_probe(waits));
+        assert_eq!(thread.overhead(), before, "it has interrupted a probe");
+        std::thread::spawn(move || {
+            as_probe(waits);
+            assert!(Thread::existing().is_none(), "it has no open calls");
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

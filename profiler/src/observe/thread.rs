@@ -156,6 +156,13 @@ impl Thread {
         unsafe { (*thread_local()).as_ref() }.or_else(Self::attach)
     }
 
+    /// The block of the calling thread, if it has made a probe.
+    #[inline(always)]
+    pub(crate) fn existing() -> Option<&'static Self> {
+        // SAFETY: as in `current`.
+        unsafe { (*thread_local()).as_ref() }
+    }
+
     #[cold]
     #[inline(never)]
     fn attach() -> Option<&'static Self> {
@@ -204,6 +211,11 @@ impl Thread {
         compiler_fence(Ordering::SeqCst);
         self.inside.store(false, Ordering::Relaxed);
         true
+    }
+
+    /// Whether the thread is in a probe function, or has left one by a longjmp.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.inside.load(Ordering::Relaxed)
     }
 
     /// Adds to the time that the thread has spent in probes, up to `now`. Only the thread itself

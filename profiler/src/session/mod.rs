@@ -349,6 +349,15 @@ pub fn is_running() -> bool {
     IS_RUNNING.load(Ordering::Acquire)
 }
 
+/// Calls `act`, which is part of profiling: if the calling thread has open calls that are being
+/// timed, their latencies do not include its time, and the reported cost does. Takes no lock, may
+/// be called in a signal handler, and before this library is relocated.
+#[inline]
+pub fn as_probe(act: impl FnOnce()) {
+    // Before that, there are no probes, and thread-local data need not be accessible.
+    if IS_RUNNING.load(Ordering::Relaxed) { fire::as_probe(act) } else { act() }
+}
+
 /// Whether there is anything to report.
 pub fn has_probes() -> bool {
     fastinst::probe_count() > 0
