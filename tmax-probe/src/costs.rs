@@ -96,7 +96,7 @@ fn ticks(act: impl FnOnce() -> Result<(), Error>) -> Result<u64, Error> {
 ///
 /// # Errors
 /// The system refuses one of the measured calls.
-pub fn measure(ticks_per_us: f64) -> Result<Costs, Error> {
+pub(crate) fn measure(ticks_per_us: f64) -> Result<Costs, Error> {
     Ok(Costs {
         ticks_per_us,
         store: store(Protection::READ_WRITE_EXECUTE)?,
@@ -200,7 +200,7 @@ fn membarriers() -> Result<Vec<Membarrier>, Error> {
 }
 
 /// TSC ticks per microsecond, measured with the system's clock. Blocks for a twentieth of a second.
-pub fn ticks_per_us() -> f64 {
+pub(crate) fn ticks_per_us() -> f64 {
     let (ticks, clock) = (tsc::now(), std::time::Instant::now());
     while clock.elapsed().as_millis() < 50 {
         spin_loop();

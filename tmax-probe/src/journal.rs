@@ -22,7 +22,7 @@ struct Header {
 }
 
 /// A machine whose trials are recorded.
-pub struct Journal<'a> {
+pub(crate) struct Journal<'a> {
     machine: &'a mut dyn Machine,
     path: PathBuf,
     file: BufWriter<File>,
@@ -35,7 +35,7 @@ impl<'a> Journal<'a> {
     ///
     /// # Errors
     /// [`Error::File`].
-    pub fn open(path: &Path, made_by: &str, machine: &'a mut dyn Machine) -> Result<Self, Error> {
+    pub(crate) fn open(path: &Path, made_by: &str, machine: &'a mut dyn Machine) -> Result<Self, Error> {
         let failed = |source| Error::File { path: path.to_owned(), source };
         let header = Header { made_by: made_by.to_owned(), host: Host::here() };
         if let Some(folder) = path.parent() {
@@ -59,7 +59,7 @@ impl<'a> Journal<'a> {
     }
 
     /// The number of trials of an earlier run.
-    pub fn kept(&self) -> usize {
+    pub(crate) fn kept(&self) -> usize {
         self.kept.values().map(Vec::len).sum()
     }
 
@@ -67,7 +67,7 @@ impl<'a> Journal<'a> {
     ///
     /// # Errors
     /// [`Error::File`].
-    pub fn remove(self) -> Result<(), Error> {
+    pub(crate) fn remove(self) -> Result<(), Error> {
         fs::remove_file(&self.path).map_err(|source| Error::File { path: self.path.clone(), source })
     }
 

@@ -73,7 +73,7 @@ const WAITS: [u32; 14] = [0, 50, 100, 200, 300, 400, 600, 800, 1_200, 1_600, 2_4
 const FINE_STEPS: u32 = 12;
 
 /// Maximum number of repetitions of part 4.
-pub const FINE_ROUNDS: usize = 3;
+pub(crate) const FINE_ROUNDS: usize = 3;
 
 /// Stands for no limit on toggles, in trials that are limited by time.
 const NO_LIMIT: u64 = u64::MAX;
@@ -124,7 +124,7 @@ fn by_one_store(number: u64, of_class: u32) -> Spec {
 }
 
 /// The trials of part 1.
-pub fn window(depth: Depth) -> Vec<Spec> {
+pub(crate) fn window(depth: Depth) -> Vec<Spec> {
     by_one_store_rounds(0..depth.rounds().window, &INSIDE_LINE)
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn by_one_store_rounds(rounds: Range<u64>, classes: &[u32]) -> Vec<Sp
 }
 
 /// The trials of part 2.
-pub fn calls(depth: Depth) -> Vec<Spec> {
+pub(crate) fn calls(depth: Depth) -> Vec<Spec> {
     let call = |number: u64, class| Spec {
         kernel: Kernel::Call,
         // A NOP's front with a CALL's back is another NOP: the other splits reveal less.
@@ -210,7 +210,7 @@ pub(crate) fn paper_stress(window: u32, toggles: u64) -> Vec<Spec> {
 }
 
 /// The trials of part 3.
-pub fn coarse(depth: Depth, window: u32) -> Vec<Spec> {
+pub(crate) fn coarse(depth: Depth, window: u32) -> Vec<Spec> {
     if depth == Depth::Full {
         return paper(window);
     }
@@ -219,7 +219,7 @@ pub fn coarse(depth: Depth, window: u32) -> Vec<Spec> {
 
 /// The trials of part 4, if the smallest clean wait so far is `clean`: from half of it to the T_max
 /// that would follow from it. `repetition` counts from 0.
-pub fn fine(depth: Depth, window: u32, clean: u32, repetition: usize) -> Vec<Spec> {
+pub(crate) fn fine(depth: Depth, window: u32, clean: u32, repetition: usize) -> Vec<Spec> {
     let first = clean / 2;
     let last = (f64::from(clean) * SAFETY_FACTOR) as u32;
     let wait = |step| {
@@ -265,7 +265,7 @@ fn paper(window: u32) -> Vec<Spec> {
 
 /// Approximate duration of a trial, in milliseconds: its limit, or the time of its toggles if that
 /// is less.
-pub fn expected_milliseconds(spec: &Spec, ticks_per_millisecond: f64) -> u64 {
+pub(crate) fn expected_milliseconds(spec: &Spec, ticks_per_millisecond: f64) -> u64 {
     /// The cost of a toggle without its waits, with an executor running, in ticks.
     const TOGGLE: f64 = 300.0;
     /// The cost of a toggle with its traps and its waits, with several executors, in ticks.

@@ -153,7 +153,7 @@ impl Machine for Simulated {
 
 /// The outcomes for a number of simulated machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Outcomes {
+pub(crate) struct Outcomes {
     /// The number of machines.
     pub machines: u64,
     /// The number of machines with a window inside a cache line (8, 16 or 32 bytes), and thus a
@@ -170,7 +170,7 @@ pub struct Outcomes {
 
 impl Outcomes {
     /// Adds the findings for `machine`.
-    pub fn add(&mut self, machine: &Simulated, window: Option<u32>, t_max: Option<u32>) {
+    pub(crate) fn add(&mut self, machine: &Simulated, window: Option<u32>, t_max: Option<u32>) {
         self.machines += 1;
         self.with_control += u64::from(machine.window < CACHE_LINE);
         self.windows_known += u64::from(window.is_some());

@@ -28,7 +28,7 @@ use crate::verify::Verification;
 
 /// The values of a model that are refuted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refuted {
+pub(crate) struct Refuted {
     /// The window.
     pub window: bool,
     /// T_max.
@@ -37,7 +37,7 @@ pub struct Refuted {
 
 impl Refuted {
     /// What the findings of a run refute.
-    pub fn by_run(model: &Model, findings: &Findings) -> Self {
+    pub(crate) fn by_run(model: &Model, findings: &Findings) -> Self {
         let tore_at = |t_max| findings.from_wait(t_max).torn_trials > 0;
         Self {
             window: findings.refutes(model.window_bytes as u32),
@@ -46,7 +46,7 @@ impl Refuted {
     }
 
     /// What a check refutes.
-    pub fn by_check(seen: &Verification) -> Self {
+    pub(crate) fn by_check(seen: &Verification) -> Self {
         let is_inside = |boundary| class(boundary) < seen.window_bytes;
         let of_window = seen.torn.iter().map(|trial| match trial.spec.method {
             Method::Store | Method::LockedStore => true,
@@ -58,20 +58,20 @@ impl Refuted {
     }
 
     /// Whether anything is refuted.
-    pub fn any(self) -> bool {
+    pub(crate) fn any(self) -> bool {
         self.window || self.t_max
     }
 }
 
 /// The path of the refuted values for the calibration at `path`.
-pub fn path_of_refuted(path: &Path) -> PathBuf {
+pub(crate) fn path_of_refuted(path: &Path) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
     name.push(".refuted");
     PathBuf::from(name)
 }
 
 /// Reads a valid file of this host.
-pub fn of_host(path: &Path, host: &Host) -> Option<Calibration> {
+pub(crate) fn of_host(path: &Path, host: &Host) -> Option<Calibration> {
     Calibration::read(path).ok().filter(|stored| stored.check_host(host).is_ok())
 }
 
@@ -109,7 +109,7 @@ fn joined(window: Option<&Calibration>, t_max: Option<(&Calibration, u32)>) -> O
 }
 
 /// The refuted values after these of `calibration` were refuted; `earlier` are those known before.
-pub fn refuted(
+pub(crate) fn refuted(
     calibration: &Calibration,
     refuted: Refuted,
     earlier: Option<&Calibration>,
@@ -125,7 +125,7 @@ pub fn refuted(
 
 /// The calibration that follows from the one that is stored, from the one that a run has found, and
 /// from the refuted values.
-pub fn combined(
+pub(crate) fn combined(
     stored: Option<&Calibration>,
     found: Option<&Calibration>,
     refuted: Option<&Calibration>,

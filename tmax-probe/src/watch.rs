@@ -21,7 +21,7 @@ const NAP: Duration = Duration::from_millis(200);
 
 /// The reason why watching ended.
 #[derive(Debug)]
-pub enum End {
+pub(crate) enum End {
     /// A trial tore that must not tear.
     Refuted(Box<Verification>),
     /// `is_over` returned true, or a trial was interrupted, and nothing had torn.
@@ -32,7 +32,7 @@ pub enum End {
 ///
 /// # Errors
 /// [`Error::System`].
-pub fn run_when_idle() -> Result<(), Error> {
+pub(crate) fn run_when_idle() -> Result<(), Error> {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: reads the parameters, which outlive the call.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) } != 0 {
@@ -47,7 +47,7 @@ pub fn run_when_idle() -> Result<(), Error> {
 ///
 /// # Errors
 /// The errors of the machine. A trial that got no processor time is skipped.
-pub fn watch(
+pub(crate) fn watch(
     machine: &mut dyn Machine,
     model: &FetchModel,
     mut is_over: impl FnMut(&[Trial]) -> bool,

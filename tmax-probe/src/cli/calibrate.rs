@@ -4,19 +4,19 @@ use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use crate::boundary::{CACHE_LINE, CLASSES};
+use crate::costs;
+use crate::error::Error;
+use crate::estimate::findings;
+use crate::journal::Journal;
+use crate::kernel::ThisMachine;
+use crate::plan::{self, Depth};
+use crate::report::{plot, text};
+use crate::results::Results;
+use crate::simulated::{Outcomes, Simulated};
+use crate::stored::{self, Refuted, path_of_refuted};
+use crate::survey::{Unobserved, survey};
 use clap::Args;
-use tmax_probe::boundary::{CACHE_LINE, CLASSES};
-use tmax_probe::costs;
-use tmax_probe::error::Error;
-use tmax_probe::estimate::findings;
-use tmax_probe::journal::Journal;
-use tmax_probe::kernel::ThisMachine;
-use tmax_probe::plan::{self, Depth};
-use tmax_probe::report::{plot, text};
-use tmax_probe::results::Results;
-use tmax_probe::simulated::{Outcomes, Simulated};
-use tmax_probe::stored::{self, Refuted, path_of_refuted};
-use tmax_probe::survey::{Unobserved, survey};
 use wordpatch::calibration::{self, Calibration};
 
 use super::progress::Progress;
@@ -188,7 +188,7 @@ fn full(
     machine: &mut ThisMachine,
     restart: bool,
     progress: &mut Progress,
-) -> Result<Vec<tmax_probe::trial::Trial>, Failure> {
+) -> Result<Vec<crate::trial::Trial>, Failure> {
     let path = journal_path().ok_or(Failure {
         code: code::FAILED,
         message: "no folder for the journal: set HOME or XDG_STATE_HOME".into(),
@@ -357,7 +357,7 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use tmax_probe::costs::Costs;
+    use crate::costs::Costs;
 
     use super::*;
 

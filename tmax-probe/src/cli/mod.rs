@@ -13,10 +13,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::error::Error;
+use crate::kernel::child;
 use clap::{CommandFactory, Parser, Subcommand};
 use fastinst_command_line::Generate;
-use tmax_probe::error::Error;
-use tmax_probe::kernel::child;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -119,8 +119,9 @@ fn program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
 }
 
-/// Parses the command line, runs the subcommand and returns the exit code.
-pub(crate) fn run() -> ExitCode {
+/// Parses the command line, runs the subcommand and returns the exit code. Blocks until it has
+/// ended; prints to standard output and standard error.
+pub fn run() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.verb {
         None => calibrate::run(&cli.calibrate),

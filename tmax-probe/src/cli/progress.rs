@@ -5,12 +5,12 @@ use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::error::Error;
+use crate::plan::expected_milliseconds;
+use crate::survey::Observer;
+use crate::trial::{Spec, Trial};
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use tmax_probe::error::Error;
-use tmax_probe::plan::expected_milliseconds;
-use tmax_probe::survey::Observer;
-use tmax_probe::trial::{Spec, Trial};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 

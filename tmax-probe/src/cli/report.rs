@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use crate::report::{plot, text};
+use crate::results::Results;
 use clap::Args;
-use tmax_probe::report::{plot, text};
-use tmax_probe::results::Results;
 
 use super::calibrate::plot_path;
 use super::{Failure, print};

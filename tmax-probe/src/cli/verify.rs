@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::costs::ticks_per_us;
+use crate::estimate::Count;
+use crate::kernel::ThisMachine;
+use crate::plan::expected_milliseconds;
+use crate::stored::{self, Refuted, path_of_refuted};
+use crate::trial::Method;
+use crate::verify::{Effort, Verdict, Verification, parts, verify};
+use crate::watch::{End, run_when_idle, watch};
 use clap::Args;
-use tmax_probe::costs::ticks_per_us;
-use tmax_probe::estimate::Count;
-use tmax_probe::kernel::ThisMachine;
-use tmax_probe::plan::expected_milliseconds;
-use tmax_probe::stored::{self, Refuted, path_of_refuted};
-use tmax_probe::trial::Method;
-use tmax_probe::verify::{Effort, Verdict, Verification, parts, verify};
-use tmax_probe::watch::{End, run_when_idle, watch};
 use wordpatch::calibration::{Host, Status, status};
 use wordpatch::{FetchModel, FetchWindow, TMax, WaitPolicy};
 

@@ -2,16 +2,17 @@
 //!
 //! Whether a trial tore counts ([`Count`]), not how many of its executions did: tears come in
 //! clusters. Both values are claimed only by a run that had the power to refute them; otherwise
-//! they are *not known*, and the vendors' guarantees stay in force. [`window`] and [`t_max`] have
-//! the rules.
+//! they are *not known*, and the vendors' guarantees stay in force. The rules are in `window.rs`
+//! and `t_max.rs`, and, for users, in `docs/calibration.md` of the repository.
 
-pub mod count;
-pub mod t_max;
-pub mod window;
+mod count;
+mod t_max;
+mod window;
 
 use serde::{Deserialize, Serialize};
 
 pub use count::{CONFIDENCE, Count};
+pub(crate) use t_max::MIN_TORN_TRIALS;
 pub use t_max::{AtWait, SAFETY_FACTOR, TMaxVerdict};
 pub use window::{AtBoundary, AtClass, WindowVerdict};
 

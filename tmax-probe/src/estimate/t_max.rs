@@ -24,13 +24,13 @@ pub const SAFETY_FACTOR: f64 = 3.0;
 
 /// Minimum number of torn trials for a T_max. With this number and [`MARGIN`], none of 5,000
 /// simulated machines got a T_max that was too short; with 20 and 4, 13 did.
-pub const MIN_TORN_TRIALS: u64 = 60;
+pub(crate) const MIN_TORN_TRIALS: u64 = 60;
 
 /// The number of torn trials from which the share just below the clean wait is computed.
 const JUST_BELOW: u64 = 12;
 
 /// Minimum ratio of the share just below the clean wait to the bound at it.
-pub const MARGIN: f64 = 6.0;
+pub(super) const MARGIN: f64 = 6.0;
 
 /// T_max is rounded up to a multiple of this number of ticks.
 const ROUND: u32 = 100;

@@ -19,7 +19,7 @@ use crate::boundary::{CACHE_LINE, CLASSES, INSIDE_LINE, boundaries, class};
 use crate::trial::{Kernel, Method, Trial};
 
 /// A class counts as safe if its share of torn trials is below the control's share divided by this.
-pub const MARGIN: f64 = 4.0;
+pub(super) const MARGIN: f64 = 4.0;
 
 /// The trials of one class of boundaries, by one store.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

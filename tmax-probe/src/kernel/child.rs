@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::trial::{Kernel, Spec, Trial};
 
 /// The hidden subcommand that runs one trial.
-pub const VERB: &str = "trial";
+pub(crate) const VERB: &str = "trial";
 
 /// A child that has not ended by this time after its limit got no processor time, or has jumped to
 /// a random address: SIGALRM ends it.
@@ -107,7 +107,7 @@ fn without_result(spec: &Spec, status: ExitStatus, said: Option<&str>) -> Result
 ///
 /// # Errors
 /// `request` is invalid, or the trial cannot be run.
-pub fn run_as_child(request: &str) -> Result<(), Error> {
+pub(crate) fn run_as_child(request: &str) -> Result<(), Error> {
     let invalid = |reason: String| Error::Trial { reason };
     let Request { spec, model } =
         serde_json::from_str(request).map_err(|error| invalid(format!("invalid request: {error}")))?;

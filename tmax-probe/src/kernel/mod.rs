@@ -4,7 +4,7 @@
 //! the executors, all on the same code, toggles once all of them run (`patcher`), and adds up the
 //! counts of the executors. Each trial runs in a separate process (`child`).
 
-pub mod child;
+pub(crate) mod child;
 mod code;
 mod patcher;
 mod text;

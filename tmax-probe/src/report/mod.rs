@@ -1,7 +1,7 @@
 //! Rendering of the results: text for a terminal, figures for a paper.
 
-pub mod plot;
-pub mod text;
+pub(crate) mod plot;
+pub(crate) mod text;
 
 use std::collections::BTreeMap;
 

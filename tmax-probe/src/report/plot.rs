@@ -25,7 +25,7 @@ const FONT: &str = "sans-serif";
 ///
 /// # Errors
 /// [`Error::Plot`] for another extension, or if the file cannot be written.
-pub fn draw(results: &Results, path: &Path) -> Result<(), Error> {
+pub(crate) fn draw(results: &Results, path: &Path) -> Result<(), Error> {
     let failed = |reason: String| Error::Plot { path: path.to_owned(), reason };
     register().map_err(failed)?;
     match path.extension().and_then(|extension| extension.to_str()) {

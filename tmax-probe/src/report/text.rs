@@ -8,15 +8,16 @@ use wordpatch::WaitPolicy;
 
 use crate::boundary::{CACHE_LINE, class};
 use crate::costs::Costs;
-use crate::estimate::t_max::MIN_TORN_TRIALS;
-use crate::estimate::{CONFIDENCE, Count, Findings, SAFETY_FACTOR, TMaxVerdict, WindowVerdict};
+use crate::estimate::{
+    CONFIDENCE, Count, Findings, MIN_TORN_TRIALS, SAFETY_FACTOR, TMaxVerdict, WindowVerdict,
+};
 use crate::results::{Advice, Results};
 
 /// Width of the longest bar.
 const BAR: usize = 40;
 
 /// Renders the complete report.
-pub fn render(results: &Results) -> String {
+pub(crate) fn render(results: &Results) -> String {
     let mut text = String::new();
     write(&mut text, results).expect("a string takes all");
     text
