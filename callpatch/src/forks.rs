@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use wordpatch::text;
+use wordpatch::internal;
 
 thread_local! {
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
@@ -22,8 +22,8 @@ pub(crate) fn without_forks<R>(act: impl FnOnce() -> R) -> R {
     if cfg!(model) || IS_INSIDE.get() {
         return act();
     }
-    text::follow_forks();
-    text::without_forks(|| {
+    internal::follow_forks();
+    internal::without_forks(|| {
         IS_INSIDE.set(true);
         let _leave = Leave;
         act()

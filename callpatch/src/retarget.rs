@@ -30,8 +30,8 @@
 
 use std::ops::Range;
 
-use wordpatch::stepwise::{self, Stepwise};
-use wordpatch::{Bytes, Split, wait_for_assumed_bound};
+use wordpatch::internal::{Stepwise, finish_all, wait_for_assumed_bound};
+use wordpatch::{Bytes, Split};
 
 use crate::encoding;
 use crate::error::Error;
@@ -76,7 +76,7 @@ pub unsafe fn retarget_as(sites: &[(CallSite, usize, State)]) -> Vec<Result<Call
     let prepare =
         |(site, target, keeps): &(CallSite, usize, State)| unsafe { Retarget::new(*site, *target, *keeps) };
     let mut sites: Vec<Result<Retarget, Error>> = sites.iter().map(prepare).collect();
-    stepwise::finish_all(&mut sites);
+    finish_all(&mut sites);
     if sites.iter().flatten().any(|site| matches!(site.phase, Phase::Undone(_))) {
         // A core may have fetched bytes of the new operand, and the caller may activate the site
         // with the old one immediately.

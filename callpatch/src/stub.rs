@@ -15,7 +15,7 @@
 //! Nothing is pushed, so unwinding needs no CFI here, and shadow stacks stay consistent.
 
 use wordpatch::Bytes;
-use wordpatch::protocol::INT3;
+use wordpatch::internal::INT3;
 
 use crate::encoding::{self, Shape};
 use crate::error::Error;

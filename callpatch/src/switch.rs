@@ -121,11 +121,11 @@ impl Switch {
 
     /// Makes this switch and all others of its text, which was unmapped and
     /// [released](wordpatch::text::release), valid for the text that was mapped in its place: see
-    /// [`wordpatch::text::revive`].
+    /// [`wordpatch::internal::revive`].
     ///
     /// # Safety
-    /// As [`wordpatch::text::revive`]. Each switch of the old text that may still be used must be
-    /// [equivalent](Switch::is_equivalent) to one of the new text.
+    /// As [`wordpatch::internal::revive`]. Each switch of the old text that may still be used must
+    /// be [equivalent](Switch::is_equivalent) to one of the new text.
     pub unsafe fn revive(&self) -> bool {
         // SAFETY: the caller's obligations.
         unsafe { self.0.revive() }

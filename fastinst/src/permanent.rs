@@ -149,7 +149,7 @@ pub(crate) struct ProbeSite {
 /// become visible: a request is a store without a fence, followed by a load of the site.
 pub(crate) fn wait_for_requests() {
     if wordpatch::serialize_all_cores().is_err() {
-        wordpatch::wait_for_assumed_bound();
+        wordpatch::internal::wait_for_assumed_bound();
     }
 }
 

@@ -312,7 +312,7 @@ impl Starts {
 fn begin(name: &str, work: impl FnOnce(Begun) + Send + 'static) -> Result<(JoinHandle<()>, Starts), Error> {
     let runs = Arc::new(AtomicU32::new(0));
     let begun = Begun(Arc::clone(&runs));
-    let spawned = wordpatch::with_signals_blocked(|| {
+    let spawned = wordpatch::internal::with_signals_blocked(|| {
         std::thread::Builder::new().name(name.into()).spawn(move || work(begun))
     });
     let thread = spawned.map_err(|source| Error::Thread { source })?;

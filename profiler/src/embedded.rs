@@ -338,7 +338,7 @@ impl Profiler {
         *self.shared.lock() = Some(running);
         let shared = self.shared.clone();
         let seen = waking::count();
-        let thread = wordpatch::with_signals_blocked(|| {
+        let thread = wordpatch::internal::with_signals_blocked(|| {
             threads::Builder::new().name("latency".to_owned()).spawn(move || shared.serve(seen))
         });
         let thread = thread.map_err(|source| Error::Start { source: ProbeError::Thread { source } })?;

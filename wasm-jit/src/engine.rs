@@ -370,7 +370,7 @@ impl Engine {
     pub fn new(config: &Config) -> Result<Self, Error> {
         check_processor(&V3)?;
         // Handlers of `fork` that the program registers later are called before these.
-        wordpatch::text::follow_forks();
+        wordpatch::internal::follow_forks();
         trap::follow_forks();
         let uses_avx512 = match config.avx512 {
             Some(true) => check_processor(&AVX512).map(|()| true)?,

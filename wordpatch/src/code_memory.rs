@@ -265,7 +265,7 @@ impl CodeMemory {
             return Ok(());
         }
         // A child inherits neither the lock nor half of the replacement.
-        let _no_forks = text::no_forks();
+        let _no_forks = text::atfork::no_forks();
         let _copying = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
         if self.view.get().is_some() {
             return Ok(());
@@ -442,7 +442,7 @@ impl CodeArena {
     /// more, every core has executed a serializing instruction since
     /// ([`serialize_all_cores`](crate::serialize_all_cores)), and no thread will return to it,
     /// including threads of forked children that share these pages
-    /// ([`leave_to_children`](text::leave_to_children)).
+    /// ([`leave_to_children`](crate::internal::leave_to_children)).
     pub unsafe fn overwrite(&mut self, address: usize, code: &[u8]) -> Result<(), Error> {
         if text::is_shared_with_parent() {
             return Err(Error::SharedWithParent { address });

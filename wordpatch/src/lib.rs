@@ -36,7 +36,7 @@
 //! # What a patch does
 //! A patch of an instruction inside one window is one atomic store. A straddler goes through the
 //! protocol of the paper's section 5 (Figures 4 and 5), which exists once, as a value
-//! ([`protocol`]):
+//! (`src/protocol.rs`):
 //!
 //! 1. lock the site: the first byte becomes INT3;
 //! 2. wait until no processor can still execute the old first byte;
@@ -72,6 +72,7 @@
 //! * [`text`]: how text is written, and what happens to it at a fork; [`text::TogglePair`]: two
 //!   forms of an instruction, for toggling.
 //! * [`code_memory`], [`near`]: memory for code. [`tsc`]: the time-stamp counter.
+//! * [`internal`]: for the other crates of this workspace, and not for other users.
 //!
 //! # Safety
 //! The functions that patch are `unsafe`: the caller guarantees that an instruction starts at the
@@ -118,13 +119,13 @@ mod displaced;
 mod error;
 #[cfg(all(test, model))]
 mod exploration;
-#[doc(hidden)]
-pub mod fault;
+mod fault;
 mod fetch_model;
 mod finisher;
 mod in_flight;
 #[cfg(all(test, loom))]
 mod interleavings;
+pub mod internal;
 mod layout;
 mod maps;
 pub mod near;
@@ -132,11 +133,11 @@ mod outstanding;
 mod primitive;
 #[cfg(test)]
 mod processors_in_tests;
-pub mod protocol;
+mod protocol;
 mod serialize;
 mod since;
 mod site_table;
-pub mod stepwise;
+mod stepwise;
 mod store;
 pub mod text;
 mod thread_id;
@@ -149,9 +150,9 @@ pub use error::Error;
 pub use fetch_model::{FetchModel, FetchWindow, Source, Split, TMax, WaitPolicy};
 pub use finisher::Finisher;
 pub use outstanding::{Outstanding, State, finish_patch, start_patch, start_patch_all};
-pub use serialize::{serialize_all_cores, wait_for_assumed_bound, wait_for_visibility};
+pub use serialize::{serialize_all_cores, wait_for_visibility};
 pub use text::{TextAccess, TextRef};
-pub use trap::{check_sigtrap_unblocked, with_signals_blocked};
+pub use trap::check_sigtrap_unblocked;
 
 /// Compiles the programs of the README.
 #[cfg(doctest)]

@@ -72,7 +72,7 @@ pub const INT3: u8 = 0xcc;
 
 /// One step of a patch. Offsets count from the first byte of the instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Replace `old` by `new` at `offset`, in one store inside a fetch window.
     Store {
         /// The offset of the first byte of the store.
@@ -91,7 +91,7 @@ const MAX_STEPS: usize = 5;
 
 /// The steps of one patch. Does not allocate, because a protocol is made for each patch.
 #[derive(Clone, Debug)]
-pub struct Protocol {
+pub(crate) struct Protocol {
     steps: [Step; MAX_STEPS],
     length: usize,
     kind: Kind,
@@ -131,7 +131,7 @@ impl Protocol {
     ///
     /// # Panics
     /// If the two differ in length.
-    pub fn new(window: FetchWindow, address: usize, old: &Bytes, new: &Bytes) -> Self {
+    pub(crate) fn new(window: FetchWindow, address: usize, old: &Bytes, new: &Bytes) -> Self {
         assert_eq!(old.len(), new.len());
         let differs = |range: Range<usize>| old[range.clone()] != new[range];
         if !differs(0..old.len()) {
@@ -172,19 +172,19 @@ impl Protocol {
     }
 
     /// The steps, in order.
-    pub fn steps(&self) -> &[Step] {
+    pub(crate) fn steps(&self) -> &[Step] {
         &self.steps[..self.length]
     }
 
     /// Whether the site is locked with INT3 during the patch.
-    pub fn uses_int3(&self) -> bool {
+    pub(crate) fn uses_int3(&self) -> bool {
         self.kind == Kind::Locking
     }
 
     /// Whether the protocol contains a wait, if only at its end. Exactly then, its stores do not
     /// compare the entire instruction, so other patches of the site must be excluded during the
     /// patch.
-    pub fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         matches!(self.kind, Kind::OneSide | Kind::Locking)
     }
 

@@ -16,7 +16,7 @@ use common::{A, B, INSIDE, RET, STRADDLING, call, functions, mov_eax, with_windo
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::wait::{WaitStatus, waitpid};
 use wordpatch::text::{self, Form, TogglePair};
-use wordpatch::{Bytes, Error, FetchWindow, TextAccess, TextRef, finish_patch, patch, start_patch};
+use wordpatch::{Bytes, Error, FetchWindow, TextAccess, TextRef, finish_patch, internal, patch, start_patch};
 
 const INT3: u8 = 0xcc;
 
@@ -349,7 +349,7 @@ fn a_forked_child_keeps_the_breakpoints_that_it_was_forked_with() {
 fn a_child_that_is_forked_in_mid_patch_finds_no_int3_in_a_copied_page() {
     text::set_access(TextAccess::Private);
     let _model = with_window(FetchWindow::Bytes8);
-    text::follow_forks();
+    internal::follow_forks();
     let sites = functions(4, STRADDLING);
     // SAFETY: also below: the sites are one instruction each, and stay mapped.
     unsafe { patch(sites[0], &mov_eax(A), &mov_eax(B)) }.unwrap();

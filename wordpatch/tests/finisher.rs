@@ -9,7 +9,7 @@ mod common;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use common::{A, B, STRADDLING, call, functions, mov_eax, with_model};
-use wordpatch::fault::{Point, set_hook};
+use wordpatch::internal::fault::{Point, set_hook};
 use wordpatch::{FetchWindow, Finisher, State, TMax, WaitPolicy, start_patch, tsc};
 
 /// A few milliseconds: long enough to begin the second patch during the first wait of the first

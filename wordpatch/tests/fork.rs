@@ -14,7 +14,8 @@ use common::children::{check, fail, fork};
 use common::{A, B, RET, STRADDLING, call, functions, mov_eax, patches, with_window};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use wordpatch::code_memory::{CodeArena, CodeBuffer};
-use wordpatch::text::{copied_bytes, forks, is_shared_with_parent, leave_to_children, no_forks, unshare};
+use wordpatch::internal::{forks, leave_to_children, no_forks};
+use wordpatch::text::{copied_bytes, is_shared_with_parent, unshare};
 use wordpatch::{
     Bytes, Error, FetchWindow, State, TextRef, finish_patch, patch, patch_all, start_patch, tsc,
 };

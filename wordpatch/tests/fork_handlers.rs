@@ -12,8 +12,9 @@ use std::sync::{Mutex, Once};
 
 use common::generated::{PAGE, map_pages, pages};
 use common::{A, B, INSIDE, STRADDLING, call, functions, mov_eax, with_window};
-use wordpatch::fault::{Point, set_hook};
-use wordpatch::text::{Form, TogglePair, follow_forks, unshare};
+use wordpatch::internal::fault::{Point, set_hook};
+use wordpatch::internal::follow_forks;
+use wordpatch::text::{Form, TogglePair, unshare};
 use wordpatch::{Bytes, Error, FetchWindow, TextRef, patch};
 
 /// Serializes the tests: hook and handlers are global.

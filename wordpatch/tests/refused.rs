@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use common::alone::alone;
 use common::refused::refuse_system_call;
 use common::{A, B, INSIDE, STRADDLING, call, functions, mov_eax, patches, with_model, with_window};
-use wordpatch::fault::{Point, set_hook};
+use wordpatch::internal::fault::{Point, set_hook};
 use wordpatch::{
     Error, FetchWindow, State, TMax, WaitPolicy, patch, patch_all, serialize_all_cores, start_patch, tsc,
     wait_for_visibility,

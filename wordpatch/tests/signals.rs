@@ -9,10 +9,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use common::alone::alone;
 use common::{A, B, STRADDLING, call, functions, mov_eax, text, with_window};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
-use wordpatch::{
-    Error, FetchWindow, Finisher, Outstanding, State, check_sigtrap_unblocked, start_patch,
-    with_signals_blocked,
-};
+use wordpatch::internal::with_signals_blocked;
+use wordpatch::{Error, FetchWindow, Finisher, Outstanding, State, check_sigtrap_unblocked, start_patch};
 
 static FIRST: AtomicU32 = AtomicU32::new(0);
 static SECOND: AtomicU32 = AtomicU32::new(0);

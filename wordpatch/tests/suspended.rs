@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use common::{A, B, STRADDLING, call, functions, mov_eax, patches, while_executing, with_model, with_window};
-use wordpatch::fault::{Point, set_hook};
+use wordpatch::internal::fault::{Point, set_hook};
 use wordpatch::{Error, FetchWindow, TMax, WaitPolicy, patch, patch_all, tsc};
 
 /// All points of the patch of a straddler.

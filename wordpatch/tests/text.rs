@@ -9,7 +9,7 @@ use common::generated::{PAGE, mappings, pages};
 use common::{A, B, INSIDE, STRADDLING, call, functions, mov_eax, with_window};
 use nix::sys::mman::munmap;
 use wordpatch::text::{self, Form, TogglePair};
-use wordpatch::{Bytes, Error, FetchWindow, TextAccess, TextRef, patch, patch_all, start_patch};
+use wordpatch::{Bytes, Error, FetchWindow, TextAccess, TextRef, internal, patch, patch_all, start_patch};
 
 /// The address of the writable alias of the text at an address.
 fn view(address: usize) -> usize {
@@ -197,7 +197,7 @@ fn text_that_is_loaded_again_is_written_through_its_previous_view() {
     let start = pages(2);
     let [a, b] = [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap());
     // SAFETY: also below: the text is mapped whenever it is executed, and no other thread uses it.
-    let first = text::preparing(|| unsafe { TextRef::resolve(start, 5) }).unwrap();
+    let first = internal::preparing(|| unsafe { TextRef::resolve(start, 5) }).unwrap();
     let mut views = std::collections::BTreeSet::new();
     for _ in 0..100 {
         // SAFETY: as above.
@@ -213,14 +213,14 @@ fn text_that_is_loaded_again_is_written_through_its_previous_view() {
         // SAFETY: as above.
         unsafe { common::generated::map_over(start + PAGE, &[common::RET]) };
         // SAFETY: as above.
-        let now = text::preparing(|| unsafe { TextRef::resolve(start, 5) }).unwrap();
+        let now = internal::preparing(|| unsafe { TextRef::resolve(start, 5) }).unwrap();
         let view = now.writable_view().unwrap() as usize;
         views.insert(view);
         // SAFETY: as above.
-        assert!(unsafe { text::revive(&first) });
+        assert!(unsafe { internal::revive(&first) });
         assert!(mappings(&(view..view + PAGE)).is_empty(), "the second view is still there");
         // SAFETY: as above.
-        assert!(!unsafe { text::revive(&first) }, "nothing has been released since");
+        assert!(!unsafe { internal::revive(&first) }, "nothing has been released since");
     }
     // Another test may map something at the previous address.
     assert!(views.len() < 50, "addresses accumulate: {}", views.len());
@@ -232,19 +232,19 @@ fn text_in_which_others_have_resolved_places_is_not_revived() {
     let _model = with_window(FetchWindow::Bytes8);
     let start = pages(1);
     // SAFETY: also below: the text is mapped whenever it is used, and no other thread uses it.
-    let first = text::preparing(|| unsafe { TextRef::resolve(start, 5) }).unwrap();
+    let first = internal::preparing(|| unsafe { TextRef::resolve(start, 5) }).unwrap();
     unmap(start, 1);
     // SAFETY: as above.
     unsafe { text::release(&(start..start + PAGE)) };
     // SAFETY: as above.
     unsafe { common::generated::map_over(start, &mov_eax(A)) };
     // A panic ends the preparation, too. This one prints no backtrace, which would map memory.
-    let unwind = || text::preparing(|| std::panic::resume_unwind(Box::new(())));
+    let unwind = || internal::preparing(|| std::panic::resume_unwind(Box::new(())));
     assert!(std::panic::catch_unwind(unwind).is_err());
     // SAFETY: as above.
     let now = unsafe { TextRef::resolve(start, 5) }.unwrap();
     // SAFETY: as above.
-    assert!(!unsafe { text::revive(&first) });
+    assert!(!unsafe { internal::revive(&first) });
     let [a, b] = [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap());
     // SAFETY: as above.
     unsafe { now.compare_exchange(FetchWindow::Bytes8, 0, &a, &b) }.unwrap();

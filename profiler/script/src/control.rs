@@ -116,7 +116,8 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), String> 
         let _counted = Counted::new();
         run();
     };
-    let spawned = wordpatch::with_signals_blocked(|| thread::Builder::new().name(name.to_owned()).spawn(run));
+    let spawned =
+        wordpatch::internal::with_signals_blocked(|| thread::Builder::new().name(name.to_owned()).spawn(run));
     spawned.map(drop).map_err(|error| format!("no scripts can be attached: {error}; the program runs on"))
 }
 

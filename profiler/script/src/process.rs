@@ -37,7 +37,7 @@ pub(crate) fn is_own_process() -> bool {
 pub(crate) fn follow() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     // First, so that its handlers hold no locks while ours wait for other threads.
-    wordpatch::text::follow_forks();
+    wordpatch::internal::follow_forks();
     // SAFETY: the three functions are never unloaded, and do only what is permitted around a fork.
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
 }

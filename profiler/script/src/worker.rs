@@ -58,7 +58,7 @@ pub(crate) fn start() -> Result<(), String> {
     let seen = ring::NEWS.load(Ordering::Acquire);
     let is_ready = Arc::new(AtomicU32::new(0));
     let ready = Arc::clone(&is_ready);
-    let spawned = wordpatch::with_signals_blocked(|| {
+    let spawned = wordpatch::internal::with_signals_blocked(|| {
         std::thread::Builder::new().name("fastinst-script".into()).spawn(move || {
             NativeMonitor::prepare_thread();
             CLOCK.store(clock_of_thread(), Ordering::Relaxed);

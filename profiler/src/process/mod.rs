@@ -38,7 +38,7 @@ pub fn follow() {
     own_process::follow();
     children::begin();
     // First, so that its handlers hold no locks while ours wait for the service thread.
-    wordpatch::text::follow_forks();
+    wordpatch::internal::follow_forks();
     // SAFETY: the three functions are never unloaded, and do only what is permitted around a fork.
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
     FATAL.iter().for_each(|signal| watch_signal(*signal));

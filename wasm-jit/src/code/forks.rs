@@ -2,7 +2,7 @@
 //!
 //! A forked child shares the pages of the code with its parent, but has its own copy of all data:
 //! what it finds there must fit the code. Therefore
-//! 1. no thread forks while another one changes an image ([`text::no_forks`]): a child never
+//! 1. no thread forks while another one changes an image ([`internal::no_forks`]): a child never
 //!    inherits half a change, or a lock. Therefore locks of images, and those that engines share
 //!    between modules, are taken by [`lock`], which prevents forks first. A thread that prevents
 //!    forks must not wait for one that does not. Closures of the program, including discovery
@@ -21,7 +21,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use wordpatch::text::{self, NoForks};
+use wordpatch::internal::{self, NoForks};
 
 /// What a lock protects, while no thread forks: children do not inherit the lock.
 pub(crate) struct Locked<'a, T> {
@@ -32,7 +32,7 @@ pub(crate) struct Locked<'a, T> {
 
 /// Takes a lock, even if a thread has panicked with it, and prevents forks until it is released.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Locked<'_, T> {
-    let no_forks = text::no_forks();
+    let no_forks = internal::no_forks();
     Locked { guard: mutex.lock().unwrap_or_else(|e| e.into_inner()), _no_forks: no_forks }
 }
 
@@ -57,15 +57,15 @@ pub(super) struct Forks(AtomicU32);
 impl Default for Forks {
     /// For an image that is being made.
     fn default() -> Self {
-        text::follow_forks();
-        Self(AtomicU32::new(text::forks()))
+        internal::follow_forks();
+        Self(AtomicU32::new(internal::forks()))
     }
 }
 
 impl Forks {
     /// Whether children may be executing the image's code. Called by a thread that prevents forks.
     pub(super) fn have_children(&self) -> bool {
-        self.0.load(Ordering::Acquire) != text::forks()
+        self.0.load(Ordering::Acquire) != internal::forks()
     }
 
     /// Gives the image new pages if it shares its code with children.
@@ -80,8 +80,8 @@ impl Forks {
         if self.have_children() {
             // SAFETY: the caller's obligation; the image exists, and wordpatch patches no
             // instruction in it.
-            unsafe { text::leave_to_children(code)? };
-            self.0.store(text::forks(), Ordering::Release);
+            unsafe { internal::leave_to_children(code)? };
+            self.0.store(internal::forks(), Ordering::Release);
         }
         Ok(())
     }

@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use wasm_jit_codegen::{Catch, Chunk, Compiler, Continue, LAZY_ENTRY_SIZE, SITE_OFF, site_jump};
 use wordpatch::code_memory::CodeArena;
-use wordpatch::{Bytes, FetchWindow, TextRef, text};
+use wordpatch::{Bytes, FetchWindow, TextRef, internal};
 
 use super::CodeImage;
 use super::error::CompileError;
@@ -220,7 +220,7 @@ impl CodeImage {
         }
         // For placing the code. Before the turn: a thread that waits for it may prevent forks, and
         // then this thread must not wait for a fork.
-        let _no_forks = text::no_forks();
+        let _no_forks = internal::no_forks();
         let _turn = all.turns[number % TURNS].lock().unwrap_or_else(|e| e.into_inner());
         if all.get(number).is_some() {
             return Ok(());
@@ -309,7 +309,7 @@ impl CodeImage {
     fn link(&self, index: u32) {
         let Some(all) = self.lazy().filter(|all| std::process::id() == all.process) else { return };
         let number = self.number(index);
-        let _no_forks = text::no_forks();
+        let _no_forks = internal::no_forks();
         // If there are probes, all code is copied with the lock of those who write it.
         if self.forks.have_children() && self.probed.get().is_some() && !self.is_own_code() {
             return;

@@ -31,7 +31,7 @@ pub(crate) use parse::{Elements, Import, Item, Parsed, SegmentMode};
 
 use bytes::Bytes;
 use wasm_jit_codegen::ModuleInfo;
-use wordpatch::text;
+use wordpatch::internal;
 
 use crate::code::{CodeImage, compile_all, compile_lazily};
 use crate::engine::{Engine, TypeId};
@@ -273,7 +273,7 @@ impl Module {
     fn names(&self) -> &Names {
         self.0.names.get().unwrap_or_else(|| {
             // A child must not inherit a half-made value.
-            let _no_forks = text::no_forks();
+            let _no_forks = internal::no_forks();
             self.0.names.get_or_init(|| Names::of(self.bytes()))
         })
     }

@@ -375,7 +375,7 @@ fn repeater() -> io::Result<&'static Repeater> {
     }
     let repeater: &Repeater = Box::leak(Box::new(Repeater { dues: Mutex::default(), added: Condvar::new() }));
     let thread = std::thread::Builder::new().name("wasm-interrupt".into()).stack_size(64 << 10);
-    wordpatch::with_signals_blocked(|| thread.spawn(|| repeater.run()))?;
+    wordpatch::internal::with_signals_blocked(|| thread.spawn(|| repeater.run()))?;
     *current = Some((std::process::id(), repeater));
     Ok(repeater)
 }

@@ -88,7 +88,7 @@ pub(super) fn install() {
         return;
     }
     // A child would wait for ever for the end of an installation that its parent has begun.
-    let _no_forks = wordpatch::text::no_forks();
+    let _no_forks = wordpatch::internal::no_forks();
     ONCE.call_once(|| FAULTS.into_iter().for_each(|signal| install_one(signal, libc::SA_RESTART)));
 }
 

@@ -15,7 +15,9 @@ use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::{MAPPINGS, TextMapping, fork, roll_back_own_pages, unshare_where_copied};
+use super::children::{roll_back_own_pages, unshare_where_copied};
+use super::fork;
+use super::mapping::{MAPPINGS, TextMapping};
 use crate::{Bytes, FetchModel, copies, outstanding, site_table, trap};
 
 /// Read-locked by a patch during each store to a site that is locked or being locked; write-locked
@@ -124,6 +126,18 @@ impl Drop for NoForks {
     fn drop(&mut self) {
         HELD_BACK.set(HELD_BACK.get() - 1);
     }
+}
+
+/// Number of times that this process and its ancestors have forked, as far as `fork`'s handlers
+/// know ([`follow`]).
+pub fn forks() -> u32 {
+    fork::forks()
+}
+
+/// Executes `step`, during which no thread forks: `fork` waits until it is done. It must not patch.
+pub fn without_forks<T>(step: impl FnOnce() -> T) -> T {
+    let _no_forks = no_forks();
+    step()
 }
 
 /// The kernel id of the calling thread.

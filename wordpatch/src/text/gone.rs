@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 
-use super::{MAPPINGS, TextMapping, TextRef, alias};
+use super::mapping::{MAPPINGS, TextMapping};
+use super::{TextRef, alias};
 use crate::{Error, site_table};
 
 /// Discards all information about mappings that overlap `range`, after the text there was unmapped
@@ -106,12 +107,12 @@ pub unsafe fn release(range: &Range<usize>) {
 /// For text that is mapped again where the text of `old`, a location in it, was before it was
 /// released: moves its writable alias to the old one's address. Old references are then valid
 /// again, and new ones must no longer be used. Returns whether there was such a text, with the same
-/// extent, and all references to the new one were resolved in [`preparing`](super::preparing);
-/// otherwise nothing is changed.
+/// extent, and all references to the new one were resolved in
+/// [`preparing`](crate::internal::preparing); otherwise nothing is changed.
 ///
 /// # Safety
 /// 1. The text is mapped, and no [`TextRef`] or [`TogglePair`](super::TogglePair) that was resolved
-///    in it in [`preparing`](super::preparing) is in use or used afterwards.
+///    in it in [`preparing`](crate::internal::preparing) is in use or used afterwards.
 /// 2. Changes through the old references must be correct in the new text.
 pub unsafe fn revive(old: &TextRef) -> bool {
     let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());

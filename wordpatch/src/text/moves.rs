@@ -11,7 +11,8 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{MAPPINGS, TextMapping, alias, atfork, fork, protect};
+use super::mapping::{MAPPINGS, TextMapping};
+use super::{alias, atfork, fork, protect};
 use crate::{Error, site_table};
 
 /// Number of beginnings and ends of moves.
@@ -113,7 +114,8 @@ fn repeat(
 /// would keep its INT3.
 ///
 /// # Safety
-/// The text stays mapped during the call. The calling thread has no [`NoForks`](super::NoForks).
+/// The text stays mapped during the call. The calling thread has no
+/// [`NoForks`](crate::internal::NoForks).
 pub unsafe fn leave_text_to_children(text: &Range<usize>) -> Result<(), Error> {
     let _no_steps = atfork::no_steps();
     let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());

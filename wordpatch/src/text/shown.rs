@@ -119,7 +119,7 @@ impl Place {
         // A difference may be due to another thread's store between the two loads. SAFETY: text and
         // alias are mapped by the caller's obligation.
         let differ = |_| unsafe { self.text_word() != self.quadword.load(self.view) };
-        if !(0..super::LOOKS).all(differ) {
+        if !(0..super::stale::LOOKS).all(differ) {
             return Ok(());
         }
         let _writable = PageGuard::new(self.address())?;

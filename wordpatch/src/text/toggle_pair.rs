@@ -213,13 +213,13 @@ impl TogglePair {
         distance(self) == distance(other)
     }
 
-    /// [`revive`](super::revive) for the text of this pair.
+    /// [`revive`](crate::internal::revive) for the text of this pair.
     ///
     /// # Safety
-    /// As [`revive`](super::revive).
+    /// As [`revive`](crate::internal::revive).
     pub unsafe fn revive(&self) -> bool {
         // SAFETY: the caller's obligations.
-        unsafe { super::revive(&self.place()) }
+        unsafe { super::gone::revive(&self.place()) }
     }
 
     fn place(&self) -> TextRef {

@@ -529,7 +529,8 @@ impl State {
         let first = PROBES.len();
         while !work.is_over() {
             let Some(instrumented) = &mut self.objects[at].instrumented else { break };
-            let step = || wordpatch::text::preparing(|| instrumented.make_probes(&loaded, &mut work, scan));
+            let step =
+                || wordpatch::internal::preparing(|| instrumented.make_probes(&loaded, &mut work, scan));
             let Some(step) = loaded::while_loaded(&loaded, step) else { break };
             step.refused.iter().for_each(|error| self.note(error.to_string()));
             let new = || step.new.clone().filter_map(|id| PROBES.get(id as usize));

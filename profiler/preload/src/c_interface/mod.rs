@@ -180,7 +180,7 @@ pub(crate) fn start(options: &Options) -> Result<(), Error> {
         session::say(&warning);
     }
     // First, so that its handlers hold no locks while ours wait for the service thread.
-    wordpatch::text::follow_forks();
+    wordpatch::internal::follow_forks();
     // SAFETY: the functions are never unloaded, and do only what is permitted around a fork.
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
     Ok(())

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::{self, Thread};
 
 use wasm_jit_codegen::{Continue, ENTER_STUB_SIZE, ENTRY_PREFIX, enter_stubs};
-use wordpatch::text;
+use wordpatch::internal;
 
 use super::blocks::ALIGNMENT;
 use super::version::jump;
@@ -217,7 +217,7 @@ impl CodeImage {
     /// not answer in this time, nothing is known, and there are none.
     pub(crate) fn waiting_in_use(&self, number: u64) -> Vec<u32> {
         let first = self.indices().start;
-        let _no_forks = text::no_forks();
+        let _no_forks = internal::no_forks();
         let mut functions = Vec::new();
         for waiting in
             forks::lock(&self.probed().entered.waiting).iter().filter(|waiting| waiting.number == number)

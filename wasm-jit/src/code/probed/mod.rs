@@ -83,7 +83,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use wasm_jit_codegen::{ENTRY_LENGTH, Only, TRANSFER_TRAP};
-use wordpatch::{Bytes, Error, FetchWindow, TextRef, text};
+use wordpatch::{Bytes, Error, FetchWindow, TextRef, internal, text};
 
 use super::forks;
 use super::lazy::LazyFunctions;
@@ -583,7 +583,7 @@ impl CodeImage {
     fn probed(&self) -> &Probed {
         self.probed.get().unwrap_or_else(|| {
             // A child that is forked meanwhile would wait for this thread forever.
-            let _no_forks = text::no_forks();
+            let _no_forks = internal::no_forks();
             self.probed.get_or_init(|| {
                 self.must_call.store(1, Ordering::Release);
                 Box::new(Probed::new(self))
