@@ -63,8 +63,9 @@
 //! * [`register_callback`]; [`activate`] and [`deactivate`], and their batch forms
 //!   [`activate_all`] and [`deactivate_all`]; [`with_metadata`], [`lasting_metadata`].
 //! * [`provider::Provider`], [`Discovery`]; [`group::Sites`], [`group::Group`]: for providers.
-//! * [`service`]: the thread that runs later discoveries, and the handling of forks. [`loaded`]:
-//!   the objects that the dynamic loader has mapped. [`mapped`]: the files that are mapped.
+//! * [`service`]: the thread that runs later discoveries, and the handling of forks.
+//! * [`internal`]: for the profiler and the other crates of this workspace, and not for other
+//!   users.
 //!
 //! # Safety
 //! [`activate`] is `unsafe`: the probe function must stay callable for as long as any thread may
@@ -91,8 +92,9 @@
 mod discovery;
 mod error;
 pub mod group;
-pub mod loaded;
-pub mod mapped;
+pub mod internal;
+mod loaded;
+mod mapped;
 mod merged;
 mod permanent;
 mod probe;
@@ -105,10 +107,9 @@ pub mod service;
 pub use callpatch::Toggle;
 pub use discovery::Discovery;
 pub use error::Error;
-pub use merged::{MergedSite, merged_sites};
 pub use probe::{ModulePlace, ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
 pub use registry::{
-    activate, activate_all, deactivate, deactivate_all, is_loaded, lasting_metadata, load_count, probe_count,
+    activate, activate_all, deactivate, deactivate_all, is_loaded, lasting_metadata, probe_count,
     register_callback, toggle_count, with_metadata,
 };
 pub use wordpatch::{TextAccess, text::set_access};

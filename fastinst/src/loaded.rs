@@ -163,7 +163,7 @@ pub fn objects() -> Option<Vec<LoadedObject>> {
 ///
 /// In a forked child that cannot ask the loader, only the objects that were loaded with the program
 /// are certain to be loaded: another one may have been half unmapped at the fork.
-pub fn while_loaded<R>(wanted: &LoadedObject, act: impl FnOnce() -> R) -> Option<R> {
+pub(crate) fn while_loaded<R>(wanted: &LoadedObject, act: impl FnOnce() -> R) -> Option<R> {
     if lock::is_lost() {
         return wanted.stays.then(act);
     }

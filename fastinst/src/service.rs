@@ -1,5 +1,5 @@
-//! The service thread: runs the later discoveries of the [providers](provider), and a periodic tick
-//! for a tool.
+//! The service thread: runs the later discoveries of the [providers](crate::provider), and a
+//! periodic tick for a tool.
 //!
 //! It blocks all signals, so that handlers of the program never run on it, except for the signal
 //! that a locked site raises, since the thread may execute such a site itself. At a fork it is
@@ -10,33 +10,34 @@
 //! The thread opens files at any time. It has its own table of file descriptors if [`start`] is
 //! asked for one ([`Descriptors::Own`]), so that the program gets the numbers that it would get
 //! without it. One more thread remains in the table of the process then. It writes what the service
-//! thread has for the program's streams ([`with_descriptors_of_process`]), and is the last one if
-//! all threads of the program have ended: the last thread of all executes the exit handlers of the
-//! process, which write what is left in its streams.
+//! thread has for the program's streams
+//! ([`with_descriptors_of_process`](crate::internal::with_descriptors_of_process)), and is the last
+//! one if all threads of the program have ended: the last thread of all executes the exit handlers
+//! of the process, which write what is left in its streams.
 //!
 //! A tool may have one more thread, its [companion](spawn_companion), for work that needs other
 //! times or descriptors than the tick.
 
-mod descriptors;
+pub(crate) mod descriptors;
+pub(crate) mod threads;
 
 use std::cell::Cell;
-use std::os::unix::fs::MetadataExt;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fastinst_sigsafe::futex::{wait, wake};
 
-use descriptors::LastThread;
-pub use descriptors::leave_table;
+use descriptors::{LAST_THREAD, LastThread, leave_table};
+use threads::{OWN_THREADS, clock_of, only_these_remain, own_thread_count, own_threads, thread_id};
 
 use crate::discovery::Discovery;
 use crate::error::Error;
 use crate::group;
 use crate::loaded;
-use crate::provider;
+use crate::provider::registered;
 use crate::registry::probe_count;
 
 /// The number of notifications; the futex on which the thread sleeps.
@@ -59,46 +60,6 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Whether this process has a service thread. Async-signal-safe.
 pub(crate) fn is_running() -> bool {
     PROCESS.load(Ordering::Relaxed) == std::process::id()
-}
-
-/// See [`own_threads`].
-static OWN_THREADS: [AtomicU32; 3] = [const { AtomicU32::new(0) }; 3];
-
-/// The kernel ids of the service thread, of its [companion](spawn_companion), and of the thread
-/// that remains in the table of the process when the service thread has
-/// [its own](Descriptors::Own); 0 for a thread that does not exist.
-pub fn own_threads() -> [u32; 3] {
-    OWN_THREADS.each_ref().map(|id| id.load(Ordering::Relaxed))
-}
-
-/// How many of the [own threads](own_threads) exist.
-pub fn own_thread_count() -> usize {
-    own_threads().iter().filter(|id| **id != 0).count()
-}
-
-/// The thread that shares the table of descriptors with the process, if the service thread has left
-/// it. Never freed: a forked child could not lock what the parent's threads had locked.
-static LAST_THREAD: AtomicPtr<LastThread> = AtomicPtr::new(ptr::null_mut());
-
-/// The last thread, if the calling thread has its own table of descriptors.
-fn last_thread() -> Option<&'static LastThread> {
-    // SAFETY: null, or a thread that is never freed.
-    let thread = || unsafe { LAST_THREAD.load(Ordering::Relaxed).as_ref() };
-    (own_threads()[0] == thread_id()).then(thread).flatten()
-}
-
-/// Whether the calling thread has its own table of descriptors. Async-signal-safe.
-pub fn has_own_descriptors() -> bool {
-    last_thread().is_some()
-}
-
-/// Does something that uses the descriptors of the process, on another thread if the calling thread
-/// [has its own](has_own_descriptors), and waits for the result. `None` if that thread has ended.
-pub fn with_descriptors_of_process<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    match last_thread() {
-        Some(thread) => thread.run(act),
-        None => Some(act()),
-    }
 }
 
 /// The processor time that the service thread has spent on discovery, in nanoseconds.
@@ -184,10 +145,10 @@ const UNTIL_IT_RUNS: Duration = Duration::from_secs(5);
 pub fn start(tick: Option<Tick>, descriptors: Descriptors) -> Result<(), Error> {
     // Read here and not by the thread, so that notifications before it runs are not lost.
     let seen = NOTIFICATIONS.load(Ordering::Acquire);
-    provider::service_starts();
+    registered::service_starts();
     OWN_THREADS.iter().for_each(|id| id.store(0, Ordering::Relaxed));
     // Most children execute another program, which need not be instrumented.
-    let last = (descriptors == Descriptors::Own && provider::has_code()).then(begin_last).flatten();
+    let last = (descriptors == Descriptors::Own && registered::has_code()).then(begin_last).flatten();
     let (last, last_starts) = last.unzip();
     let starts = begin("fastinst", move |begun| {
         let mut table = Table { wants_own: descriptors == Descriptors::Own && last.is_none(), last: None };
@@ -226,7 +187,7 @@ impl Table {
 
     /// Leaves the table of the process if a library with code to observe has been loaded.
     fn follow(&mut self) {
-        if self.wants_own && provider::has_code() {
+        if self.wants_own && registered::has_code() {
             self.wants_own = false;
             if let Some((last, starts)) = begin_last() {
                 starts.wait(Instant::now() + UNTIL_IT_RUNS);
@@ -319,25 +280,12 @@ fn begin(name: &str, work: impl FnOnce(Begun) + Send + 'static) -> Result<(JoinH
     Ok((thread, Starts(runs)))
 }
 
-fn thread_id() -> u32 {
-    // SAFETY: no arguments, and it cannot fail.
-    unsafe { libc::gettid() as u32 }
-}
-
 /// The processor time of the [companion](spawn_companion) so far; 0 if there is none.
 pub fn companion_time() -> Duration {
     match own_threads()[1] {
         0 => Duration::ZERO,
         thread => clock(clock_of(thread)),
     }
-}
-
-/// The clock of processor time of a thread of this process, by its kernel id: CPUCLOCK_SCHED,
-/// CPUCLOCK_PERTHREAD_MASK (Linux, include/linux/posix-timers_types.h). Unlike the clock of the
-/// process, it includes the time since the last timer tick for a thread that runs on another
-/// processor.
-pub fn clock_of(thread: u32) -> libc::clockid_t {
-    !(thread as i32) << 3 | 4 | 2
 }
 
 fn run(mut tick: Option<Tick>, mut seen: u32, table: &mut Table) {
@@ -354,7 +302,7 @@ fn run(mut tick: Option<Tick>, mut seen: u32, table: &mut Table) {
         let before = processor_time();
         // Errors concern single objects, and are stored with them: see `provider::notes`.
         if let Ok(discovery) = Discovery::begin() {
-            look_again = provider::discover(&discovery);
+            look_again = registered::discover(&discovery);
         }
         let looked = processor_time().saturating_sub(before);
         if looked > NOTHING_NEW {
@@ -384,48 +332,6 @@ fn run(mut tick: Option<Tick>, mut seen: u32, table: &mut Table) {
 fn program_time() -> Duration {
     let all = clock(libc::CLOCK_PROCESS_CPUTIME_ID);
     all.saturating_sub(processor_time() + companion_time())
-}
-
-/// The number of threads of the process whose `/proc/PID/task` this is: the directory has two
-/// links, and one for each directory in it.
-pub fn number_of_threads(task: &std::fs::Metadata) -> u64 {
-    task.nlink().saturating_sub(2)
-}
-
-/// Whether the process has no more than this number of threads, which are those of the tool: `main`
-/// has ended by `pthread_exit`, and all other threads have ended. The tool's threads must not keep
-/// the process alive; when the last of them returns, the C library ends the process, as it does
-/// after any last thread.
-///
-/// The C library's own counter is read, because `/proc` may be out of reach: the program may have
-/// changed its root directory.
-#[must_use]
-pub fn only_these_remain(number: usize) -> bool {
-    match counter_of_threads() {
-        Some(counter) => counter.load(Ordering::Relaxed) as usize <= number,
-        None => only_these_remain_in_proc(number),
-    }
-}
-
-/// The number of threads by which the C library decides whether one that ends is the last one:
-/// glibc exports it for debuggers (nptl/Versions). `None` in a static program.
-fn counter_of_threads() -> Option<&'static AtomicU32> {
-    static COUNTER: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
-    *COUNTER.get_or_init(|| {
-        // SAFETY: the name is a C string. The variable is an aligned `unsigned int` in an object
-        // that is never unloaded, and glibc accesses it only by atomic instructions.
-        unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()).cast::<AtomicU32>().as_ref() }
-    })
-}
-
-/// As [`only_these_remain`], according to `/proc`; false if that cannot be read.
-fn only_these_remain_in_proc(number: usize) -> bool {
-    // The main thread remains as a zombie.
-    let threads = std::fs::metadata("/proc/self/task").map_or(u64::MAX, |task| number_of_threads(&task));
-    threads <= 1 + number as u64
-        && std::fs::read_to_string("/proc/self/stat").is_ok_and(|stat| {
-            stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('Z'))
-        })
 }
 
 /// The locks that a process holds while it forks.
@@ -632,13 +538,6 @@ mod tests {
         }
         drop(before_fork());
         may_go_on.store(true, Ordering::SeqCst);
-    }
-
-    #[test]
-    fn the_c_library_counts_threads() {
-        let counter = counter_of_threads().expect("glibc has a counter");
-        assert!(counter.load(Ordering::Relaxed) >= 2, "the main thread, and the one of this test");
-        assert!(!only_these_remain(1) && only_these_remain(usize::MAX));
     }
 
     /// Otherwise the work of the thread would stay unfinished in the child, under a lock that no

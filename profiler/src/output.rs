@@ -50,7 +50,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use fastinst::service::has_own_descriptors;
+use fastinst::internal::has_own_descriptors;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, FcntlArg, Flock, FlockArg, OFlag, RenameFlags, fcntl, renameat2};
 

@@ -19,7 +19,7 @@ pub(crate) fn of(thread: u32) -> f64 {
 
 /// The clock of such a thread.
 pub(crate) fn clock_of(thread: u32) -> ClockId {
-    ClockId::from_raw(fastinst::service::clock_of(thread))
+    ClockId::from_raw(fastinst::internal::clock_of(thread))
 }
 
 fn read(clock: ClockId) -> f64 {

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fastinst::service::with_descriptors_of_process;
+use fastinst::internal::with_descriptors_of_process;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 

@@ -139,18 +139,24 @@ const TABLE: &[(&str, InC)] = &[
     ("fastinst/src/mapped.rs", Left("C programs read /proc/self/maps themselves")),
     ("fastinst/src/group/mod.rs", Left(FOR_PROVIDERS)),
     ("fastinst/src/registry.rs::register_callback", Call("fastinst_register_callback")),
-    ("fastinst/src/provider/mod.rs::notes", Call("fastinst_notes")),
-    ("fastinst/src/provider/mod.rs::register", Left(FOR_PROVIDERS)),
-    ("fastinst/src/provider/mod.rs::begin", Left("fastinst_register_callback has every site looked for")),
-    ("fastinst/src/provider/mod.rs::memory_bytes", Left("for reports of tools")),
-    ("fastinst/src/provider/mod.rs::take_early_calls", Left("for the profiler; in C, no calls come early")),
+    ("fastinst/src/provider/registered.rs::notes", Call("fastinst_notes")),
+    ("fastinst/src/provider/registered.rs::register", Left(FOR_PROVIDERS)),
+    (
+        "fastinst/src/provider/registered.rs::begin",
+        Left("fastinst_register_callback has every site looked for"),
+    ),
+    ("fastinst/src/provider/registered.rs::memory_bytes", Left("for reports of tools")),
+    (
+        "fastinst/src/provider/registered.rs::take_early_calls",
+        Left("for the profiler; in C, no calls come early"),
+    ),
     ("fastinst/src/merged.rs::merged_sites", Left("in C, a probe function gets the function's address")),
     (
-        "fastinst/src/provider/mod.rs::has_code",
+        "fastinst/src/provider/registered.rs::has_code",
         Left("for the profiler, which starts nothing without code to observe"),
     ),
-    ("fastinst/src/provider/mod.rs::has_generated", Left("for samples of stacks")),
-    ("fastinst/src/provider/mod.rs::function_at", Left("for early calls: see take_early_calls")),
+    ("fastinst/src/provider/registered.rs::has_generated", Left("for samples of stacks")),
+    ("fastinst/src/provider/registered.rs::function_at", Left("for early calls: see take_early_calls")),
     ("fastinst/src/provider/cyg_profile/mod.rs::start", Left("the library registers this provider")),
     (
         "fastinst/src/provider/cyg_profile/arrivals.rs",
@@ -158,6 +164,7 @@ const TABLE: &[(&str, InC)] = &[
     ),
     ("fastinst/src/service.rs", Left("fastinst_register_callback starts the service thread")),
     ("fastinst/src/service/descriptors.rs", Left("for threads of a tool; close_range(2) in C")),
+    ("fastinst/src/service/threads.rs", Left("for tools that count the threads of the program")),
 ];
 
 const SINGLE_STORES: &str = "a store without a protocol: callpatch_site is the safe use of it";

@@ -15,11 +15,13 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
 
-use super::only_these_remain;
+use super::threads::{only_these_remain, own_threads, thread_id};
 
 /// The numbers of the standard streams.
 const STANDARD: usize = 3;
@@ -93,5 +95,30 @@ impl LastThread {
     pub(super) fn end(&self) {
         // It may have panicked.
         let _ = self.orders.send(Order::End);
+    }
+}
+
+/// The thread that shares the table of descriptors with the process, if the service thread has left
+/// it. Never freed: a forked child could not lock what the parent's threads had locked.
+pub(super) static LAST_THREAD: AtomicPtr<LastThread> = AtomicPtr::new(ptr::null_mut());
+
+/// The last thread, if the calling thread has its own table of descriptors.
+fn last_thread() -> Option<&'static LastThread> {
+    // SAFETY: null, or a thread that is never freed.
+    let thread = || unsafe { LAST_THREAD.load(Ordering::Relaxed).as_ref() };
+    (own_threads()[0] == thread_id()).then(thread).flatten()
+}
+
+/// Whether the calling thread has its own table of descriptors. Async-signal-safe.
+pub fn has_own_descriptors() -> bool {
+    last_thread().is_some()
+}
+
+/// Does something that uses the descriptors of the process, on another thread if the calling thread
+/// [has its own](has_own_descriptors), and waits for the result. `None` if that thread has ended.
+pub fn with_descriptors_of_process<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    match last_thread() {
+        Some(thread) => thread.run(act),
+        None => Some(act()),
     }
 }

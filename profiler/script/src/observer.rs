@@ -11,6 +11,7 @@ use std::ops::RangeFrom;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use fastinst::internal;
 use fastinst::provider::{self, EarlyCalls, Extent};
 use fastinst::service::{self, Descriptors};
 use fastinst::{ProbeId, ProbeKind, ProbeMetadata};
@@ -207,7 +208,7 @@ fn discovered(probe: &ProbeMetadata<'_>) {
 /// [`Observer::add_early_calls`]. The observer must not be locked: the provider has its own locks.
 pub(crate) fn early_calls() -> (Vec<(usize, EarlyCalls)>, u64) {
     let mut early = Vec::new();
-    let unassigned = provider::take_early_calls(|address, calls| early.push((address, calls)));
+    let unassigned = internal::take_early_calls(|address, calls| early.push((address, calls)));
     (early, unassigned)
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use fastinst::service;
+use fastinst::internal;
 use fastinst_sigsafe::futex;
 use profiler::session;
 use wasm_jit::printable;
@@ -134,7 +134,7 @@ fn run(mut seen: u32) {
 /// Whether `main` has ended by `pthread_exit` and only threads of this library remain: the worker,
 /// those of the service, and those for clients. They must not keep the process alive.
 fn is_last_of_program() -> bool {
-    service::only_these_remain(1 + service::own_thread_count() + control::threads())
+    internal::only_these_remain(1 + internal::own_thread_count() + control::threads())
 }
 
 fn report() {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use addr2line::Context;
-use fastinst::mapped;
+use fastinst::internal::mapped;
 use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
 
 use crate::binary::debug_file::{DebugFile, ReadError};

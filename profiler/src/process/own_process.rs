@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fastinst::service::clock_of;
+use fastinst::internal::clock_of;
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
 

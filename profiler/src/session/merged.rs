@@ -1,5 +1,5 @@
 //! Functions whose calls the compiler has merged with those of others: a site that several
-//! functions execute counts as one of them ([`fastinst::MergedSite`]).
+//! functions execute counts as one of them ([`fastinst::internal::MergedSite`]).
 //!
 //! The numbers of calls and the times of that function, of its callers and of what it calls are
 //! those of all of them: upper limits. Those of the others are lower limits. Latencies of calls of
@@ -11,7 +11,8 @@
 use std::ffi::CStr;
 use std::fmt;
 
-use fastinst::{ProbeId, ProbeKind, merged_sites};
+use fastinst::internal::merged_sites;
+use fastinst::{ProbeId, ProbeKind};
 
 use crate::binary::symbol::demangle;
 use crate::report::{Arc, Caller, Estimate, FunctionReport, Latency};

@@ -20,6 +20,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use fastinst::internal;
 use fastinst::provider::{self, Extent};
 use fastinst::service::{self, Descriptors, Tick, Wake, Work};
 
@@ -143,7 +144,7 @@ pub fn start(options: Options) -> Result<(), Error> {
 /// sampled as well.
 fn sample_stacks() {
     // Without our lock: callbacks of the provider, which holds its own lock, take it.
-    if provider::has_code() {
+    if internal::has_code() {
         with_session(|session| {
             let budget = session.settings.budget.fraction().filter(|_| !session.settings.is_exact());
             session.stacks.start(budget);
@@ -385,7 +386,7 @@ pub(crate) fn restart_in_child() {
         session.early_calls.clear();
         session.calls_of_unloaded = 0;
         session.has_begun_late = false;
-        provider::take_early_calls(|_, _| {});
+        internal::take_early_calls(|_, _| {});
         session.identity.pid = std::process::id();
         session.identity.is_fork_child = true;
         session.change = None;

@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use fastinst::provider::{self, EarlyCalls, KnownFunction};
+use fastinst::internal;
+use fastinst::provider::{EarlyCalls, KnownFunction};
 use fastinst::{ProbeId, ProbeMetadata};
 
 use super::{OVER, Session, with_session};
@@ -28,7 +29,7 @@ pub(super) struct Early {
 #[derive(Debug, Default)]
 pub(super) struct Unloaded {
     probes: HashSet<ProbeId>,
-    /// [`fastinst::load_count`] when this was brought up to date.
+    /// [`fastinst::internal::load_count`] when this was brought up to date.
     loads: u64,
 }
 
@@ -112,7 +113,7 @@ impl Session {
     /// If libraries were unloaded, replaces the callers in them by their functions: another library
     /// may be loaded at the same addresses. To be called after each look for libraries.
     pub(super) fn settle_unloaded(&mut self) {
-        let loads = fastinst::load_count();
+        let loads = fastinst::internal::load_count();
         if std::mem::replace(&mut self.unloaded.loads, loads) == loads {
             return;
         }
@@ -144,7 +145,7 @@ impl Session {
     pub(super) fn take_early_calls(&mut self) {
         let (early, of_unloaded) = (&mut self.early_calls, &mut self.calls_of_unloaded);
         let mut new = Vec::new();
-        let unassigned = provider::take_early_calls(|address, calls| {
+        let unassigned = internal::take_early_calls(|address, calls| {
             if let EarlyCalls::OfUnloaded(calls) = calls {
                 // Of this or another function that was loaded at the same address.
                 *of_unloaded += calls;
@@ -179,7 +180,7 @@ impl Session {
     /// before its probes were made: they may be calls of any function of such a library.
     pub(super) fn calls_of_unloaded(&self) -> u64 {
         let counted = self.early_calls.iter().filter(|(_, calls)| calls.counted > 0);
-        let unknown = counted.filter(|(address, _)| provider::function_at(**address).is_none());
+        let unknown = counted.filter(|(address, _)| internal::function_at(**address).is_none());
         let mut unknown: HashMap<_, _> = unknown.map(|(address, calls)| (*address, calls.counted)).collect();
         if !unknown.is_empty() {
             for id in (0..fastinst::probe_count() as u32).map(ProbeId) {
@@ -201,7 +202,7 @@ impl Session {
             if calls.counted == 0 {
                 continue;
             }
-            let function = provider::function_at(address).filter(|function| {
+            let function = internal::function_at(address).filter(|function| {
                 self.wants(function.name, function.object_path, address.wrapping_sub(function.object_base))
             });
             let Some(function) = function else {

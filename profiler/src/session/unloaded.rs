@@ -24,7 +24,7 @@ impl MissedCalls {
     }
 
     pub(super) fn of(calls: u64, before_start: bool) -> Self {
-        let objects = (calls > 0).then(fastinst::loaded::objects).flatten();
+        let objects = (calls > 0).then(fastinst::internal::loaded::objects).flatten();
         let lasting = objects.into_iter().flatten().filter(|object| object.stays);
         let lasting = lasting.map(|object| object.path.into_os_string().into_vec()).collect();
         Self { calls, lasting, before_start }

@@ -59,7 +59,7 @@ impl Session {
             + self.stacks.memory()
             + function::memory_of_links()
             + function::details::memory()
-            + fastinst::provider::memory_bytes()
+            + fastinst::internal::memory_bytes()
     }
 
     /// The report of everything measured so far.

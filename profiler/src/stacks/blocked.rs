@@ -23,7 +23,7 @@
 //! that snapshot for [`PATIENCE`] at most; without it, the time since the last one may have been
 //! waited anywhere.
 //!
-//! The companion has its own descriptor table ([`service::leave_table`]): the program
+//! The companion has its own descriptor table ([`internal::leave_table`]): the program
 //! cannot close the companion's descriptors, and its own are numbered as if there were no profiler.
 //! Once the program has restricted system calls for all of its threads (seccomp(2)), the companion
 //! opens nothing any more, and does not see threads that are created later.
@@ -36,6 +36,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
+use fastinst::internal;
 use fastinst::service::{self, Begun};
 use fastinst_sigsafe::futex;
 use rand::rngs::SmallRng;
@@ -209,8 +210,8 @@ impl Companion {
             }
         }
         // Threads may have been created since.
-        let present = fs::metadata(TASKS).map_or(0, |folder| service::number_of_threads(&folder) as usize);
-        let threads = |last: Looked| present.saturating_sub(service::own_thread_count()).max(last.threads);
+        let present = fs::metadata(TASKS).map_or(0, |folder| internal::number_of_threads(&folder) as usize);
+        let threads = |last: Looked| present.saturating_sub(internal::own_thread_count()).max(last.threads);
         lock(looked)
             .map_or(0.0, |last| last.before + threads(last) as f64 * last.at.elapsed().as_nanos() as f64)
     }
@@ -231,7 +232,7 @@ impl Companion {
 }
 
 fn run(shared: &Shared, budget: f64, begun: Begun) -> io::Result<()> {
-    service::leave_table()?;
+    internal::leave_table()?;
     let mut threads = Threads::open()?;
     begun.now();
     let mut random = SmallRng::from_rng(&mut rand::rng());
@@ -399,10 +400,10 @@ impl Threads {
 
     /// Starts to watch new threads, and stops watching those that have ended.
     fn follow(&mut self) {
-        let number = self.folder.metadata().map_or(0, |folder| service::number_of_threads(&folder));
-        let own = service::own_threads();
+        let number = self.folder.metadata().map_or(0, |folder| internal::number_of_threads(&folder));
+        let own = internal::own_threads();
         // If there are several, a new one may have taken the place of one that has ended.
-        let is_one = number <= 1 + service::own_thread_count() as u64;
+        let is_one = number <= 1 + internal::own_thread_count() as u64;
         if is_one && number == self.known {
             return;
         }
@@ -691,7 +692,7 @@ mod tests {
         let mut threads = Threads::open().expect("there is /proc");
         for _ in 0..20 {
             let waiter = Waiter::new();
-            threads.known = service::number_of_threads(&threads.folder.metadata().expect("it is open"));
+            threads.known = internal::number_of_threads(&threads.folder.metadata().expect("it is open"));
             assert!(sees(&mut threads, waiter.id));
             waiter.end();
         }

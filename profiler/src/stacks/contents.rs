@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use fastinst::loaded::{LoadedObject, ObjectKind, Segment};
-use fastinst::mapped;
+use fastinst::internal::loaded::{LoadedObject, ObjectKind, Segment};
+use fastinst::internal::mapped;
 
 /// A part of the contents of an object.
 #[derive(Clone, Debug)]
@@ -165,8 +165,11 @@ mod tests {
         let path = std::ffi::CString::new(link.to_str().unwrap()).unwrap();
         // SAFETY: a library without constructors.
         assert!(!unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) }.is_null());
-        let object =
-            fastinst::loaded::objects().into_iter().flatten().find(|object| object.path == link).unwrap();
+        let object = fastinst::internal::loaded::objects()
+            .into_iter()
+            .flatten()
+            .find(|object| object.path == link)
+            .unwrap();
         assert!(Sections::of(&object).is_some());
         std::fs::copy(&library, &copy).unwrap();
         std::fs::remove_file(&link).unwrap();

@@ -137,7 +137,7 @@ pub(crate) struct Stacks {
     frames: Vec<u64>,
     /// Whether the objects must be brought up to date, because some may be new.
     has_new_sites: bool,
-    /// [`fastinst::load_count`] when the objects were last brought up to date.
+    /// [`fastinst::internal::load_count`] when the objects were last brought up to date.
     loads: u64,
 }
 
@@ -172,7 +172,7 @@ impl Sites for Probes {
 
 /// Brings the objects up to date.
 fn refresh(unwinder: &mut Unwinder, contexts: &mut Contexts<Probes>, loads: &mut u64) {
-    let now = fastinst::load_count();
+    let now = fastinst::internal::load_count();
     if unwinder.refresh() | (std::mem::replace(loads, now) != now) {
         contexts.reload(|address| unwinder.is_mapped(address));
     }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use fastinst::loaded::{self, Counters, LoadedObject};
-use fastinst::provider;
+use fastinst::internal;
+use fastinst::internal::loaded::{self, Counters, LoadedObject};
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 
 use framehop::{FrameAddress, Module, ModuleSectionInfo, Unwinder as _};
@@ -182,7 +182,7 @@ impl Unwinder {
             let object = self.object_at(executed);
             let is_own = match object {
                 Some(_) => object == own,
-                None => provider::has_generated(executed as usize),
+                None => internal::has_generated(executed as usize),
             };
             if is_own {
                 return End::Profiler;

@@ -26,7 +26,7 @@
 //! With [`Extent::Executed`], only code that has been executed is scanned, a part at a time; and
 //! before the program runs, that of its outermost functions (`outermost`). Calls that were made
 //! before their probes were ready are counted:
-//! [`take_early_calls`](crate::provider::take_early_calls).
+//! [`take_early_calls`](crate::internal::take_early_calls).
 //!
 //! A part of a function can be located elsewhere (`.cold`), with sites that do not mark it, because
 //! they are tail calls. If marked code branches conditionally to other code, or in any way to a
