@@ -60,15 +60,18 @@ impl CallSite {
         unsafe { Self::new(first, shape, instruction, clobbers, FetchModel::in_force().window) }
     }
 
-    /// Decodes a five-byte NOP at `address` as an inactive call to `target`. Does not write to the
-    /// code.
+    /// Decodes a five-byte NOP (`0f 1f 44 00 00`) at `address` as an inactive call to `target`,
+    /// which may be a [stub](crate::stub). Does not write to the code. Takes locks and may
+    /// allocate.
     ///
     /// # Errors
     /// [`Error::NotACall`] if there is no such NOP, [`Error::StraddlingNop`],
     /// [`Error::OutOfReach`].
     ///
     /// # Safety
-    /// As [`CallSite::decode`]. In addition, the program must be correct with the call.
+    /// As [`CallSite::decode`]. In addition, the program must be correct with the call: the stack
+    /// must be aligned as the callee expects it, and no register that the callee may change may be
+    /// in use.
     pub unsafe fn at_nop(address: usize, target: usize) -> Result<Self, Error> {
         // SAFETY: obligation 1 of `decode`.
         let (first, code) = unsafe { current_code(address)? };

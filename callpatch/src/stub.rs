@@ -13,6 +13,66 @@
 //! Live at a stub are the registers that are live at a call under the System V convention: the
 //! stack is aligned as at the site, and RDX and RDI, which are argument registers, may change.
 //! Nothing is pushed, so unwinding needs no CFI here, and shadow stacks stay consistent.
+//!
+//! # Example
+//! A site that calls nothing at first, and whose callee can be changed at any time by storing
+//! another one into the cell:
+//!
+//! ```
+//! use std::arch::global_asm;
+//! use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+//!
+//! use callpatch::CallSite;
+//! use callpatch::stub::{CELL_SIZE, NUMBER, STUB_SIZE, stub};
+//! use wordpatch::near::NearBlock;
+//!
+//! // A function with a NOP of five bytes, inside an aligned quadword.
+//! global_asm!(
+//!     ".globl work, work_site",
+//!     ".balign 8",
+//!     "work: sub rsp, 8",
+//!     ".balign 8",
+//!     "work_site: .byte 0x0f, 0x1f, 0x44, 0, 0",
+//!     "add rsp, 8",
+//!     "ret",
+//! );
+//!
+//! unsafe extern "C" {
+//!     safe fn work();
+//!     static work_site: u8;
+//! }
+//!
+//! static LAST: AtomicU32 = AtomicU32::new(0);
+//!
+//! extern "C" fn hook(number: u32) {
+//!     LAST.store(number, Ordering::Relaxed);
+//! }
+//!
+//! fn main() -> Result<(), callpatch::Error> {
+//!     let site = &raw const work_site as usize;
+//!     let mut block = NearBlock::allocate(&(site..site + 5), STUB_SIZE, CELL_SIZE)?;
+//!     let code = stub(block.code_address(), block.data_address())?;
+//!     block.code_mut()[..STUB_SIZE].copy_from_slice(&code);
+//!     let block = block.seal()?;
+//!     // SAFETY: the data of the block, which is writable and zero, and which only these two refer to.
+//!     let (callee, number) = unsafe {
+//!         let cell = std::ptr::with_exposed_provenance_mut::<u8>(block.data);
+//!         (AtomicUsize::from_ptr(cell.cast()), AtomicU32::from_ptr(cell.add(NUMBER).cast()))
+//!     };
+//!     number.store(7, Ordering::Relaxed);
+//!     callee.store(hook as *const () as usize, Ordering::Release);
+//!
+//!     // SAFETY: 1. the program's own code, which only callpatch writes; 2. `work` is right with and without the call,
+//!     // for which the stack is aligned, and needs no caller-saved register after it; 3. nothing branches into it.
+//!     let site = unsafe { CallSite::at_nop(site, block.code)? };
+//!     work();
+//!     assert_eq!(LAST.load(Ordering::Relaxed), 0);
+//!     site.activate()?;
+//!     work();
+//!     assert_eq!(LAST.load(Ordering::Relaxed), 7);
+//!     Ok(())
+//! }
+//! ```
 
 use wordpatch::Bytes;
 use wordpatch::internal::INT3;

@@ -20,6 +20,27 @@
 //! code never moves. Addresses for arenas may be reserved after code, in its own mappings
 //! ([`CodeBuffer::seal_with_room`]): later mappings may leave no space near the code, a process may
 //! have only about 65,000 mappings, and the search for space takes longer the more there are.
+//!
+//! # Example
+//! ```
+//! use wordpatch::code_memory::CodeBuffer;
+//!
+//! // mov eax, 41; ret
+//! let mut buffer = CodeBuffer::new(4096)?;
+//! let offset = buffer.append(&[0xb8, 41, 0, 0, 0, 0xc3], 16).expect("there is room");
+//! let memory = buffer.seal()?;
+//! let address = memory.address() + offset;
+//! // SAFETY: a function of this type was written there.
+//! let answer = unsafe { std::mem::transmute::<usize, extern "C" fn() -> u32>(address) };
+//! assert_eq!(answer(), 41);
+//! // SAFETY: 1. an instruction starts there, in our own code; 2. every caller can use 42; 3. and 4. it is in one fetch
+//! // window, since its address is a multiple of 16 and it has 5 bytes.
+//! unsafe { wordpatch::patch(address, &[0xb8, 41, 0, 0, 0], &[0xb8, 42, 0, 0, 0])? };
+//! assert_eq!(answer(), 42);
+//! // No thread executes the code any more, and no patch of it is outstanding.
+//! drop(memory);
+//! # Ok::<(), wordpatch::Error>(())
+//! ```
 
 use std::ops::Range;
 use std::os::fd::AsFd;

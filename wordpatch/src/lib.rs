@@ -88,7 +88,7 @@
 //! # Configurations
 //! All of them are for the crate's own tests: `--cfg fault_injection` has hooks between the steps
 //! of every patch, `loom` and `model` are for exhaustive tests
-//! (`RUSTC_WORKSPACE_WRAPPER=scripts/cfg/model cargo test -p wordpatch --lib`).
+//! (`RUSTC_WORKSPACE_WRAPPER=scripts/cfg/model cargo test --release -p wordpatch --lib exploration`).
 //!
 //! # Further reading
 //! `README.md` has guarantees, obligations, costs, and the status of each assumption about the

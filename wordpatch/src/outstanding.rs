@@ -110,6 +110,38 @@ pub(crate) fn hold() -> Hold {
 /// instruction take traps until the patch is finished, so finish it soon. Any number of patches may
 /// be outstanding, started by any threads.
 ///
+/// # Example
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// use wordpatch::code_memory::CodeBuffer;
+/// use wordpatch::{Finisher, State};
+///
+/// // mov eax, 0x01010101; ret: at the end of a cache line, so that the instruction crosses it.
+/// let mut buffer = CodeBuffer::new(4096)?;
+/// buffer.append(&[0xcc; 62], 64);
+/// let offset = buffer.append(&[0xb8, 1, 1, 1, 1, 0xc3], 1).expect("there is room");
+/// let memory = buffer.seal()?;
+/// let address = memory.address() + offset;
+/// let moves = [1_u8, 2, 3].map(|byte| [0xb8, byte, byte, byte, byte]);
+///
+/// // SAFETY: 1. an instruction starts there, in our own code, which stays mapped; 2. every caller can use the new value;
+/// // 3. no thread blocks SIGTRAP, and nothing branches into the middle of it; 4. it does not fault.
+/// let patch = unsafe { wordpatch::start_patch(address, &moves[0], &moves[1])? };
+/// while patch.try_finish()? != State::Finished {
+///     // Other work.
+/// }
+/// patch.finish()?;
+///
+/// // A finisher is a thread that does the rest.
+/// let finisher = Finisher::start()?;
+/// // SAFETY: as above.
+/// let patch = unsafe { wordpatch::start_patch(address, &moves[1], &moves[2])? };
+/// finisher.take_over(&patch)?;
+/// assert_eq!(patch.wait(Instant::now() + Duration::from_secs(60))?, State::Finished);
+/// # Ok::<(), wordpatch::Error>(())
+/// ```
+///
 /// # Errors
 /// As [`patch`](crate::patch). The later steps can fail only if other code has written to the
 /// locked site, or if the kernel begins to refuse `membarrier`.

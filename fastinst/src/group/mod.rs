@@ -24,6 +24,11 @@
 //! Nothing is stored about retired ids except the highest id that was ever allocated.
 //!
 //! # Example
+//! Sites that a program tests. Sites in machine code are toggled by
+//! [`CallSite`](callpatch::CallSite) or [`Switch`](callpatch::Switch), and reach the probe function
+//! through a stub, which passes it the id ([`callpatch::stub`] has an example; `tests/jit.rs` of
+//! this crate is a complete provider).
+//!
 //! ```
 //! use std::sync::atomic::{AtomicBool, Ordering};
 //!

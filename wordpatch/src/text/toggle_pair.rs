@@ -19,6 +19,35 @@ pub enum Form {
 }
 
 /// A location in text and the two forms that it can have. Cheap to copy.
+///
+/// # Example
+/// ```
+/// use wordpatch::code_memory::CodeBuffer;
+/// use wordpatch::text::{Form, TogglePair};
+/// use wordpatch::{Bytes, FetchModel, TextRef};
+///
+/// // mov eax, 1; ret
+/// let mut buffer = CodeBuffer::new(4096)?;
+/// let offset = buffer.append(&[0xb8, 1, 0, 0, 0, 0xc3], 16).expect("there is room");
+/// let memory = buffer.seal()?;
+/// let address = memory.address() + offset;
+/// // SAFETY: a function of this type was written there.
+/// let value = unsafe { std::mem::transmute::<usize, extern "C" fn() -> u32>(address) };
+///
+/// // The operand, after the opcode, is toggled between 1 and 2.
+/// let forms = [1_u32, 2].map(|value| Bytes::new(&value.to_le_bytes()).expect("4 bytes"));
+/// // SAFETY: our own code, which nothing else writes or unmaps.
+/// let text = unsafe { TextRef::resolve(address, 5)? };
+/// let pair = TogglePair::new(&text, FetchModel::in_force().window, 1, [&forms[0], &forms[1]]);
+/// // SAFETY: 1. the code is mapped; 2. both forms are valid, and are in one fetch window.
+/// assert!(unsafe { pair.exchange(Form::Second)? });
+/// // Other threads execute the old form for T_max at most, or until this returns.
+/// wordpatch::serialize_all_cores()?;
+/// assert_eq!(value(), 2);
+/// // SAFETY: as above.
+/// assert!(!unsafe { pair.exchange(Form::Second)? }, "it has this form");
+/// # Ok::<(), wordpatch::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct TogglePair {
     /// The eight bytes in the writable alias; none if each store changes the protection.
