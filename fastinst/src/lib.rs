@@ -100,6 +100,7 @@ mod permanent;
 mod probe;
 #[cfg(test)]
 mod probe_in_tests;
+mod processor_time;
 pub mod provider;
 mod registry;
 pub mod service;

@@ -37,6 +37,7 @@ use crate::discovery::Discovery;
 use crate::error::Error;
 use crate::group;
 use crate::loaded;
+use crate::processor_time::{of_clock, processor_time};
 use crate::provider::registered;
 use crate::registry::probe_count;
 
@@ -76,19 +77,6 @@ const STANDS_STILL: Duration = Duration::from_micros(20);
 /// runs.
 pub fn discovery_time() -> Duration {
     Duration::from_nanos(DISCOVERY.load(Ordering::Relaxed))
-}
-
-/// Processor time of the calling thread.
-fn processor_time() -> Duration {
-    clock(libc::CLOCK_THREAD_CPUTIME_ID)
-}
-
-fn clock(clock: libc::clockid_t) -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: memory of the right type. If the call fails, the time stays 0, and nothing is
-    // counted.
-    unsafe { libc::clock_gettime(clock, &mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Held by the service thread while it works, and by a thread that forks.
@@ -284,7 +272,7 @@ fn begin(name: &str, work: impl FnOnce(Begun) + Send + 'static) -> Result<(JoinH
 pub fn companion_time() -> Duration {
     match own_threads()[1] {
         0 => Duration::ZERO,
-        thread => clock(clock_of(thread)),
+        thread => of_clock(clock_of(thread)),
     }
 }
 
@@ -330,7 +318,7 @@ fn run(mut tick: Option<Tick>, mut seen: u32, table: &mut Table) {
 
 /// Processor time of all other threads of the process.
 fn program_time() -> Duration {
-    let all = clock(libc::CLOCK_PROCESS_CPUTIME_ID);
+    let all = of_clock(libc::CLOCK_PROCESS_CPUTIME_ID);
     all.saturating_sub(processor_time() + companion_time())
 }
 

@@ -69,6 +69,7 @@ use crate::error::Error;
 use crate::loaded::{self, LoadedObject, ObjectKind};
 use crate::merged;
 use crate::permanent::{self, ObjectInfo, PROBES, Probe};
+use crate::processor_time::processor_time;
 use crate::provider::{self, EarlyCalls, Extent, KnownFunction, Provider as _};
 use arrivals::{ARRIVALS_PENDING, KNOWN, KnownObject, STARTED, TOO_MANY_ARRIVALS};
 use index::{Blocks, Index, PriorState};
@@ -200,12 +201,12 @@ impl provider::Provider for CygProfile {
         with_provider(|provider| provider.notes())
     }
 
-    /// Does not include the memory for writing text, which is a copy of the text of each object
-    /// with probes, nor memory that is only used during a discovery.
     fn has_code(&self) -> bool {
         with_provider(|provider| provider.objects.iter().any(|object| object.instrumented.is_some()))
     }
 
+    /// Does not include the memory for writing text, which is a copy of the text of each object
+    /// with probes, nor memory that is only used during a discovery.
     fn memory_bytes(&self) -> usize {
         HELD.load(Ordering::Relaxed) + permanent::memory() + arrivals::memory()
     }
@@ -545,12 +546,4 @@ impl State {
         }
         PROBES.len() > first
     }
-}
-
-/// The processor time of this thread.
-fn processor_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to the variable.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
