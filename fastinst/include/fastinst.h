@@ -388,7 +388,7 @@ size_t fastinst_notes(char *buffer, size_t size);
  * bytes that are given or differ, this is one atomic store, plus a lock for looking up the address.
  * Otherwise the function blocks for one or two waits. If bytes change on both sides of the
  * boundary, the instruction is an INT3 during this time: a thread that executes it takes a trap of
- * about 6,000 ticks and continues in a copy of the old instruction; it does not wait. For this
+ * a few thousand ticks and continues in a copy of the old instruction; it does not wait. For this
  * purpose the library handles SIGTRAP; other traps are forwarded to the previous handler. If
  * several threads patch one instruction at the same time, one of them succeeds. Not
  * async-signal-safe.

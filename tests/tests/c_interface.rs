@@ -164,13 +164,13 @@ fn wrong_arguments_are_refused_and_every_error_has_its_text() {
 -2 there is no probe with this id
 -3 the probe is not discovered before its site has been executed once
 -4 the library that holds the probe was unloaded
--5 other bytes than expected stand at the address
+-5 the address holds other bytes than expected
 -6 the address is not mapped readable and executable
 -7 another thread is patching the same instruction; try again
 -8 a patch replaces 1 to 8 bytes, and each instruction by one of the same length
 -9 the target, or memory for a stub, is out of reach of a 32-bit displacement
 -10 there is no call at the address that can be toggled
--11 the instruction crosses a fetch window and cannot be run out of line
+-11 the instruction crosses a fetch window and cannot be executed out of line
 -12 a discovery callback must not register callbacks
 -13 the system refused a mapping, a protection, membarrier, a signal handler or a thread
 -14 a thread has SIGTRAP blocked; unblock it before patching
