@@ -94,15 +94,6 @@ pub enum Error {
         item: String,
     },
 
-    /// The key belongs to an earlier version.
-    #[error(
-        "`{key}` is no longer an option; budget=N% sets what profiling may cost, and with it how much is sampled"
-    )]
-    RemovedKey {
-        /// The key as it was written.
-        key: String,
-    },
-
     /// Merged reports must be readable by every process.
     #[error("merge=1 needs a report that can be read again: name it with output=FILE.json")]
     MergeWithoutData,

@@ -324,7 +324,6 @@ impl Options {
             "stacks" => self.stacks = choice("stacks", value, &[("0", false), ("1", true)])?,
             "only" => self.settings.filter.only = Patterns::parse("only", value)?,
             "skip" => self.settings.filter.skip = Patterns::parse("skip", value)?,
-            "samples" | "epoch_ms" => return Err(Error::RemovedKey { key: key.to_owned() }),
             "tool" => self.tool = value.parse()?,
             "text" => self.text = value.parse()?,
             "discovery" => self.discovery = value.parse()?,
@@ -662,10 +661,6 @@ mod tests {
         for value in ["", "%", "1", "0%", "-1%", "100.1%", "inf%", "NaN%", "1e-9%", "None"] {
             check(&format!("budget={value}"), &format!("budget={value}: {BUDGET}"));
         }
-        const REMOVED: &str =
-            "is no longer an option; budget=N% sets what profiling may cost, and with it how much is sampled";
-        check("samples=50", &format!("`samples` {REMOVED}"));
-        check("epoch_ms=5", &format!("`epoch_ms` {REMOVED}"));
         check("counts=all", "counts=all: expected sampled or exact");
         const MERGE: &str = "merge=1 needs a report that can be read again: name it with output=FILE.json";
         check("merge=1", MERGE);

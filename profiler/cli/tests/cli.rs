@@ -401,16 +401,8 @@ fn functions_that_are_not_there_are_named() {
 }
 
 #[test]
-fn options_that_are_gone_name_their_successor() {
+fn only_reports_that_can_be_read_again_are_merged() {
     let fixture = Fixture::new();
-    for options in ["samples=5", "epoch_ms=20"] {
-        let mut command = fixture.record(&[], &["true"]);
-        check_refused(
-            command.env("FASTINST_OPTIONS", options),
-            125,
-            "is no longer an option; budget=N% sets",
-        );
-    }
     check_refused(&mut fixture.record(&["-o", "r.txt", "--merge"], &["true"]), 125, "output=FILE.json");
 }
 
