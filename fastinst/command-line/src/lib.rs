@@ -3,6 +3,7 @@
 //!
 //! * [`print()`] writes a result to standard output. A closed pipe is not an error, so that a
 //!   command can be piped to `head`; a full disk is.
+//! * [`say`] writes a diagnostic to standard error.
 //! * [`wide_lines`] finds hand-aligned lines of help that are too wide, for a test of each command.
 //! * [`Generate`] adds two subcommands: `completions SHELL` prints the completions for a
 //!   shell, `man DIRECTORY` writes a manual page for the command and for each of its subcommands.
@@ -50,6 +51,7 @@ mod width;
 pub use generate::{Generate, GenerateError};
 pub use width::wide_lines;
 
+use std::fmt::Display;
 use std::io::{self, BufWriter, ErrorKind, Write};
 
 /// Writes a result to standard output. A closed pipe is not an error: its reader, `head` for
@@ -59,6 +61,12 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 /// The errors of writing to standard output, and of `write`.
 pub fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     print_to(io::stdout().lock(), write)
+}
+
+/// Writes a diagnostic, `PROGRAM: MESSAGE`, to standard error. One that cannot be written is lost:
+/// the result and the exit code of the command do not depend on it.
+pub fn say(program: &str, message: impl Display) {
+    let _ = writeln!(io::stderr(), "{program}: {message}");
 }
 
 fn print_to(out: impl Write, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {

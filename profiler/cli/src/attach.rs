@@ -109,7 +109,9 @@ pub(crate) fn run(arguments: &Attach) -> Result<(), Failure> {
                 Some(duration) => format!("for {} s", duration.as_secs_f64()),
                 None => "until Ctrl-C".to_owned(),
             };
-            eprintln!("fastinst: process {process}: observing {matched} of {functions} functions {until}");
+            crate::say(format_args!(
+                "process {process}: observing {matched} of {functions} functions {until}"
+            ));
         }
         Some(Answer::Refused { reason }) => return Err(Failure::new(format!("process {process}: {reason}"))),
         _ => return Err(Failure::new(format!("process {process} has ended"))),
@@ -123,7 +125,7 @@ pub(crate) fn run(arguments: &Attach) -> Result<(), Failure> {
                     Err(Failure::new(format!("process {process}: {reason}")))
                 }
                 Some(reason) => {
-                    eprintln!("fastinst: process {process}: {reason}");
+                    crate::say(format_args!("process {process}: {reason}"));
                     Ok(())
                 }
                 None => Ok(()),

@@ -11,6 +11,7 @@ mod record;
 mod report;
 mod run;
 
+use std::fmt::Display;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -63,6 +64,11 @@ impl Failure {
     }
 }
 
+/// Writes a diagnostic to standard error.
+fn say(message: impl Display) {
+    fastinst_command_line::say("fastinst", message);
+}
+
 /// Writes a subcommand's result to standard output.
 fn print(text: &[u8]) -> Result<(), Failure> {
     fastinst_command_line::print(|out| out.write_all(text))
@@ -81,7 +87,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { code, message }) => {
-            eprintln!("fastinst: {message}");
+            say(message);
             ExitCode::from(code)
         }
     }

@@ -150,7 +150,7 @@ fn start(arguments: &Record) -> Result<Infallible, Error> {
     let path = find_program(Path::new(program), &path)?;
     let library = find_library(arguments.library.as_deref(), LIBRARY)?;
     if let Some(warning) = check_program(&path, options.tool)? {
-        eprintln!("fastinst: {warning}");
+        crate::say(warning);
     }
     // As late as possible: existing reports belong to earlier runs.
     if options.output != Output::Stderr {

@@ -156,7 +156,9 @@ fn merged(files: &[PathBuf], filter: Option<&Patterns>) -> Result<report::Report
     }
     let runs = parts.iter().map(|(run, ..)| run).collect::<HashSet<_>>().len();
     if runs > 1 {
-        eprintln!("fastinst: warning: these are reports of {runs} different runs; their figures are added");
+        crate::say(format_args!(
+            "warning: these are reports of {runs} different runs; their figures are added"
+        ));
     }
     // The processes have told apart functions with the same symbol, but not those whose symbols
     // have the same demangled form, such as the constructors of a class.
@@ -166,7 +168,7 @@ fn merged(files: &[PathBuf], filter: Option<&Patterns>) -> Result<report::Report
         disambiguate(&mut report.functions, &mut locations);
         if filter.is_some_and(Patterns::ask_for_files) {
             locate(&mut report.functions, &mut locations);
-            locations.notes().iter().for_each(|note| eprintln!("fastinst: note: {note}"));
+            locations.notes().iter().for_each(|note| crate::say(format_args!("note: {note}")));
         }
     }
     Ok(report)

@@ -172,7 +172,7 @@ fn start(arguments: &Run, format: ScriptFormat) -> Result<Infallible, Error> {
     let path = find_program(Path::new(program), &path)?;
     let library = find_library(arguments.library.as_deref(), LIBRARY)?;
     if let Some(warning) = check_program(&path, Tool::Profiler)? {
-        eprintln!("fastinst: {warning}");
+        crate::say(warning);
     }
     let absolute = |path: &PathBuf| {
         fs::canonicalize(path).map_err(|source| Error::InspectProgram { path: path.clone(), source })

@@ -47,3 +47,17 @@ fn mistakes_have_the_exit_codes_of_the_help() {
     check("report missing.json --sort nothing", 2, "expected total, self,");
     check("info missing", 1, "missing");
 }
+
+/// For example, because the disk is full.
+#[test]
+fn a_diagnostic_that_cannot_be_written_does_not_change_the_exit_code() {
+    let place = TempDir::new().unwrap();
+    for (arguments, code) in [("report missing.json", 1), ("record --library /nosuch -- /bin/true", 125)] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fastinst"));
+        command.env_remove("LD_PRELOAD").env_remove("FASTINST_OPTIONS");
+        let status =
+            command.args(arguments.split(' ')).current_dir(place.path()).stderr(full).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{arguments}");
+    }
+}

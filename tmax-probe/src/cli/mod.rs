@@ -9,7 +9,6 @@ mod report;
 mod show;
 mod verify;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -98,7 +97,7 @@ impl From<Error> for Failure {
 
 /// Prints a line to standard error. A run of hours does not end because its log cannot be written.
 fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "tmax-probe: {line}");
+    fastinst_command_line::say("tmax-probe", line);
 }
 
 /// Writes to standard output.

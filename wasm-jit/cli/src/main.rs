@@ -122,8 +122,7 @@ impl Failure {
 
     /// Prints the message; returns the exit code.
     fn report(&self) -> u8 {
-        // The exit code is valid even if the message cannot be written.
-        let _ = writeln!(io::stderr(), "wasm-jit: {}", self.message);
+        fastinst_command_line::say("wasm-jit", &self.message);
         self.code
     }
 }

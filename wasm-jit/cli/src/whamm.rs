@@ -212,11 +212,12 @@ fn instrument(arguments: &Instrument) -> Result<(), Failure> {
         report_narrow(script, &narrow.map_err(|error| problems(script, &error))?);
     }
     if entry.is_none() && !rewrite::has_start(&module) {
-        eprintln!(
+        let hint = format_args!(
             "{}: there is no function _start: the report is made when the host calls the export `whamm:report`; \
              or name a function at whose end it is made: --entry FUNCTION",
             program.display()
         );
+        fastinst_command_line::say("wasm-jit", hint);
     }
     Ok(())
 }

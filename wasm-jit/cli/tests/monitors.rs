@@ -837,7 +837,7 @@ fn a_script_is_written_into_a_program() {
     // A program without `_start`: a hint, unless another function is the entry point.
     write("library.wat", "(module (func (export \"work\") (result i32) (i32.const 7)))");
     let hinted = run(&directory, &["whamm", "instrument", "calls.mm", "library.wat", "-o", "library.wasm"]);
-    let hint = "library.wat: there is no function _start: the report is made when the host calls the export \
+    let hint = "wasm-jit: library.wat: there is no function _start: the report is made when the host calls the export \
                 `whamm:report`; or name a function at whose end it is made: --entry FUNCTION\n";
     assert_eq!((hinted.status.code(), text(&hinted.stderr)), (Some(0), hint));
     let with_entry =

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -302,7 +302,7 @@ impl Served {
 
 /// Prints a line, whose reader may have gone.
 fn print(text: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "wasm-jit: {text}");
+    fastinst_command_line::say("wasm-jit", text);
 }
 
 fn refused() {
@@ -363,7 +363,7 @@ fn read_line(client: &mut impl ConnectionExt<Error = io::Error>) -> io::Result<S
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use gdbstub::conn::Connection;

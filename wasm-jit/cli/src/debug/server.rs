@@ -1,6 +1,5 @@
 //! Clients of the GDB remote protocol.
 
-use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::ExitCode;
 
@@ -15,7 +14,7 @@ pub(super) fn serve_one(debugger: &Debugger, launcher: &Launcher, port: u16) -> 
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(about)?;
     let address = listener.local_addr().map_err(about)?;
     // The reader may have gone.
-    let _ = writeln!(io::stderr(), "wasm-jit: waiting for a debugger at {address}");
+    fastinst_command_line::say("wasm-jit", format_args!("waiting for a debugger at {address}"));
     let (connection, _) = listener.accept().map_err(about)?;
     match launcher.initial_function() {
         Some(first) => _ = debugger.add_breakpoint(&first, None, true).map_err(Failure::new)?,
@@ -29,7 +28,7 @@ pub(super) fn serve_one(debugger: &Debugger, launcher: &Launcher, port: u16) -> 
         Err(error) => {
             // The reader may have gone.
             let text = "the connection to the debugger has failed, and the program continues";
-            let _ = writeln!(io::stderr(), "wasm-jit: {text}: {error}");
+            fastinst_command_line::say("wasm-jit", format_args!("{text}: {error}"));
             run_on(debugger)
         }
     }
@@ -47,7 +46,7 @@ fn run_on(debugger: &Debugger) -> Result<ExitCode, Failure> {
 fn end(debugger: &Debugger, outcome: &Outcome) -> Result<ExitCode, Failure> {
     if let Some(unwatched) = &outcome.unwatched {
         // The reader may have gone.
-        let _ = writeln!(io::stderr(), "wasm-jit: {}", unwatched.text(debugger.code()));
+        fastinst_command_line::say("wasm-jit", unwatched.text(debugger.code()));
     }
     match outcome.has_failed {
         true => Err(Failure { code: outcome.code, message: outcome.text.clone() }),
