@@ -389,7 +389,7 @@ impl Profiler {
     ) -> Report {
         let mut running = self.shared.lock();
         let Some(asking) = running.as_mut() else {
-            return Running::nothing();
+            return Report::of_nothing(std::process::id());
         };
         asking.asked += 1;
         let wanted = asking.asked;
@@ -401,7 +401,7 @@ impl Profiler {
         let (mut running, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match running.as_mut() {
             Some(running) => running.report(&self.settings, self.count, function_at, describe),
-            None => Running::nothing(),
+            None => Report::of_nothing(std::process::id()),
         }
     }
 }
@@ -547,30 +547,6 @@ impl Running {
             notes: write::notes().into_iter().chain(self.clock.note(governor::ticks_per_ns())).collect(),
             functions,
             arcs,
-        }
-    }
-
-    /// The report of a profiler that was not started.
-    fn nothing() -> Report {
-        Report {
-            version: Report::VERSION,
-            run: String::new(),
-            command: Vec::new(),
-            pid: std::process::id(),
-            started_us: 0,
-            processes: 1,
-            duration_ns: 0,
-            thread_time_ns: 0,
-            probes: 0,
-            toggles: 0,
-            samples: 0,
-            lost_samples: 0,
-            stacks: 0,
-            cost: Cost::default(),
-            settings: String::new(),
-            notes: Vec::new(),
-            functions: Vec::new(),
-            arcs: Vec::new(),
         }
     }
 }

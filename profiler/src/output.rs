@@ -38,32 +38,34 @@
 //! locking: if it turns out to be recent it must be moved back, and by then its name may be taken.
 
 mod merging;
+mod stream;
 mod template;
+mod temporary;
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use fastinst::internal::has_own_descriptors;
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, FcntlArg, Flock, FlockArg, OFlag, RenameFlags, fcntl, renameat2};
+use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::Error;
 use crate::options::RunId;
 use crate::processor_time;
 use crate::report::text::{self, View};
 use crate::report::{Format, Report, json};
-use crate::stderr::stderr;
 
 pub(crate) use merging::merged_by_others;
 use merging::{LOCK_ATTEMPTS_TO_MERGE, add_to};
+use stream::is_special;
+pub(crate) use stream::is_writing;
+pub use stream::{Stream, forget_in_child};
 pub use template::{check_template, expand};
+pub use temporary::OwnFile;
+use temporary::Temporary;
 
 /// Maximum number of names to try.
 const NAMES: u32 = 10_000;
@@ -121,34 +123,6 @@ impl Written {
             }
         }
     }
-}
-
-/// A file that this process has written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OwnFile {
-    path: PathBuf,
-    /// When it was written, and its size.
-    version: (SystemTime, u64),
-}
-
-impl OwnFile {
-    /// The path of the file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Whether no other process has written the file since.
-    fn is_unchanged(&self) -> bool {
-        version(&self.path).is_ok_and(|version| version == self.version)
-    }
-}
-
-/// Distinguishes the files that processes write with one name. Not the inode: the next file may get
-/// that of the last one.
-fn version(path: &Path) -> io::Result<(SystemTime, u64)> {
-    let found = fs::symlink_metadata(path)?;
-    Ok((found.modified()?, found.len()))
 }
 
 /// Writes the report to the file that `target` names and returns its path, or opens the stream that
@@ -268,83 +242,6 @@ fn resolved(mut path: PathBuf) -> PathBuf {
     path
 }
 
-/// Whether a name belongs to something other than a file or a directory: a device, a FIFO, a
-/// socket. A report is written to it.
-fn is_special(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
-}
-
-/// A device, a FIFO or a socket that was opened for a report, and the report.
-#[derive(Debug)]
-pub struct Stream {
-    path: PathBuf,
-    file: File,
-    text: String,
-}
-
-/// The descriptor of the stream that is being written, for [`forget_in_child`].
-static OPEN: AtomicI32 = AtomicI32::new(NONE);
-
-/// The value of [`OPEN`] if there is no such stream.
-const NONE: i32 = -1;
-
-/// The value of [`OPEN`] if a forked child has no copy of the descriptor.
-const NOT_INHERITED: i32 = i32::MAX;
-
-impl Stream {
-    /// Fails if a FIFO has no reader.
-    fn open(path: &Path, text: String) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.write(true).custom_flags(libc::O_NONBLOCK);
-        let file = options.open(path)?;
-        let inherited = if has_own_descriptors() { NOT_INHERITED } else { file.as_raw_fd() };
-        OPEN.store(inherited, Ordering::Relaxed);
-        Ok(Self { path: path.to_owned(), file, text })
-    }
-
-    fn write_all(mut self) -> io::Result<()> {
-        // Waits until the reader has taken everything.
-        let fd = self.file.as_fd();
-        let flags = fcntl(fd, FcntlArg::F_GETFL)?;
-        let flags = OFlag::from_bits_retain(flags) & !OFlag::O_NONBLOCK;
-        fcntl(fd, FcntlArg::F_SETFL(flags))?;
-        self.file.write_all(self.text.as_bytes())
-    }
-
-    /// Writes the report. Blocks while the reader does not read.
-    ///
-    /// # Errors
-    /// [`Error::WriteReport`] if the reader is gone, or the device refuses.
-    pub fn write(self) -> Result<(), Error> {
-        let path = self.path.clone();
-        self.write_all().map_err(|source| Error::WriteReport { path, source })
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        // Before it is closed: then the number belongs to the next file.
-        OPEN.store(NONE, Ordering::Relaxed);
-    }
-}
-
-/// Whether a report is being written to a stream, whose reader may block it.
-pub(crate) fn is_writing() -> bool {
-    OPEN.load(Ordering::Relaxed) != NONE
-}
-
-/// Forgets what the parent is writing, and closes the copy of its stream, if there is one. To be
-/// called in a forked child.
-pub fn forget_in_child() {
-    stderr().forget_writing();
-    let open = OPEN.swap(NONE, Ordering::Relaxed);
-    if open != NONE && open != NOT_INHERITED {
-        // SAFETY: the descriptor belongs to a `Stream` of a thread that does not exist in this
-        // process.
-        unsafe { libc::close(open) };
-    }
-}
-
 /// The state of a file name.
 #[derive(Debug, PartialEq, Eq)]
 enum State {
@@ -441,106 +338,20 @@ fn directory_of(path: &Path) -> &Path {
     }
 }
 
-/// A file that is removed unless it gets its final name.
-struct Temporary {
-    path: PathBuf,
-    version: (SystemTime, u64),
-    renamed: bool,
-}
-
-impl Temporary {
-    /// Creates a file with these contents in the directory of `wanted`.
-    fn write(wanted: &Path, pid: u32, contents: &[u8]) -> io::Result<Temporary> {
-        let directory = directory_of(wanted);
-        for number in 0..NAMES {
-            let path = directory.join(format!(".fastinst-{pid}-{number}.tmp"));
-            let mut file = match OpenOptions::new().write(true).create_new(true).open(&path) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
-                opened => opened?,
-            };
-            let unwritten = (SystemTime::UNIX_EPOCH, 0);
-            let mut temporary = Temporary { path, version: unwritten, renamed: false };
-            file.write_all(contents)?;
-            // By default the kernel would set the time of the last tick: too early for a run that
-            // began since.
-            let _ = file.set_modified(SystemTime::now());
-            drop(file);
-            temporary.version = version(&temporary.path)?;
-            return Ok(temporary);
-        }
-        Err(ErrorKind::AlreadyExists.into())
-    }
-
-    /// Gives the file a free name.
-    fn link(&mut self, name: &Path) -> io::Result<()> {
-        let refused = match fs::hard_link(&self.path, name) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => error,
-            done => return done,
-        };
-        // Some file systems have no hard links.
-        match renameat2(AT_FDCWD, &self.path, AT_FDCWD, name, RenameFlags::RENAME_NOREPLACE) {
-            Ok(()) => self.renamed = true,
-            Err(Errno::EEXIST) => return Err(ErrorKind::AlreadyExists.into()),
-            Err(_) => return Err(refused),
-        }
-        Ok(())
-    }
-
-    /// As [`Temporary::replace`], but does not wait for the disk: ext4 writes a file that replaces
-    /// another one by renaming before the system call returns. Processes that do this one after the
-    /// other under a lock would wait for each other's writes, seconds each if the disk is busy.
-    fn exchange(self, name: &Path) -> io::Result<OwnFile> {
-        match renameat2(AT_FDCWD, &self.path, AT_FDCWD, name, RenameFlags::RENAME_EXCHANGE) {
-            // The other file has the temporary name now, and is removed.
-            Ok(()) => Ok(OwnFile { path: name.to_owned(), version: self.version }),
-            // There is none, or the file system does not support it.
-            Err(_) => self.replace(name),
-        }
-    }
-
-    /// Gives the file a name, replacing any other file.
-    fn replace(mut self, name: &Path) -> io::Result<OwnFile> {
-        fs::rename(&self.path, name)?;
-        self.renamed = true;
-        Ok(OwnFile { path: name.to_owned(), version: self.version })
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        if !self.renamed {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
+    use std::time::SystemTime;
 
     use super::*;
-    use crate::report::Cost;
 
     pub(super) fn report(pid: u32) -> Report {
         Report {
-            version: Report::VERSION,
-            run: String::new(),
             command: vec!["app".to_owned()],
-            pid,
             started_us: 1,
-            processes: 1,
             duration_ns: 1,
             thread_time_ns: 1,
-            probes: 0,
-            toggles: 0,
-            samples: 0,
-            lost_samples: 0,
-            stacks: 0,
-            cost: Cost::default(),
-            settings: String::new(),
-            notes: Vec::new(),
-            functions: Vec::new(),
-            arcs: Vec::new(),
+            ..Report::of_nothing(pid)
         }
     }
 
@@ -702,7 +513,7 @@ mod tests {
     }
 
     fn snapshot_at(path: &str) -> OwnFile {
-        OwnFile { path: PathBuf::from(path), version: version(Path::new(path)).unwrap() }
+        OwnFile { path: PathBuf::from(path), version: temporary::version(Path::new(path)).unwrap() }
     }
 
     #[test]

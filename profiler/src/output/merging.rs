@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::fcntl::Flock;
 
-use super::{Identity, OwnFile, State, Temporary, directory_of, in_file, lock, state_of, version};
+use super::temporary::{OwnFile, Temporary, version};
+use super::{Identity, State, directory_of, in_file, lock, state_of};
 use crate::report::{Format, Report, json};
 
 /// Maximum time to wait for the lock since the merged report has last changed: this many times 1

@@ -222,6 +222,30 @@ impl Report {
     /// The version of the format that this crate writes and reads.
     pub const VERSION: u32 = 3;
 
+    /// The report of this process if nothing was observed.
+    pub(crate) fn of_nothing(pid: u32) -> Self {
+        Self {
+            version: Self::VERSION,
+            run: String::new(),
+            settings: String::new(),
+            command: Vec::new(),
+            pid,
+            started_us: 0,
+            processes: 1,
+            duration_ns: 0,
+            thread_time_ns: 0,
+            probes: 0,
+            toggles: 0,
+            samples: 0,
+            lost_samples: 0,
+            stacks: 0,
+            cost: Cost::default(),
+            notes: Vec::new(),
+            functions: Vec::new(),
+            arcs: Vec::new(),
+        }
+    }
+
     /// Replaces the symbols of functions by demangled names, which takes about ten microseconds for
     /// each C++ function. Other names do not change.
     pub fn demangle(&mut self) {
