@@ -141,10 +141,10 @@ pub use error::{Error, Exit, Mismatch, PrecompiledError};
 pub use exn_ref::ExnRef;
 pub use module::{FunctionBody, FunctionInfo, Instruction, Instructions, Module};
 pub use runtime::{
-    Announced, AnyRef, ArrayElement, ArrayRef, AsContext, AsContextMut, Before, CallObserver, Caller,
-    ChangedElements, Export, Extern, ExternRef, Func, FuncId, Global, I31, Instance, IntoFunc, Linker,
-    Memory, NumericFunc, ObserverId, SharedMemory, Store, StoreContext, StoreContextMut, StoreLimits,
-    StructRef, Table, Tag, TypedFunc, Val, WasmParams, WasmResults, WasmRet, WasmTy, WriteLog,
+    AnyRef, ArrayElement, ArrayRef, AsContext, AsContextMut, CallObserver, Caller, ChangedElements, Export,
+    Extern, ExternRef, Func, FuncId, Global, I31, Instance, IntoFunc, Linker, Memory, NumericFunc,
+    ObserverId, PreviousBytes, SharedMemory, Store, StoreContext, StoreContextMut, StoreLimits, StructRef,
+    Table, Tag, TypedFunc, Val, WasmParams, WasmResults, WasmRet, WasmTy, WriteAnnouncer, WriteLog,
     prepare_thread,
 };
 pub use symbols::Symbols;

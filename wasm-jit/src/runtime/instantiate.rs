@@ -21,7 +21,7 @@ use super::instance::{ContextBlock, ElementValues, Instance, InstanceData};
 use super::libcalls;
 use super::memory::Memory;
 use super::objects::Room;
-use super::observe::Announced;
+use super::observe::WriteAnnouncer;
 use super::redirect;
 use super::store::{Handle, StoreInner, StoreOpaque};
 use super::table::Table;
@@ -360,7 +360,7 @@ fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> R
             let memory = unsafe { instance.as_ref() }.memories[*target as usize];
             let bytes = &module.bytes()[segment.range.clone()];
             // As for the table.
-            Announced::of(store, Memory(Handle::at(store, memory))).write(at as usize, bytes.len());
+            WriteAnnouncer::of(store, Memory(Handle::at(store, memory))).write(at as usize, bytes.len());
             libcalls::write_memory(&store.memories[memory as usize], at, bytes)?;
             // SAFETY: as above; nothing borrows the instance here.
             unsafe { instance.as_mut() }.dropped_data[number] = true;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::observe::Announced;
+use super::observe::WriteAnnouncer;
 use super::store::{AsContext, AsContextMut, Handle, StoreContext, StoreContextMut, StoreOpaque};
 use crate::error::Error;
 use crate::linear_memory::{Extent, LinearMemory, copy_atomically};
@@ -55,9 +55,9 @@ impl Memory {
 
     /// The address of the memory, for a host function that announces each write before it writes
     /// through the address, and that does not keep the address.
-    pub fn announced(&self, store: impl AsContext) -> (*mut u8, Announced) {
+    pub fn announced(&self, store: impl AsContext) -> (*mut u8, WriteAnnouncer) {
         let store = &store.as_context().0.opaque;
-        (self.inner(store).base(), Announced::of(store, *self))
+        (self.inner(store).base(), WriteAnnouncer::of(store, *self))
     }
 
     /// The memory's contents, from address 0.

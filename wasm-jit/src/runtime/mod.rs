@@ -71,7 +71,7 @@ pub use limits::StoreLimits;
 pub use linker::Linker;
 pub use memory::{Memory, SharedMemory};
 pub use numeric::NumericFunc;
-pub use observe::{Announced, Before, CallObserver, ChangedElements, ObserverId, WriteLog};
+pub use observe::{CallObserver, ChangedElements, ObserverId, PreviousBytes, WriteAnnouncer, WriteLog};
 pub use references::ExternRef;
 pub use stack::prepare_thread;
 pub use store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut};

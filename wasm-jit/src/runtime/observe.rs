@@ -336,7 +336,7 @@ unsafe fn lift(
 
 /// Bytes of a memory, as they were before the host got write access to them.
 #[derive(Clone, Debug)]
-pub struct Before {
+pub struct PreviousBytes {
     /// The memory that the host may have changed.
     pub memory: Memory,
     /// The address of the first byte in the linear memory.
@@ -366,7 +366,7 @@ pub struct WriteLog(Arc<Mutex<Logged>>);
 
 #[derive(Debug, Default)]
 struct Logged {
-    bytes: Vec<Before>,
+    bytes: Vec<PreviousBytes>,
     elements: Vec<ChangedElements>,
 }
 
@@ -387,7 +387,7 @@ impl WriteLog {
     }
 
     /// Takes the bytes that were logged, in order.
-    pub fn take(&self) -> Vec<Before> {
+    pub fn take(&self) -> Vec<PreviousBytes> {
         std::mem::take(&mut self.logged().bytes)
     }
 
@@ -402,7 +402,11 @@ impl WriteLog {
             let memory_of_store = Memory(Handle::at(store, index as u32));
             // SAFETY: this many bytes are accessible, and compiled code is not running.
             let bytes = unsafe { std::slice::from_raw_parts(memory.base(), memory.length() as usize) };
-            self.logged().bytes.push(Before { memory: memory_of_store, offset: 0, bytes: bytes.to_vec() });
+            self.logged().bytes.push(PreviousBytes {
+                memory: memory_of_store,
+                offset: 0,
+                bytes: bytes.to_vec(),
+            });
         }
     }
 
@@ -434,7 +438,7 @@ impl WriteLogs {
 
     /// The host may change these bytes from now on.
     pub(super) fn add_bytes(&self, memory: Memory, offset: usize, bytes: &[u8]) {
-        self.each(|log| log.bytes.push(Before { memory, offset, bytes: bytes.to_vec() }));
+        self.each(|log| log.bytes.push(PreviousBytes { memory, offset, bytes: bytes.to_vec() }));
     }
 
     /// The host has changed these elements.
@@ -453,7 +457,7 @@ impl WriteLogs {
                 false => end,
             });
             if from < bytes.len() {
-                log.bytes.push(Before { memory, offset: from, bytes: bytes[from..].to_vec() });
+                log.bytes.push(PreviousBytes { memory, offset: from, bytes: bytes[from..].to_vec() });
             }
         });
     }
@@ -461,11 +465,11 @@ impl WriteLogs {
 
 /// Where a host announces what it will write to a memory through its address.
 #[derive(Clone, Debug)]
-pub struct Announced {
+pub struct WriteAnnouncer {
     logs: Option<(WriteLogs, Memory, Arc<LinearMemory>)>,
 }
 
-impl Announced {
+impl WriteAnnouncer {
     pub(super) fn of(store: &StoreOpaque, memory: Memory) -> Self {
         let logs = (!store.writes.0.is_empty()).then(|| store.writes.clone());
         Self { logs: logs.map(|logs| (logs, memory, store.memories[memory.0.index_in(store)].clone())) }

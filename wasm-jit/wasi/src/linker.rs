@@ -1,6 +1,6 @@
 //! Defines the WASI functions in a linker.
 
-use wasm_jit::{Announced, Caller, Error, Extern, Linker, Trap};
+use wasm_jit::{Caller, Error, Extern, Linker, Trap, WriteAnnouncer};
 
 use rustix::time::ClockId;
 
@@ -149,8 +149,10 @@ fn is_retried<T>(caller: &Caller<'_, T>, outcome: Outcome) -> bool {
 fn memory<'a, T>(caller: &mut Caller<'a, T>) -> GuestMemory<'a> {
     let ((base, announced), length) = match caller.get_export("memory") {
         Some(Extern::Memory(memory)) => (memory.announced(&*caller), memory.data_size(&*caller)),
-        Some(Extern::SharedMemory(memory)) => ((memory.data_ptr(), Announced::ignored()), memory.data_size()),
-        _ => ((std::ptr::dangling_mut(), Announced::ignored()), 0),
+        Some(Extern::SharedMemory(memory)) => {
+            ((memory.data_ptr(), WriteAnnouncer::ignored()), memory.data_size())
+        }
+        _ => ((std::ptr::dangling_mut(), WriteAnnouncer::ignored()), 0),
     };
     // SAFETY: the memory is mapped as long as the store lives, which is longer than the caller, and
     // never shrinks; during the call, the store is borrowed by the caller, through which its bytes

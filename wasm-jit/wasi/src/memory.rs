@@ -7,12 +7,12 @@
 //! code: the kernel gets the addresses of the buffers ([`Iovecs`]).
 //!
 //! All ranges that may be written to, including those that the kernel gets, are announced to a
-//! recorder of the store ([`Announced`]).
+//! recorder of the store ([`WriteAnnouncer`]).
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use wasm_jit::Announced;
+use wasm_jit::WriteAnnouncer;
 
 use super::errno::{Errno, Failure, Outcome};
 
@@ -32,7 +32,7 @@ const MAX_PATH_LENGTH: u32 = 4096;
 pub(crate) struct GuestMemory<'a> {
     base: *const AtomicU8,
     length: usize,
-    announced: Announced,
+    announced: WriteAnnouncer,
     lifetime: PhantomData<&'a [AtomicU8]>,
 }
 
@@ -40,7 +40,7 @@ impl<'a> GuestMemory<'a> {
     /// # Safety
     /// During the lifetime, the `length` bytes from `base` are mapped readable and writable, and no
     /// Rust reference to any of them is used.
-    pub(crate) unsafe fn new(base: *mut u8, length: usize, announced: Announced) -> Self {
+    pub(crate) unsafe fn new(base: *mut u8, length: usize, announced: WriteAnnouncer) -> Self {
         Self { base: base.cast(), length, announced, lifetime: PhantomData }
     }
 
@@ -195,7 +195,7 @@ mod tests {
     fn addresses_are_checked_up_to_the_last_byte() {
         let mut bytes = [0; 16];
         // SAFETY: the array outlives the memory, and is not accessed otherwise.
-        let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len(), Announced::ignored()) };
+        let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len(), WriteAnnouncer::ignored()) };
         memory.write_u32(12, 0x0403_0201).unwrap();
         assert_eq!(memory.read_array::<4>(12).unwrap(), [1, 2, 3, 4]);
         memory.write_bytes(16, &[]).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     fn buffers_are_filled_and_read_in_order() {
         let mut bytes = [0; 64];
         // SAFETY: as above.
-        let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len(), Announced::ignored()) };
+        let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len(), WriteAnnouncer::ignored()) };
         for (at, value) in [(0, 40), (4, 2), (8, 50), (12, 0), (16, 32), (20, 3)] {
             memory.write_u32(at, value).unwrap();
         }
@@ -235,7 +235,7 @@ mod tests {
     fn a_list_of_buffers_is_truncated_at_the_limit_of_linux() {
         let mut bytes = vec![0; 8 * 2000];
         // SAFETY: as above.
-        let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len(), Announced::ignored()) };
+        let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len(), WriteAnnouncer::ignored()) };
         for n in 0..2000 {
             memory.write_u32(8 * n + 4, 1).unwrap();
         }

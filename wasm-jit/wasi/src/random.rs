@@ -63,7 +63,7 @@ mod tests {
         let mut bytes = vec![0; MAX_RANDOM_BYTES + 1];
         // SAFETY: the vector outlives the memory, and is not accessed otherwise.
         let memory =
-            unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len(), wasm_jit::Announced::ignored()) };
+            unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len(), wasm_jit::WriteAnnouncer::ignored()) };
         check_errno(wasi.random_get(&memory, 0, bytes.len() as u32), Errno::Nomem);
         wasi.random_get(&memory, 1, MAX_RANDOM_BYTES as u32).unwrap();
     }

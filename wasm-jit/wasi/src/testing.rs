@@ -27,7 +27,7 @@ impl Program {
             GuestMemory::new(
                 self.bytes.as_ptr().cast::<u8>().cast_mut(),
                 self.bytes.len(),
-                wasm_jit::Announced::ignored(),
+                wasm_jit::WriteAnnouncer::ignored(),
             )
         }
     }
