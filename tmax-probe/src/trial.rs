@@ -7,7 +7,7 @@
 //! Tears come in clusters: on an AMD Zen 5, 87 of 88 tears came from one trial of 26. Therefore
 //! neither the tears of one trial nor its millions of executions are independent. What counts is
 //! whether a trial tore at all. To make trials as independent as possible, each runs in a separate
-//! process ([`crate::kernel`]): new pages, a new loop, new threads.
+//! process (`kernel`): new pages, a new loop, new threads.
 
 use serde::{Deserialize, Serialize};
 
@@ -110,7 +110,7 @@ pub struct Spec {
     /// The toggled instruction.
     pub kernel: Kernel,
     /// The boundary, in bytes from the start of a cache line (a multiple of 4, up to its end), or
-    /// [`PAGE`](crate::boundary::PAGE) for a page's end.
+    /// 4096 for a page's end.
     pub boundary: u32,
     /// The number of the site's bytes before the boundary: 1 to 4.
     pub front: u8,

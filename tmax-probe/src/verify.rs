@@ -2,7 +2,7 @@
 //! and T_max.
 //!
 //! 1. One store at every class inside the window, and at the window itself as the control: rounds
-//!    of [`crate::plan`], whose trials differ only in their boundary. A window of 8 bytes makes no
+//!    of `plan`, whose trials differ only in their boundary. A window of 8 bytes makes no
 //!    claim that a class could refute, and a machine may not tear there: its control is the
 //!    smallest class that tears.
 //! 2. The protocol, with waits of T_max, at the boundaries from the window on; if the model has a
