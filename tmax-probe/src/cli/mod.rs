@@ -1,7 +1,7 @@
 //! The command line: one file for each subcommand.
 //!
 //! Results go to standard output, diagnostics and progress to standard error. A subcommand returns
-//! its exit code, or a [`Failure`], which is printed here, once.
+//! its exit code, or a `Failure`, which is printed here, once.
 
 mod calibrate;
 mod progress;

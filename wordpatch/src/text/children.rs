@@ -30,7 +30,7 @@ use crate::{Bytes, Error, site_table};
 /// has unmapped that memory.
 ///
 /// # Safety
-/// No thread of the child uses a [`TextRef`] or unmaps text during the call.
+/// No thread of the child uses a [`TextRef`](super::TextRef) or unmaps text during the call.
 pub unsafe fn unshare() -> Result<(), Error> {
     atfork::in_child_at_last();
     // Held forever if a raw `clone` was made while another thread of the parent held it.

@@ -165,8 +165,8 @@ pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>, written: Arc<
 }
 
 /// The addresses of pages in `range` that a debugger has copied: stores to text there become
-/// visible only after [`TogglePair::settle`], unless it was marked as staying mapped. Reads the
-/// page table, which takes a few microseconds per megabyte.
+/// visible only after [`TogglePair::settle`](super::TogglePair::settle), unless it was marked as
+/// staying mapped. Reads the page table, which takes a few microseconds per megabyte.
 pub fn copied_pages(range: &Range<usize>) -> Vec<usize> {
     let mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     let overlap = |m: &TextMapping| m.range.start.max(range.start)..m.range.end.min(range.end);
@@ -174,8 +174,8 @@ pub fn copied_pages(range: &Range<usize>) -> Vec<usize> {
     private.flat_map(|range| debugger::copied_pages(&range)).collect()
 }
 
-/// Number of bytes that [`unshare`] copies; 0 if it would not copy anything, or if another thread
-/// is just resolving text. Does not block.
+/// Number of bytes that [`unshare`](super::unshare) copies; 0 if it would not copy anything, or if
+/// another thread is just resolving text. Does not block.
 pub fn copied_bytes() -> usize {
     let Ok(mappings) = MAPPINGS.try_lock() else { return 0 };
     mappings.iter().filter(|mapping| mapping.copied).map(TextMapping::written_bytes).sum()

@@ -20,17 +20,19 @@
 //! # Fork
 //! The pages behind an alias are shared with forked children. A child must not write through it
 //! before [`unshare`] has given it its own pages; until then stores fail with
-//! [`Error::SharedWithParent`] (`fork` detects children). The child inherits no INT3 of its parent:
-//! `unshare` restores the old bytes of the parent's in-flight patches. In text whose pages the
-//! child does not share, `atfork` has done so before `fork` returned.
+//! [`Error::SharedWithParent`](crate::Error::SharedWithParent) (`fork` detects children). The child
+//! inherits no INT3 of its parent: `unshare` restores the old bytes of the parent's in-flight
+//! patches. In text whose pages the child does not share, `atfork` has done so before `fork`
+//! returned.
 //!
 //! Text that the caller has mapped shared, as generators of code do that map their pages twice,
 //! cannot be separated without disconnecting the caller's other mapping of it: `unshare` refuses,
 //! and the child's stores keep failing.
 //!
 //! A parent can leave its pages to the children that it has forked: those of generated code
-//! ([`leave_to_children`]), or of other text while threads store into it
-//! ([`leave_text_to_children`], `moves`). Its later patches do not reach those children.
+//! ([`leave_to_children`](crate::internal::leave_to_children)), or of other text while threads
+//! store into it ([`leave_text_to_children`], `moves`). Its later patches do not reach those
+//! children.
 pub(crate) mod alias;
 pub(crate) mod atfork;
 pub(crate) mod children;

@@ -104,8 +104,9 @@ impl TextRef {
     }
 
     /// The address at which the byte can be written: the same address for text that is writable
-    /// where it is executed, none with [`TextAccess::Mprotect`]. For tools that test the processor
-    /// with stores of their own; patches go through [`TextRef::compare_exchange`].
+    /// where it is executed, none with [`TextAccess::Mprotect`](super::TextAccess::Mprotect). For
+    /// tools that test the processor with stores of their own; patches go through
+    /// [`TextRef::compare_exchange`].
     pub fn writable_view(&self) -> Option<*mut u8> {
         self.writable.map(NonNull::as_ptr)
     }
@@ -114,7 +115,7 @@ impl TextRef {
     ///
     /// # Safety
     /// The bytes must belong to the mapping in which this location was resolved, and with
-    /// [`TextAccess::Mprotect`] still be mapped.
+    /// [`TextAccess::Mprotect`](super::TextAccess::Mprotect) still be mapped.
     pub unsafe fn read(&self, offset: usize, length: usize) -> Bytes {
         #[cfg(model)]
         if let Some(found) = environment::read(self.address + offset, length) {
@@ -150,30 +151,32 @@ impl TextRef {
     /// `window`. Never allocates; probe functions and signal handlers may call it.
     ///
     /// It blocks, for ten seconds at most ([`Error::Contended`]), and enters the kernel
-    /// 1. with [`TextAccess::Mprotect`], and in a page that a debugger has copied: four system
-    ///    calls, after those of other threads that do the same;
-    /// 2. while another thread moves text to other pages ([`leave_text_to_children`]), which it
-    ///    does only after a fork: until the end of the move, a millisecond for 4 MB of text.
+    /// 1. with [`TextAccess::Mprotect`](super::TextAccess::Mprotect), and in a page that a debugger
+    ///    has copied: four system calls, after those of other threads that do the same;
+    /// 2. while another thread moves text to other pages
+    ///    ([`leave_text_to_children`](super::leave_text_to_children)), which it does only after a
+    ///    fork: until the end of the move, a millisecond for 4 MB of text.
     ///
-    /// With [`TextAccess::Private`], it also reads text that may be unmapped
-    /// ([`TextRef::staying_mapped`]) by a system call. In all other cases it does neither.
+    /// With [`TextAccess::Private`](super::TextAccess::Private), it also reads text that may be
+    /// unmapped ([`TextRef::staying_mapped`]) by a system call. In all other cases it does neither.
     ///
     /// # Errors
     /// [`Error::Mismatch`] if the bytes are not `old`, [`Error::SharedWithParent`] in a forked
-    /// child before [`unshare`], [`Error::Contended`]; with [`TextAccess::Mprotect`], or on a
-    /// copied page, also [`Error::ProtectRefused`], and [`Error::NotMapped`] if the text was found
-    /// unmapped.
+    /// child before [`unshare`](super::unshare), [`Error::Contended`]; with
+    /// [`TextAccess::Mprotect`](super::TextAccess::Mprotect), or on a copied page, also
+    /// [`Error::ProtectRefused`], and [`Error::NotMapped`] if the text was found unmapped.
     ///
     /// # Panics
     /// If the bytes cross a boundary of `window`, or `old` and `new` differ in length.
     ///
     /// # Safety
     /// 1. The bytes must belong to the mapping in which this location was resolved, and with
-    ///    [`TextAccess::Mprotect`] still be mapped.
+    ///    [`TextAccess::Mprotect`](super::TextAccess::Mprotect) still be mapped.
     /// 2. Every thread that executes `new`, or any mixture of old and new bytes outside `window`,
     ///    must run valid code.
-    /// 3. With [`TextAccess::Private`], text in a page that a debugger has copied must not be
-    ///    unmapped during the call. (Text that is already unmapped is left unchanged.)
+    /// 3. With [`TextAccess::Private`](super::TextAccess::Private), text in a page that a debugger
+    ///    has copied must not be unmapped during the call. (Text that is already unmapped is left
+    ///    unchanged.)
     pub unsafe fn compare_exchange(
         &self,
         window: FetchWindow,

@@ -4,7 +4,7 @@
 //! the entry and at every exit of each function. This provider finds these calls in the loaded
 //! objects and makes a probe of each:
 //!
-//! 1. [`crate::loaded`] lists the loaded objects; `elf` finds an object's pointers to the two
+//! 1. `loaded` lists the loaded objects; `elf` finds an object's pointers to the two
 //!    functions; `unwind` finds the starts of its own functions. `index` stores the starts, sorted:
 //!    eight bytes for each function.
 //! 2. `arrivals`: a call that arrives at the exported `__cyg_profile_func_*` marks its caller's
