@@ -566,7 +566,7 @@ fn wrong_option_is_named_in_one_line_and_the_program_runs_unprofiled() {
     for (options, named) in [
         ("outptu=/tmp/x.json", "outptu"),
         ("budget=many", "many"),
-        ("samples=50", "budget=N%"),
+        ("samples=50", "samples"),
         ("tool=hammer", "hammer"),
         ("budget", "budget"),
     ] {
