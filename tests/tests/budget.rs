@@ -15,3 +15,16 @@ fn deep_stacks_of_long_calls_cost_no_more_than_the_budget() {
     println!("probes took {:.2} % of the processor time", share * 100.0);
     assert!(share < 0.01, "probes took {share} of the processor time");
 }
+
+/// Functions that are called rarely stay on, but not all of so many.
+#[test]
+fn thousands_of_functions_with_few_calls_are_not_all_timed() {
+    const ROUNDS: u64 = 160;
+    let binary = compile("fixtures/many_rare_functions.c", &["-O2"], Gcc);
+    let profiled = profiled(&binary, &[&ROUNDS.to_string()], "budget=0.2%");
+    assert!(profiled.run.status.success(), "{}\n{}", profiled.run.status, profiled.run.stderr);
+    let timed = profiled.report().json["samples"].as_u64().expect("a number");
+    let share = timed as f64 / (8192 * ROUNDS) as f64;
+    println!("{:.0} % of the calls were timed", share * 100.0);
+    assert!(share < 0.5, "{share} of the calls were timed");
+}

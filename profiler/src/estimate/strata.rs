@@ -57,7 +57,8 @@ const MAX_GAPS: f64 = 0.25;
 const SHORT_GAP: f64 = 3e6;
 
 /// A function has upper limits if it was on for all but this part of the time, and was called more
-/// often in that time than after it.
+/// often in that time than after it. Some window must have ended: an allowance is used up in a
+/// phase of many calls, which may go on for any time.
 const MOSTLY_EXACT: f64 = 0.1;
 
 /// If the time of probes makes windows more uncertain than this, rates have no upper limit.
@@ -603,7 +604,8 @@ impl Strata {
     /// limit.
     fn is_hardly_observed(&self) -> bool {
         let estimated_time = self.sampled.strata_time + self.unobserved;
-        let is_mostly_exact = estimated_time < MOSTLY_EXACT * (estimated_time + self.exact_time)
+        let is_mostly_exact = self.sampled.windows > 0.0
+            && estimated_time < MOSTLY_EXACT * (estimated_time + self.exact_time)
             && self.sampled.calls + 2.0 * self.gap_calls < self.exact_calls;
         if is_mostly_exact {
             return false;

@@ -332,18 +332,21 @@ fn add_sampled_times(rows: &mut [Row], edges: &mut Vec<Edge>, times: &Times<'_>,
 }
 
 /// Corrects latencies whose sum was `timed`, but is found to be `total`: some of the calls may have
-/// been shorter by the entire difference.
+/// been shorter by the entire difference. The estimates assume that all were, in proportion.
 fn without_excess(latency: &mut Latency, timed: f64, total: &Estimate) {
+    let part = total.value / timed;
     let mean = latency.mean;
     latency.mean = Estimate {
-        value: mean.value * (total.value / timed),
+        value: mean.value * part,
         low: mean.low.min(mean.value * (total.low / timed)),
         high: mean.high,
     };
     let excess = timed - total.low;
     for percentile in [&mut latency.p50, &mut latency.p90, &mut latency.p99] {
         percentile.low = percentile.low.min((percentile.value - excess).max(0.0));
+        percentile.value = (percentile.value * part).max(percentile.low);
     }
+    latency.max *= part;
     latency.min = latency.min.min((latency.min - excess).max(0.0));
 }
 
@@ -457,6 +460,8 @@ mod tests {
         without_excess(&mut latency, 1e9, &total);
         assert_eq!(latency.mean, Estimate::within(3.75e8, 3.6e8, 5e8));
         assert_eq!((latency.p50.low, latency.p90.low, latency.min), (1.2e8, 3.2e8, 1.2e8));
+        assert_eq!((latency.p50.value, latency.p90.value, latency.max), (3e8, 4.5e8, 4.5e8));
+        assert_eq!((latency.p50.high, latency.p90.high), (Some(4e8), Some(6e8)));
     }
 
     /// A function calls itself, a million times as often as another calls it. Few of the latter

@@ -43,6 +43,7 @@ use self::details::{Detailed, Details};
 use self::exits::STRAY_EXITS;
 use crate::observe::policy::Allowance;
 use crate::observe::probe_type::ProbeType;
+use crate::observe::rare_calls::RESERVE;
 use crate::observe::switching::{Entries, EntrySwitch, ExitSwitch, Phase};
 use crate::observe::{governor, long_calls};
 
@@ -629,9 +630,14 @@ impl Function {
             };
             let elapsed = governor::nanoseconds(now.saturating_sub(refilled));
             let inside = governor::nanoseconds(details.inside.swap(0, Relaxed));
-            if let Allowance::More(calls) = Allowance::refilled(elapsed, inside, &governor::intensity()) {
+            let intensity = governor::intensity();
+            if let Allowance::More(calls) = Allowance::refilled(elapsed, inside, &intensity) {
+                let for_rare = intensity.added_for_rare(elapsed);
+                RESERVE.take(for_rare);
+                let for_rare = details.for_rare.swap(for_rare as u32, Relaxed);
                 if details.refilled.swap(now, Relaxed) != 0 {
-                    long_calls::add(2 * u64::from(self.second_half.load(Relaxed)));
+                    let used = 2 * self.second_half.load(Relaxed);
+                    long_calls::add(used.saturating_sub(for_rare).into());
                 }
                 self.second_half.store(calls - calls / 2, Relaxed);
                 self.strays_left.store(STRAY_EXITS, Relaxed);

@@ -30,7 +30,8 @@
 //! Windows are not the only cost: ticks, stack samples, and functions that are on have shares of
 //! the budget. On a busy machine, where the caches hold other data after each pause, all of these
 //! cost more than was assumed. While too much has been spent, each is limited to the same [`part`]
-//! of its share, but for functions with long calls ([`crate::observe::long_calls`]).
+//! of its share, but for functions with long calls ([`crate::observe::long_calls`]). Functions that
+//! stay on because they are called rarely share a reserve ([`crate::observe::rare_calls`]).
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
@@ -39,6 +40,7 @@ use std::time::{Duration, Instant};
 
 use crate::observe::long_calls::{self, LongCalls};
 use crate::observe::policy::{Intensity, RARE};
+use crate::observe::rare_calls::RESERVE;
 use crate::observe::{counting, waking};
 use crate::processor_time;
 
@@ -148,7 +150,8 @@ const WAIT: u8 = 2;
 pub(crate) fn intensity() -> Intensity {
     let get = |place: &AtomicU64| f64::from_bits(place.load(Relaxed));
     let (stratum, allowance, earned) = (get(&STRATUM), get(&ALLOWANCE), get(&EARNED));
-    Intensity { calls: FULL.calls, stratum, allowance, earned, rare: part() * FULL.rare }
+    let rare = if RESERVE.is_left() { part() * FULL.rare } else { 0.0 };
+    Intensity { calls: FULL.calls, stratum, allowance, earned, rare }
 }
 
 /// The part of the budget that may be spent at present: less than 1 while too much has been spent.
@@ -407,6 +410,7 @@ impl Governor {
 
     fn publish_for(&self, exact: bool) {
         PART.store(1.0_f64.to_bits(), Relaxed);
+        RESERVE.fill(self.budget, self.cost_of_call);
         time_every_call(exact);
         if exact {
             set(Intensity { allowance: f64::from(u32::MAX), stratum: 1.0, ..FULL });
@@ -560,6 +564,7 @@ impl Governor {
         self.cost_of_call =
             (now.probes / demand.timed.max(1) as f64).clamp(*COST_OF_CALL.start(), *COST_OF_CALL.end());
         self.long_calls.adapt(long_calls::take(), since.own, budget, self.cost_of_call);
+        RESERVE.grow(since.own, budget, self.cost_of_call);
         self.adapt_to(budget, &now, &since, demand.importance);
         self.publish();
     }

@@ -12,8 +12,8 @@
 //! * `policy`: when a function is observed. `schedule`: implements it. `opening`: which of the
 //!   windows that are due open now; `retry`: the ticks in which the others open. `counting`: counts
 //!   the calls to functions that are called very often. `measured`: all results of one function.
-//! * `governor`: keeps observation within the budget; `long_calls`: what functions cost that stay
-//!   on.
+//! * `governor`: keeps observation within the budget; `long_calls`, `rare_calls`: what functions
+//!   cost that stay on.
 //! * `own_time`, `busiest`, `displaced`, `quota`: which part of the time the program had a
 //!   processor.
 
@@ -34,6 +34,7 @@ pub(crate) mod policy;
 pub(crate) mod preemption;
 pub(crate) mod probe_type;
 pub(crate) mod quota;
+pub(crate) mod rare_calls;
 pub(crate) mod reclaiming;
 pub(crate) mod retry;
 pub(crate) mod schedule;

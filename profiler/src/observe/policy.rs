@@ -13,10 +13,10 @@
 //! 3. **Counted.** If the windows of a function would be so short that the time of its probes
 //!    dominates them, its calls are counted and timed in separate windows
 //!    ([`crate::observe::counting`]).
-//! 4. **On again**, when the rate of calls is at most half the rate of the refill. At a budget of 1
-//!    %, functions with a mean of 0.4 ms and more stay on, unless half of the budget is not enough
-//!    for all of them ([`crate::observe::long_calls`]). They are most of those with the
-//!    largest totals.
+//! 4. **On again**, when the rate of calls is at most half the rate of the refill, unless too many
+//!    functions are called rarely ([`crate::observe::rare_calls`]). At a budget of 1 %, functions
+//!    with a mean of 0.4 ms and more stay on, unless half of the budget is not enough for all of
+//!    them ([`crate::observe::long_calls`]). They are most of those with the largest totals.
 //!
 //! # What is estimated, and why it is unbiased
 //! A call at time t, in a stratum of length L with a window of length w, is observed with
@@ -132,6 +132,7 @@ pub(crate) struct Intensity {
     /// Calls that are added to the allowance for each nanosecond spent in calls to the function.
     pub(crate) earned: f64,
     /// A function that is called less often than this is on all the time; in calls per nanosecond.
+    /// 0 while there are too many of them ([`crate::observe::rare_calls`]).
     pub(crate) rare: f64,
 }
 
@@ -140,6 +141,12 @@ impl Intensity {
     /// observe, since a function that is on needs no toggles and is known exactly.
     pub(crate) fn refill(&self) -> f64 {
         (ON_FOR_SAMPLED * self.calls / self.stratum).max(self.rare)
+    }
+
+    /// The calls that are added to an allowance for `elapsed` nanoseconds because the function is
+    /// called rarely.
+    pub(crate) fn added_for_rare(&self, elapsed: f64) -> f64 {
+        (elapsed * self.rare).min(self.allowance)
     }
 }
 

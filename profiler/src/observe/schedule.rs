@@ -28,7 +28,7 @@ use crate::observe::own_time::OwnPart;
 use crate::observe::policy::{CAP, Next, Open, Pace, Planned};
 use crate::observe::probe_type::ProbeType;
 use crate::observe::reclaiming::Reclaiming;
-use crate::observe::{counting, fire, own_time, thread};
+use crate::observe::{counting, fire, own_time, rare_calls, thread};
 use crate::options::Counts;
 
 /// Delay, in nanoseconds of own time, from the service thread's start of a window to its opening:
@@ -356,6 +356,7 @@ impl Schedule {
         }
         match observed.pace.next(start, mean, &intensity, &mut self.random) {
             Next::On => {
+                rare_calls::RESERVE.take_for(observed.pace.rate(), intensity.allowance);
                 let unobserved = Unobserved { since: start, rate: observed.pace.rate() };
                 self.turn_on(index, Some(unobserved));
             }

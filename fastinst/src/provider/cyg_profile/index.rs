@@ -43,6 +43,14 @@ pub(super) enum Arrival {
     Other,
 }
 
+/// The word of an interval when a call arrived.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    seen: u32,
+    /// Whether the call is part of the interval's count.
+    is_counted: bool,
+}
+
 /// The blocks that are searched for queued intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blocks {
@@ -102,18 +110,32 @@ impl Index {
     /// Records the arrival of a call from an interval. An entry is counted, unless the result is
     /// [`PriorState::Done`].
     pub(super) fn arrive(&self, number: usize, arrival: Arrival) -> PriorState {
+        let counted = self.count(number, arrival);
+        self.queue_counted(number, counted)
+    }
+
+    fn count(&self, number: usize, arrival: Arrival) -> Counted {
         let word = &self.words[number];
-        let mut seen = word.load(Ordering::Relaxed);
+        let seen = word.load(Ordering::Relaxed);
         // The count stays far below the flags, even if many threads increment it concurrently.
         if arrival == Arrival::Entry && seen & DONE == 0 && seen & COUNT < COUNT / 2 {
-            seen = word.fetch_add(1, Ordering::Relaxed);
+            let seen = word.fetch_add(1, Ordering::Relaxed);
+            return Counted { seen, is_counted: seen & DONE == 0 };
         }
+        Counted { seen, is_counted: false }
+    }
+
+    fn queue_counted(&self, number: usize, Counted { seen, is_counted }: Counted) -> PriorState {
         if seen & DONE != 0 {
             PriorState::Done
         } else if seen & QUEUED != 0 {
             PriorState::Queued
         } else {
-            self.queue(number)
+            match self.queue(number) {
+                // Others have queued it since the entry was counted.
+                PriorState::Done if is_counted => PriorState::Queued,
+                state => state,
+            }
         }
     }
 
@@ -218,6 +240,21 @@ mod tests {
         assert_eq!(index.arrive(8, Arrival::Entry), PriorState::Unmarked);
         assert_eq!(index.reset(), [(8, 1)]);
         assert_eq!(index.arrive(7, Arrival::Other), PriorState::Unmarked);
+    }
+
+    /// A thread is interrupted between the two steps of an arrival.
+    #[test]
+    fn an_entry_is_counted_once_if_others_queue_the_interval_meanwhile() {
+        let index = Index::new(0, vec![0]);
+        let counted = index.count(0, Arrival::Entry);
+        assert_eq!(index.arrive(0, Arrival::Other), PriorState::Unmarked);
+        assert_eq!(index.finish(0), 1);
+        assert_ne!(index.queue_counted(0, counted), PriorState::Done);
+        let other = Index::new(0, vec![0]);
+        let counted = other.count(0, Arrival::Other);
+        other.queue(0);
+        assert_eq!(other.finish(0), 0);
+        assert_eq!(other.queue_counted(0, counted), PriorState::Done);
     }
 
     #[test]

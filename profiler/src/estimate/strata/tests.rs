@@ -220,6 +220,17 @@ fn a_function_that_was_on_for_nearly_all_of_the_time_has_both_limits() {
     assert_eq!(after(10e6).high, None, "three windows in 30 of 45 ms");
 }
 
+#[test]
+fn nothing_is_known_of_the_time_after_an_allowance_before_a_window_has_ended() {
+    let mut strata = Strata::default();
+    strata.counted(40, 0.3e9);
+    strata.gap(1e6, 2e-7);
+    assert!(strata.calls().high.is_some(), "a short gap");
+    strata.unobserved(15e6, 2e-7);
+    let Estimate { low, high, .. } = strata.calls();
+    assert_eq!((low >= 40.0, high), (true, None), "{low}");
+}
+
 /// Most estimates of such programs are a little too small, and few are much too large.
 #[test]
 fn upper_limits_hold_the_truth_if_few_windows_contain_many_of_the_calls() {

@@ -29,6 +29,8 @@ pub(super) struct Details {
     /// The time at which the allowance was refilled; 0 if it has not been since the function was
     /// switched on.
     pub(super) refilled: AtomicU64,
+    /// The part of the allowance that was added because the function is called rarely.
+    pub(super) for_rare: AtomicU32,
     /// The time of long calls that have returned since.
     pub(super) inside: AtomicU64,
     /// The time of the entry in the middle between the last refill and the limit, and the time that
@@ -50,6 +52,7 @@ impl Details {
             overhead: AtomicU64::new(0),
             exceeded_in: AtomicU32::new(0),
             refilled: AtomicU64::new(0),
+            for_rare: AtomicU32::new(0),
             inside: AtomicU64::new(0),
             middle_at: AtomicU64::new(0),
             middle_lost: Lost::new(),
