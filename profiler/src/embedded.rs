@@ -10,6 +10,12 @@
 //! * For a frame that is left in another way, by an exception or a trap, the engine calls [`left`].
 //!   The call ends at that moment.
 //! * There is no output: the engine may request a [report](Profiler::report) at any time.
+//! * The engine may make the probes of a function at any time before the function's first call,
+//!   also at that call, while the calls on the thread's stack are timed. Then it makes them inside
+//!   [`interrupted`], as it does all that delays calls for the sake of probes. The time of this is
+//!   excluded: entries of open calls are moved by it, as if the calls had begun so much later, so
+//!   that no error is added to their latencies; windows that are open are extended by it, as by all
+//!   time in probes; and the processor time counts as that of the start, which is paid for slowly.
 //!
 //! A process has one profiler at a time.
 //!
@@ -18,7 +24,7 @@
 //! [`Profiler`]. A [paused](Profiler::pause) profiler does nothing.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self as threads, JoinHandle};
 use std::time::{Duration, Instant};
@@ -49,7 +55,7 @@ use crate::settings::Settings;
 ///
 /// Both methods may be called by any thread, by several threads at once, and by probe functions, in
 /// particular [`entered`] and [`exited`]. Each returns whether something has changed; a probe that
-/// cannot be toggled stays as it is.
+/// cannot be toggled stays as it is. Probes that are made later get the state that was set last.
 pub trait Probes: Send + Sync {
     /// Sets the state of the probe at a function's entry.
     fn switch_entry(&self, function: usize, to: EntryProbe) -> bool;
@@ -131,6 +137,19 @@ pub extern "C" fn counted(number: u64) {
 /// called, without executing an exit. Does nothing for a frame whose exit was executed.
 pub fn left(frame: u64) {
     fire::left(frame as usize);
+}
+
+/// Whether a profiler is started and not paused.
+static IS_OBSERVING: AtomicBool = AtomicBool::new(false);
+
+/// Calls a function that makes probes, or waits for another thread that does, while calls of this
+/// thread are open that may be observed: see the [module documentation](self). Calls of it must not
+/// be nested.
+pub fn interrupted(function: &mut dyn FnMut()) {
+    match IS_OBSERVING.load(Ordering::Relaxed) {
+        true => fire::interrupted(function),
+        false => function(),
+    }
 }
 
 /// The ids of the functions' probes: two for each function.
@@ -342,6 +361,7 @@ impl Profiler {
             threads::Builder::new().name("latency".to_owned()).spawn(move || shared.serve(seen))
         });
         let thread = thread.map_err(|source| Error::Start { source: ProbeError::Thread { source } })?;
+        IS_OBSERVING.store(true, Ordering::Relaxed);
         *started = Some(Started { _ids: ids, thread });
         Ok(())
     }
@@ -485,6 +505,7 @@ impl Running {
 
     fn pause(&mut self) {
         if self.paused.is_none() {
+            IS_OBSERVING.store(false, Ordering::Relaxed);
             self.schedule.suspend_all();
             self.paused = Some(Past::now(&self.clock));
         }
@@ -496,6 +517,7 @@ impl Running {
             self.excluded = self.excluded.plus(paused);
             self.governor.was_paused(paused.processor);
             self.schedule.begin_all();
+            IS_OBSERVING.store(true, Ordering::Relaxed);
         }
     }
 

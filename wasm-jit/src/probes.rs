@@ -208,6 +208,7 @@ mod values;
 mod wasm;
 
 pub use crate::code::probed::counters::InstanceId;
+pub use crate::code::probed::delays::{Around, on_delays};
 pub use crate::code::probed::{Callback, Called};
 pub use crate::store_id::StoreId;
 pub use accessor::{AccessError, FrameAccessor};

@@ -13,12 +13,12 @@ use fastinst::{ProbeFn, ProbeId};
 use wordpatch::tsc;
 
 use crate::estimate::callers::NO_PROBE;
-use crate::observe::counting;
 use crate::observe::function::{Entered, Executed, FUNCTIONS, Function};
 use crate::observe::pairing::{Entry, EntryStack, Own};
-use crate::observe::preemption;
 use crate::observe::probe_type::{EntryProbe, ProbeType};
 use crate::observe::thread::{self, Duration, Sample, Thread, is_open};
+use crate::observe::{counting, governor, preemption};
+use crate::processor_time;
 
 /// The cost of a probe outside its two readings of the clock, in ticks: measured by [`calibrate`].
 static UNSEEN: AtomicU64 = AtomicU64::new(0);
@@ -351,6 +351,21 @@ pub(crate) fn left(frame: usize) {
     });
 }
 
+/// Calls a function that makes probes while the calls of this thread wait, or waits for a thread
+/// that makes them. Its time is part of no call.
+pub(crate) fn interrupted(function: &mut dyn FnMut()) {
+    let Some(thread) = Thread::current() else { return function() };
+    let figures = || (tsc::now(), thread.preempted(), processor_time::of_thread());
+    let (begin, preempted_before, ran_before) = figures();
+    function();
+    let (end, preempted, ran) = figures();
+    // Preemption is subtracted from calls anyway.
+    let time = end.saturating_sub(begin).saturating_sub(preempted.wrapping_sub(preempted_before));
+    let ran = (((ran - ran_before) * governor::ticks_per_ns()) as u64).min(time);
+    let anchor = 0_usize;
+    thread.enter((&raw const anchor).addr(), |entries| thread.exclude(entries, time, ran));
+}
+
 /// The function that [`calibrate_with`] calls: without instructions, with the probes of an engine.
 pub(crate) trait Calibrated {
     /// Sets the state of the entry probe. The exit probes are on if the entry probe is timed.
@@ -574,6 +589,43 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn making_probes_is_a_cost_and_not_part_of_open_calls() {
+        let index = FUNCTIONS.push_with(|_| Function::default()).unwrap();
+        let function = FUNCTIONS.get(index).unwrap();
+        function.reset();
+        function.turn_on(tsc::now(), 10, 1.0, |_, _| {});
+        let thread = Thread::current().unwrap();
+        let local = 0_usize;
+        let stack_pointer = std::ptr::from_ref(&local).addr();
+        let before = (thread.spent(), thread::making());
+        let begin = tsc::now();
+        let fired = Fired { index: index as u32, function, probe: None, call_site: 0, stack_pointer };
+        enter(tsc::now(), &fired, thread);
+        let mut took = 0;
+        interrupted(&mut || {
+            let begin = tsc::now();
+            while took < 10_000_000 {
+                took = tsc::now().saturating_sub(begin);
+            }
+        });
+        let mut open = None;
+        thread::open_calls(|_, entry, limits| {
+            if entry.function == index as u32 {
+                open = Some(limits.time.ticks);
+            }
+        });
+        let all = tsc::now() - begin;
+        let open = open.unwrap();
+        assert!(open <= all - took, "{open} of {all} ticks, of which {took} do not belong to it");
+        let (spent, making) = (thread.spent() - before.0, thread::making() - before.1);
+        assert!(making > 0 && spent >= making, "{making} of {spent}");
+        // Waiting for a thread that makes probes costs nothing.
+        let before = thread::making();
+        interrupted(&mut || std::thread::sleep(std::time::Duration::from_millis(20)));
+        assert!(governor::nanoseconds(thread::making() - before) < 20e6);
     }
 
     #[test]

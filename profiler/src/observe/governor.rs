@@ -10,8 +10,9 @@
 //! 4. Toggles: their cost for threads that execute the rewritten code (a cache line transfer, a
 //!    pipeline flush) is not measured but assumed, [`DISTURBANCE`] each; the stated error covers
 //!    zero to twice that.
-//! 5. The start: processor time until the program's own code runs, and the service thread's
-//!    processor time for discovering probes later.
+//! 5. The start: processor time until the program's own code runs, the service thread's processor
+//!    time for discovering probes later, and the threads' for
+//!    [making](crate::observe::fire::interrupted) probes.
 //!
 //! # The control
 //! Every few milliseconds the governor decides how much may be spent from now on: the budget's
@@ -41,7 +42,7 @@ use std::time::{Duration, Instant};
 use crate::observe::long_calls::{self, LongCalls};
 use crate::observe::policy::{Intensity, RARE};
 use crate::observe::rare_calls::RESERVE;
-use crate::observe::{counting, waking};
+use crate::observe::{counting, thread, waking};
 use crate::processor_time;
 
 /// The assumed indirect cost of a toggle, in ticks: some line transfers and a pipeline restart.
@@ -354,6 +355,7 @@ pub(crate) struct Governor {
     /// The processor time of the process, and the time in probes, when this began.
     process_before: f64,
     probes_before: f64,
+    making_before: f64,
     /// How often the service thread was woken, and the processor time that it has spent in its
     /// work: the rest of it was spent on waking it up.
     wakes: f64,
@@ -391,6 +393,7 @@ impl Governor {
             toggles_before: fastinst::toggle_count(),
             process_before: 0.0,
             probes_before: 0.0,
+            making_before: 0.0,
             wakes: 0.0,
             in_ticks: 0.0,
             idle: IdleTicks::default(),
@@ -447,6 +450,7 @@ impl Governor {
     pub(crate) fn forget(&mut self, except: f64) {
         self.process_before = processor_time::of_process() - except;
         self.probes_before = counting::spent_in_probes();
+        self.making_before = nanoseconds(thread::making());
     }
 
     /// Records that the process has used this processor time while nothing was to be observed.
@@ -475,13 +479,14 @@ impl Governor {
     /// The amounts spent until now. Called by the service thread.
     pub(crate) fn spent(&self) -> Spent {
         let discovery = self.discovery();
+        let making = nanoseconds(thread::making()) - self.making_before;
         Spent {
             process: processor_time::of_process() - self.process_before,
-            probes: counting::spent_in_probes() - self.probes_before,
+            probes: counting::spent_in_probes() - self.probes_before - making,
             service: (of_own_threads() - discovery).max(0.0),
             toggles: (fastinst::toggle_count() - self.toggles_before) as f64 * DISTURBANCE / ticks_per_ns(),
             stacks: self.stacks,
-            start: self.start + discovery,
+            start: self.start + discovery + making,
         }
     }
 

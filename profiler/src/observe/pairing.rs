@@ -390,6 +390,17 @@ impl Own<'_> {
         })
     }
 
+    /// Moves the entries of all open calls by a time, in ticks, for which the thread has not
+    /// executed the program: their calls do not include it. `spent` of it counts as spent in
+    /// probes.
+    pub(crate) fn exclude(&mut self, time: u64, spent: u64) {
+        let add = |to: &AtomicU64, ticks: u64| to.store(to.load(Relaxed).wrapping_add(ticks), Relaxed);
+        for slot in &self.0.slots[..self.height()] {
+            add(&slot.ticks, time);
+            add(&slot.overhead, spent);
+        }
+    }
+
     /// Removes every entry.
     pub(crate) fn clear(&mut self, mut discarded: impl FnMut(&Entry)) {
         self.cut(0, &mut discarded);
@@ -598,6 +609,18 @@ mod tests {
             assert!(push(&again, exit(function, observation, call_site, stack_pointer), |_| true));
         });
         assert!(push(&again, one_more, |entry| entry.stack_pointer % 2 == 0));
+    }
+
+    #[test]
+    fn open_calls_do_not_include_the_time_for_which_probes_were_made() {
+        let stack = stack(&[]);
+        let entry = Entry { ticks: 1000, overhead: 100, ..Entry::default() };
+        (0..2).for_each(|index| stack.own().put(index, &entry));
+        // For a part of the time, the thread waited.
+        stack.own().exclude(500, 300);
+        stack.own().put(2, &entry);
+        let moved = Entry { ticks: 1500, overhead: 400, ..entry };
+        assert_eq!(stack.look().collect::<Vec<_>>(), [moved, moved, entry]);
     }
 
     #[test]

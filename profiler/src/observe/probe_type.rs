@@ -13,9 +13,10 @@ pub(crate) enum ProbeType {
 
 /// The state of the entry probe of an engine's function ([`crate::embedded`]): the function that it
 /// calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EntryProbe {
     /// The probe is off.
+    #[default]
     Off,
     /// The probe calls [`entered`](crate::embedded::entered).
     Timed,

@@ -250,6 +250,14 @@ impl Thread {
         }
     }
 
+    /// Adds a time for which this thread has not executed the program, because the probes of a
+    /// function were made: to no open call. `ran` is the part of it for which the thread has run.
+    pub(crate) fn exclude(&self, entries: &EntryStack, time: u64, ran: u64) {
+        entries.own().exclude(time, ran);
+        self.overhead.store(self.overhead.load(Ordering::Relaxed).wrapping_add(ran), Ordering::Relaxed);
+        MAKING.fetch_add(ran, Ordering::Relaxed);
+    }
+
     /// Duration of the thread's preemption since some moment, in ticks.
     #[inline(always)]
     pub(crate) fn preempted(&self) -> u64 {
@@ -544,6 +552,13 @@ pub(crate) fn lived() -> u64 {
     blocks().map(age).sum::<u64>() + ENDED.load(Ordering::Relaxed)
 }
 
+/// The part of [`spent`] for which threads made probes, in ticks.
+static MAKING: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn making() -> u64 {
+    MAKING.load(Ordering::Relaxed)
+}
+
 /// Total time of all threads in probes so far, without interruptions there, in ticks.
 pub(crate) fn spent() -> u64 {
     let spent = |block: &Thread| {
@@ -790,6 +805,7 @@ pub(crate) fn after_fork_in_child() {
     }
     ENDED.store(0, Ordering::Relaxed);
     PROCESSOR_OF_ENDED.store(0, Ordering::Relaxed);
+    MAKING.store(0, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use wasm_jit_monitors::{Format, Request as Monitor, Session};
 use super::Failure;
 use super::monitor_modules::Files;
 use super::recordings::{self, AttachedRecording};
+use super::units;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -97,7 +98,7 @@ enum Request {
 
         /// Number of calls that are recorded; calls within them do not count [default: 1 with
         /// --from, otherwise until --stop]
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = units::from_one::<NonZeroU64>)]
         calls: Option<NonZeroU64>,
 
         /// The trace; overwritten if it exists

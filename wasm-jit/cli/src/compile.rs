@@ -15,6 +15,7 @@ use super::Failure;
 use super::code_settings::CodeSettings;
 use super::loading::refuse_precompiled;
 use super::output_file::{OutputFile, refuse_inputs};
+use super::units;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,7 +55,7 @@ pub(super) struct Compile {
     json: bool,
 
     /// Number of threads to compile on [default: one for each processor]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::from_one::<NonZero<usize>>)]
     threads: Option<NonZero<usize>>,
 
     /// The module, .wasm or .wat

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use wasm_jit::Module;
-use wasm_jit::probes::{Kind, Location, Place, Probe, ProbeSpec};
+use wasm_jit::probes::{Kind, Location, Place, Probe, ProbeError, ProbeSpec};
 
 use super::{Failure, units};
 
@@ -20,7 +20,15 @@ impl Counts {
             locations.into_iter().map(|location| ProbeSpec { location, kind: Kind::Count }).collect();
         let mut counts = Vec::new();
         for (place, probe) in places.iter().zip(module.probes(&specs)) {
-            let about = |error| Failure::new(error).about(format_args!("--count {place}"));
+            let about = |error| {
+                let failure = match error {
+                    // As the user wrote it: the offset is another one.
+                    ProbeError::NoInstruction { .. } => Failure::new("no instruction begins there"),
+                    ProbeError::Unreachable { .. } => Failure::new("the instruction is unreachable"),
+                    error => Failure::new(error),
+                };
+                failure.about(format_args!("--count {place}"))
+            };
             let probe = probe.map_err(about)?;
             probe.activate().map_err(about)?;
             counts.push((place.clone(), probe));

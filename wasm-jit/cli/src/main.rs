@@ -212,7 +212,11 @@ mod tests {
         check("wasm-jit run --lazy --cache a.wasm", "cannot be used with '--cache[=<DIR>]'");
         check("wasm-jit run --timeout soon a.wasm", "expected a duration such as 10s, 500ms or 2m");
         check("wasm-jit run --max-stack 1T a.wasm", "expected a number of bytes such as 65536, 512K or 8M");
-        check("wasm-jit compile --threads 0 a.wasm", "invalid value '0' for '--threads <N>'");
+        check("wasm-jit compile --threads 0 a.wasm", "'0' for '--threads <N>': expected a number from 1 on");
+        let record = "wasm-jit record -o a.trace --from f --calls";
+        check(&format!("{record} 0 a.wasm"), "'0' for '--calls <N>': expected a number from 1 on");
+        check(&format!("{record} x a.wasm"), "'x' for '--calls <N>': expected a number from 1 on");
+        check("wasm-jit attach 1 record --calls 0 -o a", "'--calls <N>': expected a number from 1 on");
         check("wasm-jit compile --json a.wasm", "--stats");
         check("wasm-jit compile --fuel 5 a.wasm", "unexpected argument");
         check("wasm-jit run --replay a.trace --dir . a.wasm", "cannot be used with");

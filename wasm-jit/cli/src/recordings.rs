@@ -14,6 +14,7 @@ use wasm_jit_replay::{CallRecorder, Calls, Error, Recorder};
 use super::Failure;
 use super::host::Host;
 use super::output_file::{is_locked, is_special, refuse_inputs};
+use super::units;
 
 /// The output of a recording, and the calls to record.
 #[derive(Clone, Debug)]
@@ -32,7 +33,7 @@ impl Recorded {
     }
 
     /// The traces of the preloaded modules.
-    fn of_preloads(&self, preloads: &[(String, Module)]) -> Result<Vec<Recorder>, Failure> {
+    fn of_preloads(&self, preloads: &[(String, Module)]) -> Result<Vec<(Recorder, TraceFile)>, Failure> {
         let mut names = vec![PROGRAM];
         for (name, module) in preloads {
             let is_file_name = Path::new(name).file_name().is_some_and(|file| file == name.as_str());
@@ -81,7 +82,13 @@ pub(super) struct FunctionCalls {
 
     /// Number of calls to record; recursive calls are part of the outermost one. Changes by the
     /// program between two of the calls become changes by the host
-    #[arg(long, value_name = "N", default_value = "1", requires = "from")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1",
+        requires = "from",
+        value_parser = units::from_one::<NonZeroU64>
+    )]
     calls: NonZeroU64,
 }
 
@@ -117,14 +124,39 @@ pub(super) struct Recorders {
 
 /// Records a run, or calls to a function.
 pub(super) enum Recording {
-    Run(Recorders),
+    Run { recorders: Recorders, _traces: Vec<TraceFile> },
     Calls(CallsToFile),
+}
+
+/// The file of a trace, which is removed if nothing was recorded and it is new.
+pub(super) struct TraceFile {
+    path: PathBuf,
+    is_new: bool,
+}
+
+impl TraceFile {
+    /// Opens a file for writing. Another recording to it would end this process by truncating the
+    /// file.
+    fn create(path: &Path) -> Result<(Self, File), Failure> {
+        let is_new = !path.exists();
+        let file = create(path)?;
+        Ok((Self { path: path.to_owned(), is_new }, file))
+    }
+}
+
+impl Drop for TraceFile {
+    fn drop(&mut self) {
+        if self.is_new && self.path.metadata().is_ok_and(|file| file.len() == 0) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
 }
 
 /// Records calls to a file.
 pub(super) struct CallsToFile {
     recorder: CallRecorder,
-    trace: PathBuf,
+    /// Dropped after the recorder.
+    trace: TraceFile,
     /// The number of calls, if it was stated.
     wanted: Option<NonZeroU64>,
 }
@@ -132,45 +164,40 @@ pub(super) struct CallsToFile {
 impl CallsToFile {
     fn start(module: &Module, calls: Calls, trace: &Path) -> Result<Self, Failure> {
         CallRecorder::check(module, calls).map_err(Failure::new)?;
-        let recorder = CallRecorder::start_to_file::<Host>(module, calls, create(trace)?);
-        let recorder = recorder.map_err(Failure::new)?;
-        Ok(Self { recorder, trace: trace.to_owned(), wanted: Some(calls.number) })
+        let (trace, file) = TraceFile::create(trace)?;
+        let recorder = CallRecorder::start_to_file::<Host>(module, calls, file).map_err(Failure::new)?;
+        Ok(Self { recorder, trace, wanted: Some(calls.number) })
     }
 
     /// Records calls of all functions.
     fn start_all(module: &Module, calls: Option<NonZeroU64>, trace: &Path) -> Result<Self, Failure> {
         Recorder::check(module).map_err(Failure::new)?;
-        let recorder = CallRecorder::start_all_to_file::<Host>(module, calls, create(trace)?);
-        Ok(Self { recorder: recorder.map_err(Failure::new)?, trace: trace.to_owned(), wanted: calls })
+        let (trace, file) = TraceFile::create(trace)?;
+        let recorder = CallRecorder::start_all_to_file::<Host>(module, calls, file).map_err(Failure::new)?;
+        Ok(Self { recorder, trace, wanted: calls })
     }
 
-    /// Ends the recording. Returns the number of calls; if there is none, removes the file, which
-    /// cannot be replayed.
+    /// Ends the recording. Returns the number of calls.
     fn stop(&self) -> Result<u64, Error> {
-        let stopped = self.recorder.stop();
-        if let Err(Error::NotCalled { .. } | Error::FewerCalls { .. } | Error::NothingCalled) = stopped
-            && !is_special(&self.trace)
-        {
-            let _ = fs::remove_file(&self.trace);
-        }
-        stopped
+        self.recorder.stop()
     }
 
     /// As [`Self::stop`], but prints what is wrong with the recording.
     fn finish(&self) {
+        let trace = &self.trace.path;
         match self.stop() {
             Ok(calls) => {
-                let message = self.wanted.and_then(|wanted| missing(&self.trace, calls, wanted));
+                let message = self.wanted.and_then(|wanted| missing(trace, calls, wanted));
                 message.into_iter().for_each(|message| _ = Failure::new(message).report());
             }
-            Err(error) => _ = Failure::of_file(&self.trace, error).report(),
+            Err(error) => _ = Failure::of_file(trace, error).report(),
         }
     }
 }
 
 impl Recording {
-    /// Records to files. They are overwritten, unless a module cannot be recorded or they are among
-    /// the inputs.
+    /// Records to files, which must not be among the inputs. They are overwritten when there is
+    /// something to record.
     pub(super) fn start(
         module: &Module,
         (program, inputs): (&Path, &[&Path]),
@@ -193,13 +220,16 @@ impl Recording {
             true => (recorded.of_preloads(preloads)?, recorded.trace(PROGRAM)),
             false => (Vec::new(), recorded.output.clone()),
         };
-        Ok(Self::Run(Recorders { program: record(module, &trace)?, preloads }))
+        let (program, trace) = record(module, &trace)?;
+        let (preloads, mut traces): (Vec<_>, Vec<_>) = preloads.into_iter().unzip();
+        traces.push(trace);
+        Ok(Self::Run { recorders: Recorders { program, preloads }, _traces: traces })
     }
 
     /// The recorders of a complete run, which begin when the modules are instantiated.
     pub(super) fn of_run(&self) -> Option<Recorders> {
         match self {
-            Self::Run(recorders) => Some(recorders.clone()),
+            Self::Run { recorders, .. } => Some(recorders.clone()),
             Self::Calls(_) => None,
         }
     }
@@ -207,9 +237,9 @@ impl Recording {
     /// Ends the recording after the end of the program. Returns the number of recorded calls, if
     /// calls to a function are recorded.
     pub(super) fn finish(self, store: &mut Store<Host>, program: &Path) -> Result<Option<u64>, Failure> {
-        let stopped = match self {
-            Self::Run(Recorders { program, preloads }) => {
-                let mut all = std::iter::once(&program).chain(&preloads);
+        let stopped = match &self {
+            Self::Run { recorders: Recorders { program, preloads }, .. } => {
+                let mut all = std::iter::once(program).chain(preloads);
                 all.try_for_each(|recorder| recorder.stop(&mut *store)).map(|()| None)
             }
             Self::Calls(recorder) => recorder.stop().map(Some),
@@ -219,12 +249,11 @@ impl Recording {
 }
 
 /// Records a run of a module to a file.
-fn record(module: &Module, trace: &Path) -> Result<Recorder, Failure> {
-    Recorder::to_file(module, create(trace)?).map_err(Failure::new)
+fn record(module: &Module, trace: &Path) -> Result<(Recorder, TraceFile), Failure> {
+    let (trace, file) = TraceFile::create(trace)?;
+    Ok((Recorder::to_file(module, file).map_err(Failure::new)?, trace))
 }
 
-/// Opens a trace for writing. Another recording to it would end this process by truncating the
-/// file.
 fn create(trace: &Path) -> Result<File, Failure> {
     let is_special = is_special(trace);
     let opened = match is_special {

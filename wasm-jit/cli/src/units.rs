@@ -1,5 +1,6 @@
-//! Durations and sizes on the command line.
+//! Durations, sizes and numbers on the command line.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 /// A number followed by a unit; without a unit, the first one applies.
@@ -33,6 +34,11 @@ pub(super) fn bytes(text: &str) -> Result<usize, String> {
     bytes
         .map(|bytes| bytes as usize)
         .ok_or_else(|| "expected a number of bytes such as 65536, 512K or 8M".to_owned())
+}
+
+/// A number that is not 0.
+pub(super) fn from_one<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "expected a number from 1 on".to_owned())
 }
 
 /// `0x2c1`, or `705`.

@@ -30,8 +30,8 @@ fn a_program_that_ends_says_that_calls_are_missing() {
         command
     };
     for (from, calls, message, is_kept) in [
-        ("never", "1", "function 3 is not called in this run", false),
-        ("work:3", "1", "nothing was recorded: the number of calls to function 2 in this run is 2", false),
+        ("never", "1", "`never` is not called in this run", false),
+        ("work:3", "1", "nothing was recorded: the number of calls to `work` in this run is 2", false),
         ("work", "5", "2 of 5 calls were recorded", true),
         ("work", "2", "", true),
         ("work", "1", "", true),

@@ -139,7 +139,7 @@ fn counts_are_printed_when_the_program_has_ended() {
     assert_eq!(ran.check(0, "55\n").stderr, "         177 fib\n         177 0:0x41\n           0 none\n");
     count(&["main"]).check(1, "").says(&["--count: there is no function `main` with code"]);
     count(&["fib:x"]).check(2, "").says(&["--count fib:x: expected an offset such as 0x2c1"]);
-    count(&["fib:0x42"]).check(1, "").says(&["--count fib:0x42: no instruction"]);
+    count(&["fib:0x42"]).check(1, "").says(&["--count fib:0x42: no instruction begins there"]);
     // What was counted until the program trapped.
     place.text("trap.wat", "(module (func $f (export \"f\") (call $g) unreachable) (func $g))");
     let ran = place.run(&["run", "--invoke", "f", "--count", "g", "trap.wat"]);

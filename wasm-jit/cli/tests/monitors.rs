@@ -313,7 +313,7 @@ fn other_processes_record_a_program() {
     let endless = ["record", "--from", "spin", "-o", "no.trace"];
     assert!(attach(&endless).status.success());
     refused(&endless, "the program is recorded already");
-    refused(&["record", "--stop"], "function 2 is not called in this run");
+    refused(&["record", "--stop"], "`spin` is not called in this run");
     assert_eq!(attach(&["record", "--from", "work"]).status.code(), Some(2), "without --output");
     assert_eq!(attach(&["record", "--stop", "--from", "work"]).status.code(), Some(2));
     send(&child, Signal::SIGTERM);

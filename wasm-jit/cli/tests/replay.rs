@@ -483,7 +483,7 @@ fn the_calls_of_one_function_are_replayed() {
     let line = place.fail(&slice("none"));
     assert!(line.contains("app.wat: there is no function `none` with code"), "{line}");
     let line = place.fail(&slice("unused"));
-    assert!(line.contains("app.wat: function 3 is not called in this run"), "{line}");
+    assert!(line.contains("app.wat: `unused` is not called in this run"), "{line}");
 }
 
 #[test]
@@ -512,7 +512,7 @@ fn calls_in_the_middle_of_a_run_are_recorded() {
     assert_eq!(text(&few.stderr), "wasm-jit: sum.trace: 2 of 20 calls were recorded\n");
 
     let line = place.fail(&["record", "--from", "sum:3", "-o", "none.trace", "app.wat"]);
-    let expected = "app.wat: nothing was recorded: the number of calls to function 2 in this run is 2\n";
+    let expected = "app.wat: nothing was recorded: the number of calls to `sum` in this run is 2\n";
     assert!(line.ends_with(expected), "{line}");
     assert!(!place.path("none.trace").exists(), "it could not be replayed");
     for (from, message) in [
@@ -534,7 +534,7 @@ fn calls_in_the_middle_of_a_run_are_recorded() {
         .unwrap();
     let ended = place.run(&["record", "--from", "unused", "-o", "none.trace", "app.wat"]);
     assert_eq!(ended.status.code(), Some(7));
-    assert!(text(&ended.stderr).contains("function 2 is not called in this run"), "{}", text(&ended.stderr));
+    assert!(text(&ended.stderr).contains("`unused` is not called in this run"), "{}", text(&ended.stderr));
     assert!(!place.path("none.trace").exists());
 }
 
@@ -818,6 +818,30 @@ fn an_input_is_not_overwritten_by_a_trace() {
     let preloaded = ["record", "-o", "app.wat", "--preload", "lib=app.wat", "app.trace"];
     assert_ne!(place.run(&preloaded).status.code(), Some(0));
     assert_eq!(fs::read_to_string(place.path("app.wat")).unwrap(), PROGRAM);
+}
+
+/// A program that cannot be linked, or does not call the function, has no trace.
+#[test]
+fn an_earlier_trace_stays_if_nothing_is_recorded() {
+    let place = Place::new();
+    let earlier = fs::read(place.path("app.trace")).unwrap();
+    let missing = r#"(module (import "a" "b" (func)) (func $f (export "_start")))"#;
+    fs::write(place.path("missing.wat"), missing).unwrap();
+    fs::write(place.path("unused.wat"), r#"(module (func $f) (func (export "_start")))"#).unwrap();
+    for (arguments, expected) in [
+        (&["missing.wat"][..], "unknown import: `a` `b`"),
+        (&["--from", "f", "missing.wat"], "unknown import: `a` `b`"),
+        (&["--from", "f", "unused.wat"], "unused.wat: `f` is not called in this run"),
+    ] {
+        for (trace, exists) in [("app.trace", true), ("new.trace", false)] {
+            let output = place.run(&[&["record", "-o", trace], arguments].concat());
+            let error = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{error}");
+            assert!(error.contains(expected), "{error}");
+            assert_eq!(place.path(trace).exists(), exists, "{arguments:?}");
+        }
+        assert_eq!(fs::read(place.path("app.trace")).unwrap(), earlier, "{arguments:?}");
+    }
 }
 
 /// As on a disk that is full: the limit of the size of files is reached. The call that was to be

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use wasm_jit::probes::{FirstCallWatch, Location, Place, Probe, ProbeSpec};
 use wasm_jit::{FunctionInfo, Module};
@@ -64,20 +64,6 @@ impl Order {
     }
 }
 
-/// Gets the closure that makes probes, and must call it.
-type Around = fn(&mut dyn FnMut());
-
-/// Called by each thread whose call waits until the probes of the callee are made, whichever
-/// monitor they belong to.
-static AROUND: OnceLock<Around> = OnceLock::new();
-
-/// Sets the function that threads call from now on when a call waits until probes are made. It lets
-/// monitors that measure the program know how long it waits, including for other monitors.
-pub(crate) fn call_around(around: Around) {
-    // Only one monitor calls this.
-    AROUND.get_or_init(|| around);
-}
-
 #[derive(Default)]
 struct State {
     is_on: bool,
@@ -135,7 +121,7 @@ impl LazyProbes {
         }
         let switched = self.shared.switch(false, true);
         let shared = self.shared.clone();
-        *watch = Some(self.module.watch_first_calls(move |function| shared.called(function))?);
+        *watch = Some(self.module.watch_first_calls(move |function| shared.make(function))?);
         if self.module.has_instances() {
             self.module.functions().for_each(|function| self.shared.make(function.index()));
         }
@@ -182,8 +168,11 @@ impl LazyProbes {
 
     /// As [`report_refused`](Self::report_refused), with a text that states the consequence.
     pub(crate) fn report_refused_as(&self, report: &mut Report, what: &str) {
-        for (function, reason) in &lock(&self.shared.state).refused {
-            report.text(format!("function {function} {what}: {reason}\n"));
+        let state = lock(&self.shared.state);
+        let symbols = (!state.refused.is_empty()).then(|| self.module.symbols());
+        for (function, reason) in &state.refused {
+            let name = symbols.as_ref().map(|symbols| symbols.function(*function)).unwrap_or_default();
+            report.text(format!("`{name}` {what}: {reason}\n"));
         }
     }
 }
@@ -198,15 +187,6 @@ impl State {
 }
 
 impl Shared {
-    /// Called when a function is about to be called for the first time, or was called before the
-    /// watch began.
-    fn called(&self, function: u32) {
-        match AROUND.get() {
-            Some(around) => around(&mut || self.make(function)),
-            None => self.make(function),
-        }
-    }
-
     /// Switches the probes made so far that are activated last, or the others.
     fn switch(&self, last: bool, on: bool) -> Result<(), Error> {
         let mut state = lock(&self.state);

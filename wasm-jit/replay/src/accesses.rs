@@ -69,15 +69,21 @@ pub(crate) fn instructions<'a>(
     })
 }
 
+/// The name of a function in messages.
+pub(crate) fn name(module: &Module, function: u32) -> String {
+    module.symbols().function(function)
+}
+
 /// The function with this index, whose calls must have a beginning and an end that probes see.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if it is imported, does not exist, or ends in tail calls.
 pub(crate) fn delimited(module: &Module, function: u32) -> Result<FunctionInfo<'_>, Error> {
     let found = module.function(function).filter(|function| function.body().is_some());
-    let found = found.ok_or_else(|| unsupported(format!("function {function}, which has no code")))?;
+    let found =
+        found.ok_or_else(|| unsupported(format!("`{}`, which has no code", name(module, function))))?;
     if instructions(&found).any(|(_, operator)| CallForm::is_tail_call(&operator)) {
-        return Err(unsupported(format!("function {function}, which ends in tail calls")));
+        return Err(unsupported(format!("`{}`, which ends in tail calls", name(module, function))));
     }
     Ok(found)
 }

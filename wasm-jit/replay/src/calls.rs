@@ -169,7 +169,7 @@ impl CallRecorder {
         functions: &[FunctionInfo<'_>],
         writer: impl FnOnce() -> Result<Writer, Error>,
     ) -> Result<Self, Error> {
-        let shared = Shared(Arc::new(Mutex::new(Recorded::new(calls, Recording::new(module, writer()?)?))));
+        let shared = Shared(Arc::new(Mutex::new(Recorded::new(module, calls, writer()?))));
         let left = shared.clone();
         let watch = module.watch_unwound(move |frame| {
             if calls.has(frame.function) {
@@ -202,12 +202,14 @@ impl CallRecorder {
     pub fn stop(&self) -> Result<u64, Error> {
         let mut recorded = self.0.lock();
         recorded.finish();
-        match recorded.failed.take() {
+        let failed = recorded.failed.take();
+        let name = |function| accesses::name(&recorded.module, function);
+        match failed {
             Some(error) => Err(error),
             None if recorded.entered == 0 => Err(match (recorded.calls.function, recorded.skipped) {
                 (None, _) => Error::NothingCalled,
-                (Some(function), 0) => Error::NotCalled { function },
-                (Some(function), calls) => Error::FewerCalls { function, calls },
+                (Some(function), 0) => Error::NotCalled { function: name(function) },
+                (Some(function), calls) => Error::FewerCalls { function: name(function), calls },
             }),
             None => Ok(recorded.entered),
         }
@@ -237,6 +239,7 @@ impl FrameOfThread {
 }
 
 struct Recorded {
+    module: Module,
     calls: Wanted,
     /// `None` after the end of the recording.
     recording: Option<Recording>,
@@ -258,8 +261,10 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn new(calls: Wanted, recording: Recording) -> Self {
+    fn new(module: &Module, calls: Wanted, writer: Writer) -> Self {
+        let recording = Recording::new(module, writer);
         Self {
+            module: module.clone(),
             calls,
             recording: Some(recording),
             instance: None,

@@ -76,16 +76,16 @@ pub enum Error {
         what: String,
     },
     /// The run has no calls to the function.
-    #[error("function {function} is not called in this run")]
+    #[error("`{function}` is not called in this run")]
     NotCalled {
-        /// The index of the function.
-        function: u32,
+        /// The name of the function.
+        function: String,
     },
     /// The run has calls to the function, but fewer than were to be skipped.
-    #[error("nothing was recorded: the number of calls to function {function} in this run is {calls}")]
+    #[error("nothing was recorded: the number of calls to `{function}` in this run is {calls}")]
     FewerCalls {
-        /// The index of the function.
-        function: u32,
+        /// The name of the function.
+        function: String,
         /// The number of calls.
         calls: u64,
     },

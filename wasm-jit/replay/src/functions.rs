@@ -170,25 +170,38 @@ pub(crate) fn recorded(
 #[derive(Debug)]
 pub(crate) struct Output {
     writer: Writer,
+    /// The first event of the trace, until others are written: a recording that does not begin
+    /// leaves its file as it was.
+    start: Option<Event>,
     pub(crate) functions: Functions,
 }
 
 impl Output {
     pub(crate) fn new(module: &Module, writer: Writer) -> Self {
-        Self { writer, functions: Functions::new(module) }
+        let (bytes, length) = (module.bytes(), module.bytes().len() as u64);
+        let start = Some(Event::Start { module: crc32fast::hash(bytes), length });
+        Self { writer, start, functions: Functions::new(module) }
+    }
+
+    /// Begins the trace, if it has not begun.
+    fn begin(&mut self) -> Result<(), Error> {
+        self.start.take().map_or(Ok(()), |start| self.writer.write(&start))
     }
 
     pub(crate) fn write(&mut self, event: &Event) -> Result<(), Error> {
+        self.begin()?;
         let undeclared = std::mem::take(&mut self.functions.lock().undeclared);
         undeclared.iter().try_for_each(|function| self.writer.write(function))?;
         self.writer.write(event)
     }
 
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
+        self.begin()?;
         self.writer.flush()
     }
 
     pub(crate) fn close(&mut self) -> Result<(), Error> {
-        self.writer.close()
+        let begun = if self.writer.has_begun() { self.begin() } else { Ok(()) };
+        begun.and(self.writer.close())
     }
 }

@@ -58,7 +58,7 @@ impl Recorder {
     /// [`Error::Unsupported`], [`Error::Io`].
     pub fn new(module: &Module, out: impl Write + Send + 'static) -> Result<Self, Error> {
         Self::check(module)?;
-        Self::with(module, Writer::new(out)?)
+        Ok(Self::with(module, Writer::new(out)?))
     }
 
     /// A recorder that writes the trace to a file: see [`Writer::to_file`]. Whenever and however
@@ -68,13 +68,13 @@ impl Recorder {
     /// [`Error::Unsupported`], [`Error::Io`].
     pub fn to_file(module: &Module, file: File) -> Result<Self, Error> {
         Self::check(module)?;
-        Self::with(module, Writer::to_file(file)?)
+        Ok(Self::with(module, Writer::to_file(file)?))
     }
 
-    fn with(module: &Module, writer: Writer) -> Result<Self, Error> {
-        let recording = Recording::new(module, writer)?;
+    fn with(module: &Module, writer: Writer) -> Self {
+        let recording = Recording::new(module, writer);
         let trace = Trace { recording, has_begun: false, observer: None };
-        Ok(Self { module: module.clone(), trace: Arc::new(Mutex::new(trace)) })
+        Self { module: module.clone(), trace: Arc::new(Mutex::new(trace)) }
     }
 
     /// Checks whether a module can be recorded, as far as that is known before it runs.

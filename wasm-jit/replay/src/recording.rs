@@ -169,12 +169,8 @@ pub(crate) struct Recording {
 
 impl Recording {
     /// A new trace of a module.
-    pub(crate) fn new(module: &Module, writer: Writer) -> Result<Self, Error> {
-        let mut out = Output::new(module, writer);
-        let (bytes, length) = (module.bytes(), module.bytes().len() as u64);
-        out.write(&Event::Start { module: crc32fast::hash(bytes), length })?;
-        out.flush()?;
-        Ok(Self { out, recorded: None, tags: Tags::default() })
+    pub(crate) fn new(module: &Module, writer: Writer) -> Self {
+        Self { out: Output::new(module, writer), recorded: None, tags: Tags::default() }
     }
 
     /// Records an instance from now on; its state was written. The program runs.

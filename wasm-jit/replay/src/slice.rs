@@ -83,7 +83,7 @@ pub fn slice_within(
         // A reader needs all of it, although the writer exists until the last probe is removed.
         slice.out.close()?;
         match slice.calls {
-            0 => Err(Error::NotCalled { function }),
+            0 => Err(Error::NotCalled { function: accesses::name(module, function) }),
             calls => Ok(calls),
         }
     })
@@ -195,6 +195,8 @@ impl Memory {
 
 struct Slice {
     function: u32,
+    /// The name of the function.
+    name: String,
     out: Writer,
     /// The number of frames of the function.
     depth: u32,
@@ -224,6 +226,7 @@ impl Slice {
     fn new(module: &Module, function: u32, out: Writer) -> Self {
         Self {
             function,
+            name: accesses::name(module, function),
             out,
             depth: 0,
             is_inside: false,
@@ -278,7 +281,7 @@ impl Slice {
             return Ok(());
         }
         if self.has_failed {
-            let what = format!("function {function}, which is called again after it has failed");
+            let what = format!("`{}`, which is called again after it has failed", self.name);
             return Err(unsupported(what));
         }
         let arguments = self.values(store, instance, arguments)?;

@@ -220,6 +220,102 @@ fn what_is_called_while_it_is_off_is_not_in_the_report() {
 }
 
 #[test]
+fn functions_that_are_first_called_while_it_is_off_are_observed_later() {
+    let _alone = alone();
+    let observed = Observed::by(LOOP, EXACT);
+    observed.session.disable("latency").unwrap();
+    observed.call("run", 100).unwrap();
+    assert_eq!(calls(&observed.report("latency")), of([]));
+    observed.session.enable(EXACT.parse().unwrap()).unwrap();
+    observed.call("run", 10).unwrap();
+    assert_eq!(calls(&observed.report("latency")), of([("leaf", 10), ("run", 1)]));
+}
+
+/// If an instance exists, functions may be running.
+#[test]
+fn it_starts_while_the_program_runs() {
+    let _alone = alone();
+    let module = Module::new(&Engine::default(), LOOP).unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let instance = Linker::new(module.engine()).instantiate(&mut store, &module).unwrap();
+    let run = instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap();
+    run.call(&mut store, 5).unwrap();
+    let session = Session::new(&module, Output::none());
+    session.enable(EXACT.parse().unwrap()).unwrap();
+    run.call(&mut store, 10).unwrap();
+    assert_eq!(calls(&session.report("latency").unwrap()), of([("leaf", 10), ("run", 1)]));
+}
+
+/// The time for which the calls of a thread wait for probes, of whichever monitor.
+mod delays {
+    use std::cell::Cell;
+    use std::time::{Duration, Instant};
+
+    thread_local!(static DELAYED: Cell<Duration> = const { Cell::new(Duration::ZERO) });
+
+    pub(super) fn around(function: &mut dyn FnMut()) {
+        let begin = Instant::now();
+        function();
+        DELAYED.set(DELAYED.get() + begin.elapsed());
+    }
+
+    /// The time that a call takes, without delays.
+    pub(super) fn without(call: impl FnOnce()) -> Duration {
+        let (begin, before) = (Instant::now(), DELAYED.get());
+        call();
+        begin.elapsed() - (DELAYED.get() - before)
+    }
+}
+
+/// The first call of a function takes longer by the time in which probes are made, and by that in
+/// which another thread makes some. Neither is part of the time of the callers.
+#[test]
+fn making_probes_is_the_time_of_no_call() {
+    let _alone = alone();
+    let text = "(module (import \"host\" \"arrive\" (func $arrive))
+        (func $first) (func $second)
+        (func $one (export \"one\") (param i32) (call $first))
+        (func $two (export \"two\") (param i32)
+            (if (local.get 0) (then (call $arrive) (call $second)))))";
+    let observed = Observed::by(text, EXACT);
+    wasm_jit::probes::on_delays(delays::around);
+    // Probes of `first` are made until long after the other thread has arrived at `second`.
+    let [(begins, begun), (arrives, arrived)] = [(); 2].map(|()| std::sync::mpsc::channel());
+    let [begun, arrived] = [begun, arrived].map(Mutex::new);
+    let make = move |function: u32| {
+        if function == 1 {
+            begins.send(()).unwrap();
+            arrived.lock().unwrap().recv().unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    };
+    let _watch = observed.module.watch_first_calls(make).unwrap();
+    let mut linker = Linker::new(observed.module.engine());
+    let arrive = move || {
+        begun.lock().unwrap().recv().unwrap();
+        arrives.send(()).unwrap();
+    };
+    linker.func_wrap("host", "arrive", arrive).unwrap();
+    let call = |name: &str, argument: i32| {
+        let mut store = Store::new(observed.module.engine(), ());
+        let instance = linker.instantiate(&mut store, &observed.module).unwrap();
+        let function = instance.get_typed_func::<i32, ()>(&mut store, name).unwrap();
+        delays::without(|| function.call(&mut store, argument).unwrap())
+    };
+    let (call, before) = (&call, call("two", 0));
+    let took = std::thread::scope(|scope| {
+        ["one", "two"].map(|name| scope.spawn(move || call(name, 1))).map(|thread| thread.join().unwrap())
+    });
+    let took = [took[0], before + took[1]];
+    let report = observed.report("latency");
+    assert_eq!(latencies(&report).toggles, 0, "probes are made in their state");
+    for (name, took) in ["one", "two"].into_iter().zip(took) {
+        let total = functions(&report)[name].total_ns.unwrap();
+        assert!(total.low <= took.as_nanos() as f64, "{name}: {total:?} in {took:?}");
+    }
+}
+
+#[test]
 fn a_process_has_one() {
     let _alone = alone();
     let first = Observed::by(LOOP, EXACT);

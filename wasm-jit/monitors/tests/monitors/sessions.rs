@@ -130,7 +130,7 @@ fn functions_that_cannot_be_observed_are_reported() {
     let report = session.report("locals").unwrap();
     assert_eq!((report.get("observed"), report.get("functions_not_observed")), (Some(2), Some(1)));
     let text = Format::Text.print(&[report]);
-    assert!(text.contains("function 0 was not observed: "), "{text}");
+    assert!(text.contains("` was not observed: "), "{text}");
     assert!(!text.contains("function 2"), "{text}");
 }
 

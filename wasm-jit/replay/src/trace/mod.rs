@@ -66,6 +66,8 @@ fn head(kind: u32, end: u64) -> Vec<u8> {
 pub struct Writer(Form);
 
 enum Form {
+    /// A file, before the first event.
+    Waiting(File),
     Stream(Box<StreamWriter>),
     File(Box<FileWriter>),
     Closed,
@@ -82,10 +84,11 @@ impl Writer {
         Ok(Self(Form::Stream(Box::new(StreamWriter::new(Box::new(out))?))))
     }
 
-    /// A writer of a new trace to a file, which is truncated. A flush makes no system call: what
-    /// was written before is in the file even if the process is killed. Keeps at most four parts of
-    /// 256 KiB in memory, which a thread compresses. If the file is not a regular one, or was not
-    /// opened for reading and writing, or may not become larger than 4 MiB (`ulimit -f`), this is
+    /// A writer of a new trace to a file, which is truncated when the first event is written: if
+    /// there is none, the file stays as it is. A flush makes no system call: what was written
+    /// before is in the file even if the process is killed. Keeps at most four parts of 256 KiB in
+    /// memory, which a thread compresses. If the file is not a regular one, or was not opened for
+    /// reading and writing, or may not become larger than 4 MiB (`ulimit -f`), this is
     /// [`Writer::new`]; if a regular file cannot be written, it then ends with the last flush.
     ///
     /// While there is a writer, nothing else may truncate the file: the process would be killed by
@@ -97,14 +100,22 @@ impl Writer {
         if !file.metadata()?.is_file() {
             return Self::new(file);
         }
+        Ok(Self(Form::Waiting(file)))
+    }
+
+    /// Truncates a file, and writes the head of a trace.
+    fn begin(file: &File) -> Result<Form, Error> {
         file.set_len(0)?;
-        match FileWriter::new(file.try_clone()?)? {
-            Some(writer) => Ok(Self(Form::File(Box::new(writer)))),
-            None => {
-                file.set_len(0)?;
-                Ok(Self(Form::Stream(Box::new(StreamWriter::to_file(file)?))))
-            }
+        if let Some(writer) = FileWriter::new(file.try_clone()?)? {
+            return Ok(Form::File(Box::new(writer)));
         }
+        file.set_len(0)?;
+        Ok(Form::Stream(Box::new(StreamWriter::to_file(file.try_clone()?)?)))
+    }
+
+    /// Whether something was written, if only the head.
+    pub(crate) fn has_begun(&self) -> bool {
+        !matches!(self.0, Form::Waiting(_))
     }
 
     /// Appends an event. An [`Event::Write`] with more than 64 KiB is refused.
@@ -112,7 +123,11 @@ impl Writer {
     /// # Errors
     /// [`Error::Io`].
     pub fn write(&mut self, event: &Event) -> Result<(), Error> {
+        if let Form::Waiting(file) = &self.0 {
+            self.0 = Self::begin(file)?;
+        }
         match &mut self.0 {
+            Form::Waiting(_) => unreachable!("it has begun"),
             Form::Stream(stream) => stream.write(event),
             Form::File(file) => file.write(event),
             Form::Closed => Err(closed()),
@@ -127,7 +142,7 @@ impl Writer {
         match &mut self.0 {
             Form::Stream(stream) => stream.flush(),
             Form::File(file) => file.flush(),
-            Form::Closed => Ok(()),
+            Form::Waiting(_) | Form::Closed => Ok(()),
         }
     }
 
@@ -139,7 +154,7 @@ impl Writer {
         match std::mem::replace(&mut self.0, Form::Closed) {
             Form::Stream(mut stream) => stream.close(),
             Form::File(mut file) => file.close(),
-            Form::Closed => Ok(()),
+            Form::Waiting(_) | Form::Closed => Ok(()),
         }
     }
 }

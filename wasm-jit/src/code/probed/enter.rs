@@ -25,7 +25,7 @@ use wordpatch::internal;
 
 use super::blocks::ALIGNMENT;
 use super::version::jump;
-use super::{Changes, Entry, Function, MakeError};
+use super::{Changes, Entry, Function, MakeError, delays};
 use crate::code::symbols::VersionCode;
 use crate::code::{CodeImage, forks};
 
@@ -270,7 +270,7 @@ impl CodeImage {
     /// call continues, and whether other calls may enter the function, too, which they may not if
     /// the call is made by a watcher of the function.
     pub(in crate::code) fn admit(self: &Arc<Self>, index: u32) -> (Continue, bool) {
-        match self.release(index, false) {
+        match delays::delayed(|| self.release(index, false)) {
             Released::Done => (Continue { address: self.code_start(index), after_entry: 0 }, true),
             Released::InProgress => (self.continue_in_current(index), false),
             Released::Stuck => (self.continue_in_current(index), true),

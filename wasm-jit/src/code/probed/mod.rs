@@ -56,6 +56,7 @@ pub(crate) mod buffers;
 mod callback;
 pub(crate) mod counters;
 pub(crate) mod counting;
+pub(crate) mod delays;
 pub(crate) mod enter;
 mod frames;
 pub(crate) mod ids;

@@ -52,7 +52,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use wasm_jit::probes::{ProbeSpec, ThreadWord, UnwoundWatch};
+use wasm_jit::probes::{ProbeSpec, ThreadWord, UnwoundWatch, on_delays};
 use wasm_jit::{FunctionInfo, Module};
 
 use self::calibration::Costs;
@@ -65,7 +65,7 @@ use self::tree::Tree;
 use super::clock::Clock;
 use crate::lazy::Order;
 use crate::lock::lock;
-use crate::{Error, LazyProbes, OptionInfo, Report, Setup, lazy};
+use crate::{Error, LazyProbes, OptionInfo, Report, Setup};
 
 /// The host, at the root of each tree.
 pub(super) const HOST: u32 = u32::MAX;
@@ -207,7 +207,7 @@ impl Contexts {
             specs.extend(more.get(&function.index()).into_iter().flatten().cloned());
             specs
         };
-        lazy::call_around(local::suspended);
+        on_delays(local::suspended);
         let probes = LazyProbes::of(module, observed, Order::Functions, specs);
         let watched = shared.clone();
         let watch = module.watch_unwound(move |left| {

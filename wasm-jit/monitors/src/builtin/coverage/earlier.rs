@@ -21,28 +21,41 @@ pub(super) fn identity(module: &Module) -> String {
 /// The tables that later runs read: executed instructions, as the first and the last of successive
 /// ones, by their offsets in the function's body; and outcomes of branches, which
 /// are there only if branches are observed.
-pub(super) fn tables(functions: &[(Arc<Function>, Covered)], has_branches: bool, report: &mut Report) {
-    let mut executed = Table::new("executed", ["function", "from", "to"]).hidden();
-    let mut outcomes = Table::new("outcomes_seen", ["function", "branch", "outcome"]).hidden();
-    for (function, covered) in functions {
+pub(super) struct Tables {
+    executed: Table,
+    outcomes: Table,
+}
+
+impl Tables {
+    pub(super) fn new() -> Self {
+        Self {
+            executed: Table::new("executed", ["function", "from", "to"]).hidden(),
+            outcomes: Table::new("outcomes_seen", ["function", "branch", "outcome"]).hidden(),
+        }
+    }
+
+    pub(super) fn add(&mut self, function: &Function, covered: &Covered) {
         let parts = covered.instructions.chunk_by(|first, second| first == second);
         let mut at = 0;
         for part in parts {
             if part[0] == Some(true) {
                 let (from, to) = (function.offsets[at], function.offsets[at + part.len() - 1]);
-                executed.row([function.index.into(), from.into(), to.into()]);
+                self.executed.row([function.index.into(), from.into(), to.into()]);
             }
             at += part.len();
         }
         for (branch, seen) in &covered.branches {
             for (number, _) in seen.iter().enumerate().filter(|(_, (_, seen))| *seen) {
-                outcomes.row([function.index.into(), function.offsets[*branch].into(), number.into()]);
+                self.outcomes.row([function.index.into(), function.offsets[*branch].into(), number.into()]);
             }
         }
     }
-    report.table(executed);
-    if has_branches {
-        report.table(outcomes);
+
+    pub(super) fn report(self, has_branches: bool, report: &mut Report) {
+        report.table(self.executed);
+        if has_branches {
+            report.table(self.outcomes);
+        }
     }
 }
 

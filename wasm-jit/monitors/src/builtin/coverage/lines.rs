@@ -1,13 +1,14 @@
 //! Coverage by line: of source files if the module has DWARF, otherwise of the module's text.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::Arc;
 
 use wasm_jit::printable;
 
+use super::Snapshot;
 use super::function::{Covered, Function};
 use crate::builtin::listing::{self, LineNumbers};
 use crate::{Cell, Program, Report, Table};
@@ -22,22 +23,27 @@ const MAX_SOURCE_SIZE: u64 = 16 << 20;
 pub(super) struct Lines {
     /// Indexed by file name.
     pub(super) files: BTreeMap<String, Lined>,
-    has_dwarf: bool,
+    /// The lines of the module's text, if there is no DWARF.
+    numbers: Option<LineNumbers>,
 }
 
 /// The text of the module, with 1 before each instruction that is covered, and 0 before each one
 /// that is not.
-pub(super) fn write_listing(
-    program: &Program<'_>,
-    functions: &[(Arc<Function>, Covered)],
-    out: &mut dyn Write,
-) -> io::Result<()> {
+pub(super) fn write_listing(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> io::Result<()> {
+    // Of the function whose lines are being written.
+    let current: RefCell<(Option<u32>, BTreeMap<u32, bool>)> = RefCell::default();
     let is_covered = |function: u32, offset: u32| {
-        let at = functions.binary_search_by_key(&function, |(function, _)| function.index).ok()?;
-        let (function, covered) = &functions[at];
-        covered.instructions[function.offsets.binary_search(&offset).ok()?].map(u64::from)
+        let (of, instructions) = &mut *current.borrow_mut();
+        if of.replace(function) != Some(function) {
+            instructions.clear();
+            snapshot.visit(function, |function, covered| {
+                let all = function.offsets.iter().zip(&covered.instructions);
+                instructions.extend(all.filter_map(|(offset, covered)| Some((*offset, (*covered)?))));
+            });
+        }
+        instructions.get(&offset).copied().map(u64::from)
     };
-    listing::write_annotated(program.module, is_covered, out)
+    listing::write_annotated(snapshot.module, is_covered, out)
 }
 
 /// The lines of a file.
@@ -77,40 +83,43 @@ fn sum(parts: impl Iterator<Item = [usize; 2]>) -> [usize; 2] {
 }
 
 impl Lines {
-    pub(super) fn of(program: &Program<'_>, functions: &[(Arc<Function>, Covered)]) -> Self {
+    pub(super) fn new(program: &Program<'_>) -> Self {
         let has_dwarf = program.symbols.has_lines();
         let numbers = (!has_dwarf).then(|| LineNumbers::of(program.module));
-        // Successive instructions mostly belong to one line.
-        let place = |function: u32, offset: u32| -> Option<(String, u32)> {
-            let Some(numbers) = &numbers else {
-                let found = program.symbols.lookup(function, offset);
-                let symbol = found.first()?;
-                return Some((symbol.file()?.to_owned(), symbol.line()?));
-            };
-            Some((format!("coverage.{LISTING}"), numbers.get(program.module, function, offset)?))
+        Self { files: BTreeMap::new(), numbers }
+    }
+
+    /// The file and line of an instruction.
+    fn place(&self, program: &Program<'_>, function: u32, offset: u32) -> Option<(String, u32)> {
+        let Some(numbers) = &self.numbers else {
+            let found = program.symbols.lookup(function, offset);
+            let symbol = found.first()?;
+            return Some((symbol.file()?.to_owned(), symbol.line()?));
         };
-        let mut files: BTreeMap<String, Lined> = BTreeMap::new();
-        for (function, covered) in functions {
-            let mut branches = covered.branches.iter().peekable();
-            let mut is_first = true;
-            for (index, is_covered) in covered.instructions.iter().enumerate() {
-                let branch = branches.next_if(|(branch, _)| *branch == index);
-                let Some(is_covered) = *is_covered else { continue };
-                let Some((file, number)) = place(function.index, function.offsets[index]) else { continue };
-                let file = files.entry(file).or_default();
-                if std::mem::take(&mut is_first) {
-                    let is_executed = covered.figures.instructions[0] > 0;
-                    let name = printable(&program.function_name(function.index)).into_owned();
-                    file.functions.push((number, name, is_executed));
-                }
-                *file.lines.entry(number).or_default() |= is_covered;
-                if let Some((_, outcomes)) = branch {
-                    let outcomes = outcomes.iter().map(|(_, seen)| *seen).collect();
-                    file.branches.entry(number).or_default().push((is_covered, outcomes));
-                }
+        Some((format!("coverage.{LISTING}"), numbers.get(program.module, function, offset)?))
+    }
+
+    /// Adds the lines of a function.
+    pub(super) fn add(&mut self, program: &Program<'_>, function: &Function, covered: &Covered) {
+        let mut branches = covered.branches.iter().peekable();
+        let mut is_first = true;
+        for (index, is_covered) in covered.instructions.iter().enumerate() {
+            let branch = branches.next_if(|(branch, _)| *branch == index);
+            let Some(is_covered) = *is_covered else { continue };
+            let place = self.place(program, function.index, function.offsets[index]);
+            let Some((file, number)) = place else { continue };
+            let file = self.files.entry(file).or_default();
+            if std::mem::take(&mut is_first) {
+                let is_executed = covered.figures.instructions[0] > 0;
+                let name = printable(&program.function_name(function.index)).into_owned();
+                file.functions.push((number, name, is_executed));
+            }
+            *file.lines.entry(number).or_default() |= is_covered;
+            if let Some((_, outcomes)) = branch {
+                let outcomes = outcomes.iter().map(|(_, seen)| *seen).collect();
+                file.branches.entry(number).or_default().push((is_covered, outcomes));
             }
         }
-        Self { files, has_dwarf }
     }
 
     /// The number of covered lines, and of all.
@@ -124,7 +133,7 @@ impl Lines {
     }
 
     pub(super) fn report(&self, report: &mut Report) {
-        if !self.has_dwarf {
+        if self.numbers.is_some() {
             return;
         }
         let [covered, all] = self.covered().map(|count| count as u64);

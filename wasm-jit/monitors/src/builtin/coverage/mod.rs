@@ -176,21 +176,48 @@ impl Coverage {
         self.segments().switch(on).and(of_branches)
     }
 
-    /// The chosen functions and what was executed of them. Functions that were never called are
-    /// analysed now, and not kept.
-    fn covered(&self, module: &Module) -> Vec<(Arc<Function>, Covered)> {
-        let counted = |function: &Function, instruction: usize| {
-            self.branches.as_ref()?.get(function.location(instruction), |probe| probe.branches())?
-        };
-        let of_function = |index: &u32| {
-            let function = self.functions.get(*index).or_else(|| {
-                let graph = Graph::of(&module.function(*index)?)?;
-                Some(Arc::new(Function::of(&graph, self.functions.observes_branches)))
-            })?;
-            let covered = function.covered(&|instruction| counted(&function, instruction));
-            Some((function, covered))
-        };
-        self.chosen.iter().filter_map(of_function).collect()
+    /// What was executed until now.
+    fn snapshot<'a>(&'a self, module: &'a Module) -> Snapshot<'a> {
+        let known = self.functions.known().clone();
+        let is_chosen = |index: &u32| self.chosen.binary_search(index).is_ok();
+        let known = known.into_iter().filter(|(index, _)| is_chosen(index)).map(|(index, function)| {
+            let counted = |instruction: usize| {
+                self.branches.as_ref()?.get(function.location(instruction), |probe| probe.branches())?
+            };
+            let covered = function.covered(&counted);
+            (index, (function, covered))
+        });
+        let observes_branches = self.functions.observes_branches;
+        Snapshot { module, chosen: &self.chosen, observes_branches, known: known.collect() }
+    }
+}
+
+/// The chosen functions and what was executed of them, at one time. Functions that were never
+/// called are analysed whenever they are visited: the analyses of a large module are larger than
+/// the module.
+struct Snapshot<'a> {
+    module: &'a Module,
+    chosen: &'a [u32],
+    observes_branches: bool,
+    known: BTreeMap<u32, (Arc<Function>, Covered)>,
+}
+
+impl Snapshot<'_> {
+    /// Visits a function that is chosen and has a body.
+    fn visit(&self, index: u32, visit: impl FnOnce(&Function, &Covered)) {
+        if let Some((function, covered)) = self.known.get(&index) {
+            visit(function, covered);
+        } else if self.chosen.binary_search(&index).is_ok()
+            && let Some(graph) = self.module.function(index).as_ref().and_then(Graph::of)
+        {
+            let function = Function::of(&graph, self.observes_branches);
+            visit(&function, &function.covered(&|_| None));
+        }
+    }
+
+    /// Visits all functions, in module order.
+    fn for_each(&self, mut visit: impl FnMut(&Function, &Covered)) {
+        self.chosen.iter().for_each(|index| self.visit(*index, &mut visit));
     }
 }
 
@@ -204,13 +231,23 @@ impl Monitor for Coverage {
     }
 
     fn report(&self, program: &Program<'_>, report: &mut Report) {
-        let functions = self.covered(program.module);
-        let mut total = Figures::default();
-        functions.iter().for_each(|(_, covered)| total.add(&covered.figures));
-        let reachable = functions.iter().filter(|(_, covered)| covered.figures.instructions[1] > 0);
+        let snapshot = self.snapshot(program.module);
+        // Lines of the module's text are only in files.
+        let mut lines =
+            (program.symbols.has_lines() || report.has_files()).then(|| lines::Lines::new(program));
+        let (mut total, mut reachable) = (Figures::default(), Vec::new());
+        let mut tables = earlier::Tables::new();
+        snapshot.for_each(|function, covered| {
+            total.add(&covered.figures);
+            if covered.figures.instructions[1] > 0 {
+                reachable.push((function.index, function.offsets[0], covered.figures));
+            }
+            tables.add(function, covered);
+            lines.iter_mut().for_each(|lines| lines.add(program, function, covered));
+        });
         report.value("module", self.module.as_str());
-        let executed = reachable.clone().filter(|(_, covered)| covered.figures.instructions[0] > 0);
-        let of_functions = [executed.count() as u64, reachable.count() as u64];
+        let executed = reachable.iter().filter(|(.., figures)| figures.instructions[0] > 0);
+        let of_functions = [executed.count() as u64, reachable.len() as u64];
         let Figures { instructions, blocks, outcomes } = total;
         let parts = [
             ("functions", of_functions),
@@ -222,16 +259,14 @@ impl Monitor for Coverage {
         for (name, part) in parts.into_iter().filter(|(_, [_, all])| *all > 0) {
             add_part(report, name, part);
         }
-        report.table(by_function(program, &functions));
-        earlier::tables(&functions, self.functions.observes_branches, report);
+        report.table(by_function(program, reachable));
+        tables.report(self.functions.observes_branches, report);
         self.segments().report_refused(report);
         if let Some(branches) = &self.branches {
             branches.report_refused_as(report, "the outcomes of its branches were not all observed");
         }
-        report.file(lines::LISTING, |out| lines::write_listing(program, &functions, out));
-        // Lines of the module's text are only in files.
-        if program.symbols.has_lines() || report.has_files() {
-            let lines = lines::Lines::of(program, &functions);
+        report.file(lines::LISTING, |out| lines::write_listing(&snapshot, out));
+        if let Some(lines) = lines {
             lines.report(report);
             report.file("lcov.info", |out| lcov::write(&lines, out));
             report.file("cobertura.xml", |out| cobertura::write(&lines, out));
@@ -242,7 +277,7 @@ impl Monitor for Coverage {
 /// The number of executed parts, and of all.
 type Part = [u64; 2];
 
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Figures {
     instructions: Part,
     blocks: Part,
@@ -264,7 +299,8 @@ fn add_part(report: &mut Report, name: &str, [executed, all]: Part) {
     report.value(&format!("{name}_share"), Cell::share(executed, all));
 }
 
-fn by_function(program: &Program<'_>, functions: &[(Arc<Function>, Covered)]) -> Table {
+/// The rows of functions, of which each is given with the offset of its first instruction.
+fn by_function(program: &Program<'_>, mut functions: Vec<(u32, u32, Figures)>) -> Table {
     let columns = [
         "share",
         "instructions",
@@ -277,14 +313,12 @@ fn by_function(program: &Program<'_>, functions: &[(Arc<Function>, Covered)]) ->
         "source",
     ];
     let mut table = Table::new("by_function", columns);
-    let mut rows: Vec<_> = functions.iter().collect();
-    rows.retain(|(_, covered)| covered.figures.instructions[1] > 0);
     // Executed functions first, by the number of instructions that remain to be covered.
-    rows.sort_by_key(|(function, covered)| {
-        let [executed, all] = covered.figures.instructions;
-        (executed == 0, std::cmp::Reverse(all - executed), function.index)
+    functions.sort_by_key(|(function, _, figures)| {
+        let [executed, all] = figures.instructions;
+        (executed == 0, std::cmp::Reverse(all - executed), *function)
     });
-    for (function, Covered { figures, .. }) in rows {
+    for (function, first, figures) in functions {
         let Figures { instructions, blocks, outcomes } = figures;
         table.row([
             Cell::share(instructions[0], instructions[1]),
@@ -294,8 +328,8 @@ fn by_function(program: &Program<'_>, functions: &[(Arc<Function>, Covered)]) ->
             blocks[0].into(),
             outcomes[1].into(),
             outcomes[0].into(),
-            program.name(function.index),
-            program.line(function.index, function.offsets[0]),
+            program.name(function),
+            program.line(function, first),
         ]);
     }
     table

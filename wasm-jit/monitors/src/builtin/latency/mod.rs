@@ -1,6 +1,15 @@
 //! `latency`: how long calls to functions take, estimated from samples, within a budget.
 //!
 //! The crate `profiler` decides when the probes of a function are on, and makes the estimates.
+//!
+//! The probes of a function are made when it is first called, which takes about as long as
+//! compiling it: a program pays for the functions that it calls. All calls on the thread's stack
+//! wait for this, and so do first calls of other threads; [`on_delays`] lets the profiler know, for
+//! probes of all monitors, so that no call is charged for it ([`embedded::interrupted`]). If there
+//! are instances when the monitor is activated, functions may be running: then all probes are made
+//! at once. While it is off, first calls are not watched, so that the code is the original code.
+
+mod switches;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,12 +19,10 @@ use profiler::embedded::{self, CALLS, Empty, EntryProbe, Function, Probes, Profi
 use profiler::options::{Budget, Counts};
 use profiler::report::{self, Caller, Estimate, FunctionReport, Report as Latencies, View, json, text};
 use profiler::settings::Settings;
-use wasm_jit::probes::{
-    Bound, Kind, Location, NativeFn, Place, Probe, ProbeError, ProbeSpec, UnwoundWatch, deactivate_all,
-};
+use wasm_jit::probes::{FirstCallWatch, UnwoundWatch, on_delays};
 use wasm_jit::{Engine, Instance, Module, Store, TypedFunc, printable};
-use wasm_jit_hooks::CallForm;
 
+use self::switches::Switches;
 use crate::lock::lock;
 use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table};
 
@@ -52,9 +59,10 @@ struct Latency {
     /// Declared before the probes, which it toggles, so that it is dropped first.
     profiler: Profiler,
     switches: Arc<Switches>,
-    _watch: UnwoundWatch,
-    /// The functions' indices in the module, in ascending order.
-    functions: Vec<u32>,
+    module: Module,
+    /// While the monitor is on.
+    calls: Mutex<Option<FirstCallWatch>>,
+    _unwound: UnwoundWatch,
     rows: Option<usize>,
 }
 
@@ -65,17 +73,37 @@ impl Latency {
         let counts = setup.options.parse::<Counts>("counts", "sampled or exact")?;
         let settings = Settings { budget, counts: counts.unwrap_or(default.counts), ..default };
         let module = setup.module;
+        let rows = setup.options.parse("rows", "a number")?;
         let functions: Vec<u32> = setup.functions().map(|function| function.index()).collect();
         let profiler = Profiler::new(functions.len(), settings).map_err(refused)?;
-        let numbered = functions.iter().enumerate();
-        let numbered = numbered.map(|(number, function)| (*function, profiler.number(number)));
-        let switches = Arc::new(Switches(of_functions(module, numbered)?));
-        let mut empty = EmptyFunction::new(module.engine(), profiler.number_of_empty())?;
-        let watch = module.watch_unwound(|frame| embedded::left(frame.frame));
-        let probes: Arc<dyn Probes> = switches.clone();
-        profiler.start(&probes, &mut empty).map_err(refused)?;
-        let rows = setup.options.parse("rows", "a number")?;
-        Ok(Self { profiler, switches, _watch: watch, functions, rows })
+        let switches = Arc::new(Switches::new(module, functions));
+        let unwound = module.watch_unwound(|frame| embedded::left(frame.frame));
+        on_delays(embedded::interrupted);
+        let (module, calls) = (module.clone(), Mutex::default());
+        let latency = Self { profiler, switches, module, calls, _unwound: unwound, rows };
+        latency.watch()?;
+        let mut empty = EmptyFunction::new(latency.module.engine(), latency.profiler.number_of_empty())?;
+        let probes: Arc<dyn Probes> = latency.switches.clone();
+        latency.profiler.start(&probes, &mut empty).map_err(refused)?;
+        Ok(latency)
+    }
+
+    /// Begins to make probes, unless it has begun.
+    fn watch(&self) -> Result<(), Error> {
+        let mut calls = lock(&self.calls);
+        if calls.is_some() {
+            return Ok(());
+        }
+        let numbers = 0..self.switches.indices().len();
+        let values: Vec<u64> = numbers.clone().map(|number| self.profiler.number(number)).collect();
+        let switches = self.switches.clone();
+        *calls = Some(self.module.watch_first_calls(move |function| {
+            switches.number_of(function).into_iter().for_each(|number| switches.make(number, values[number]));
+        })?);
+        if self.module.has_instances() {
+            numbers.for_each(|number| self.switches.make(number, self.profiler.number(number)));
+        }
+        Ok(())
     }
 }
 
@@ -90,23 +118,25 @@ fn refused(error: profiler::error::Error) -> Error {
 
 impl Monitor for Latency {
     fn activate(&self) -> Result<(), Error> {
+        // The profiler is paused: this is no cost of observation.
+        self.watch()?;
         self.profiler.resume();
         Ok(())
     }
 
     fn deactivate(&self) -> Result<(), Error> {
+        // No more probes are made, except by a thread that is about to call a function.
+        *lock(&self.calls) = None;
         self.profiler.pause();
-        let probes =
-            self.switches.0.iter().flat_map(|of| of.timed.iter().chain(&of.counted).chain(&of.exits));
-        Ok(deactivate_all(probes).into_iter().collect::<Result<_, _>>()?)
+        self.switches.deactivate()
     }
 
     fn report(&self, program: &Program<'_>, report: &mut Report) {
-        let number_of = |function: u32| self.functions.binary_search(&function).ok();
-        let function_at = |address: usize| number_of(program.module.function_at(address as u64)?);
+        let function_at =
+            |address: usize| self.switches.number_of(program.module.function_at(address as u64)?);
         let known: RefCell<HashMap<usize, Function>> = RefCell::default();
         let describe = |number: usize| {
-            let describe = || described(program, self.functions[number]);
+            let describe = || described(program, self.switches.indices()[number]);
             known.borrow_mut().entry(number).or_insert_with(describe).clone()
         };
         let latencies = self.profiler.report(&function_at, &describe);
@@ -115,10 +145,10 @@ impl Monitor for Latency {
         let hint = "the option rows=N, or --monitor-out and fastinst report latency.report.json, show more";
         let limit = self.rows.unwrap_or(text::ROWS_ON_A_TERMINAL);
         report.text(text::render(&latencies, &View { limit: Some(limit), hint, ..View::default() }));
-        let missing = self.switches.0.iter().filter(|of| of.timed.is_none()).count();
-        if missing > 0 {
+        let refused = self.switches.refused();
+        if refused > 0 {
             report
-                .text(format!("{missing} functions cannot be compiled with probes, and are not observed\n"));
+                .text(format!("{refused} functions cannot be compiled with probes, and are not observed\n"));
         }
         report.table(functions(&latencies).hidden());
         report.table(arcs(&latencies).hidden());
@@ -144,118 +174,6 @@ fn described(program: &Program<'_>, function: u32) -> Function {
     }
 }
 
-/// The probes of a function, and which of them are on.
-struct OfFunction {
-    timed: Option<Probe>,
-    counted: Option<Probe>,
-    exits: Vec<Probe>,
-    entry: Mutex<EntryProbe>,
-    has_exits: Mutex<bool>,
-}
-
-/// The probes that the profiler toggles. One that cannot be toggled stays as it is.
-struct Switches(Vec<OfFunction>);
-
-impl Probes for Switches {
-    fn switch_entry(&self, function: usize, to: EntryProbe) -> bool {
-        let of = &self.0[function];
-        let mut entry = lock(&of.entry);
-        let changes = *entry != to;
-        *entry = to;
-        switch(&of.timed, to == EntryProbe::Timed);
-        switch(&of.counted, to == EntryProbe::Counted);
-        changes
-    }
-
-    fn switch_exits(&self, function: usize, on: bool) -> bool {
-        let of = &self.0[function];
-        let mut has_exits = lock(&of.has_exits);
-        let changes = std::mem::replace(&mut *has_exits, on) != on;
-        of.exits.iter().for_each(|exit| switch(Some(exit), on));
-        changes
-    }
-}
-
-fn switch<'a>(probes: impl IntoIterator<Item = &'a Probe>, on: bool) {
-    for probe in probes {
-        let _ = if on { probe.activate() } else { probe.deactivate() };
-    }
-}
-
-/// The kind of the probe at a location, for the function with this number.
-fn kind(function: NativeFn, values: &[Bound]) -> Kind {
-    Kind::Native { function, values: values.into() }
-}
-
-/// The probes of a function, in the order of [`Kinds`]: timed, counted, and exits.
-fn specs(index: u32, number: u64, tail_calls: impl IntoIterator<Item = u32>) -> Vec<ProbeSpec> {
-    // SAFETY: the three functions do not unwind, take any values, and may be called at any time by
-    // any thread; they use little of the stack, and no store.
-    let [entered, exited, counted] = unsafe {
-        [
-            NativeFn::new(embedded::entered as extern "C" fn(u64, u64, u64)),
-            NativeFn::new(embedded::exited as extern "C" fn(u64, u64)),
-            NativeFn::new(embedded::counted as extern "C" fn(u64)),
-        ]
-    };
-    let number = Bound::Const(number);
-    let at = |place, kind| ProbeSpec { location: Location { function: index, place }, kind };
-    let tail_calls = tail_calls.into_iter().map(|offset| Place::Instruction { offset });
-    let exits = std::iter::once(Place::Exit).chain(tail_calls);
-    let mut specs = vec![
-        at(Place::Entry, kind(entered, &[number, Bound::Frame, Bound::ReturnAddress])),
-        at(Place::Entry, kind(counted, &[number])),
-    ];
-    specs.extend(exits.map(|place| at(place, kind(exited, &[number, Bound::Frame]))));
-    specs
-}
-
-/// Makes the probes of the functions with these indices and numbers.
-fn of_functions(
-    module: &Module,
-    functions: impl Iterator<Item = (u32, u64)>,
-) -> Result<Vec<OfFunction>, Error> {
-    let mut all = Vec::new();
-    let mut lengths = Vec::new();
-    for (function, number) in functions {
-        let specs = specs(function, number, tail_calls(module, function));
-        lengths.push(specs.len());
-        all.extend(specs);
-    }
-    let mut made = module.probes(&all).into_iter();
-    let functions = lengths.into_iter().map(|length| {
-        let mut probes = Vec::with_capacity(length);
-        for probe in made.by_ref().take(length) {
-            probes.push(match probe {
-                Ok(probe) => Some(probe),
-                // A function without an exit, or one that exceeds a limit of the compiler.
-                Err(ProbeError::Unreachable { .. } | ProbeError::Compile { .. }) => None,
-                Err(error) => return Err(error.into()),
-            });
-        }
-        let mut probes = probes.into_iter();
-        Ok(OfFunction {
-            timed: probes.next().flatten(),
-            counted: probes.next().flatten(),
-            exits: probes.flatten().collect(),
-            entry: Mutex::new(EntryProbe::Off),
-            has_exits: Mutex::new(false),
-        })
-    });
-    functions.collect()
-}
-
-/// The offsets of a function's tail calls in its body.
-fn tail_calls(module: &Module, function: u32) -> Vec<u32> {
-    let Some(body) = module.function(function).and_then(|function| function.body()) else {
-        return Vec::new();
-    };
-    let start = body.range().start;
-    let instructions =
-        body.instructions().filter(|instruction| CallForm::is_tail_call(instruction.operator()));
-    instructions.map(|instruction| (instruction.offset() - start) as u32).collect()
-}
-
 /// The function with which the profiler measures the cost of probes.
 struct EmptyFunction {
     switches: Switches,
@@ -269,7 +187,8 @@ impl EmptyFunction {
             (call 0) (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))))";
         let failed = |error: wasm_jit::Error| Error::Nothing(format!("the monitor `latency`: {error}"));
         let module = Module::new(engine, TEXT).map_err(failed)?;
-        let switches = Switches(of_functions(&module, std::iter::once((0, number)))?);
+        let switches = Switches::new(&module, vec![0]);
+        switches.make(0, number);
         let mut store = Store::new(engine, ());
         let instance = Instance::new(&mut store, &module, &[]).map_err(failed)?;
         let run = instance.get_typed_func(&mut store, "run").map_err(failed)?;
