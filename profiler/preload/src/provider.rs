@@ -27,11 +27,11 @@ unsafe extern "C" fn __cyg_profile_func_exit(_this_fn: *mut c_void, _call_site: 
 }
 
 extern "C" fn entry(this_fn: usize, _call_site: usize, return_address: usize) {
-    session::as_probe(|| arrival(ProbeKind::ENTRY, this_fn, return_address));
+    session::before_probes(|| arrival(ProbeKind::ENTRY, this_fn, return_address));
 }
 
 extern "C" fn exit(this_fn: usize, _call_site: usize, return_address: usize) {
-    session::as_probe(|| arrival(ProbeKind::EXIT, this_fn, return_address));
+    session::before_probes(|| arrival(ProbeKind::EXIT, this_fn, return_address));
 }
 
 /// Whether the objects of this process call the functions above, rather than functions of the same

@@ -183,14 +183,16 @@ fn push(begin: u64, mut entry: Entry, is_cold: bool, thread: &Thread, mut own: O
     own.put(place, &entry);
 }
 
-/// Calls `act`, whose time counts as that of a probe.
+/// Calls `act`, the handler of a call whose probes have not been made yet. Its time counts as that
+/// of a probe, and as a cost of the start.
 #[inline(always)]
-pub(crate) fn as_probe(act: impl FnOnce()) {
+pub(crate) fn before_probes(act: impl FnOnce()) {
     let begin = tsc::now();
     act();
     // A probe that this signal handler has interrupted is about to add its own time.
     if let Some(thread) = Thread::existing().filter(|thread| !thread.is_inside()) {
-        spend(thread, begin, tsc::now());
+        let end = tsc::now();
+        thread.spend_before_probes(end.wrapping_sub(begin) + UNSEEN.load(Ordering::Relaxed), end);
     }
 }
 
@@ -577,14 +579,15 @@ mod tests {
             let begin = tsc::now();
             while tsc::now() < begin + 1000 {}
         };
+        let before = (thread.overhead(), thread::making());
+        before_probes(waits);
+        assert!(thread.overhead() >= before.0 + 1000);
+        assert!(thread::making() >= before.1 + 1000, "it is a cost of the start");
         let before = thread.overhead();
-        as_probe(waits);
-        assert!(thread.overhead() >= before + 1000);
-        let before = thread.overhead();
-        thread.enter(usize::MAX, |_| as_probe(waits));
+        thread.enter(usize::MAX, |_| before_probes(waits));
         assert_eq!(thread.overhead(), before, "it has interrupted a probe");
         std::thread::spawn(move || {
-            as_probe(waits);
+            before_probes(waits);
             assert!(Thread::existing().is_none(), "it has no open calls");
         })
         .join()

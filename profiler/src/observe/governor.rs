@@ -12,7 +12,8 @@
 //!    zero to twice that.
 //! 5. The start: processor time until the program's own code runs, the service thread's processor
 //!    time for discovering probes later, and the threads' for
-//!    [making](crate::observe::fire::interrupted) probes.
+//!    [making](crate::observe::fire::interrupted) probes and for calls
+//!    [before](crate::observe::fire::before_probes) they are made.
 //!
 //! # The control
 //! Every few milliseconds the governor decides how much may be spent from now on: the budget's

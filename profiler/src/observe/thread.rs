@@ -46,6 +46,8 @@ pub(crate) struct Thread {
     pub(crate) overhead: AtomicU64,
     /// The part of it in which the thread was not running, as far as known.
     paused: AtomicU64,
+    /// The part of it in which probes were made, or were still missing; without pauses.
+    making: AtomicU64,
     /// The end of its last probe, in ticks.
     seen: AtomicU64,
     /// The time at which it was last found alive otherwise, in ticks.
@@ -255,7 +257,19 @@ impl Thread {
     pub(crate) fn exclude(&self, entries: &EntryStack, time: u64, ran: u64) {
         entries.own().exclude(time, ran);
         self.overhead.store(self.overhead.load(Ordering::Relaxed).wrapping_add(ran), Ordering::Relaxed);
-        MAKING.fetch_add(ran, Ordering::Relaxed);
+        self.make(ran);
+    }
+
+    /// Adds the time of a call whose probes have not been made yet, up to `now`.
+    pub(crate) fn spend_before_probes(&self, ticks: u64, now: u64) {
+        self.spend(ticks, now);
+        if ticks <= MAX_PROBE_TIME {
+            self.make(ticks);
+        }
+    }
+
+    fn make(&self, ticks: u64) {
+        self.making.store(self.making.load(Ordering::Relaxed).wrapping_add(ticks), Ordering::Relaxed);
     }
 
     /// Duration of the thread's preemption since some moment, in ticks.
@@ -552,11 +566,9 @@ pub(crate) fn lived() -> u64 {
     blocks().map(age).sum::<u64>() + ENDED.load(Ordering::Relaxed)
 }
 
-/// The part of [`spent`] for which threads made probes, in ticks.
-static MAKING: AtomicU64 = AtomicU64::new(0);
-
+/// The part of [`spent`] in which probes were made, or were still missing, in ticks.
 pub(crate) fn making() -> u64 {
-    MAKING.load(Ordering::Relaxed)
+    blocks().map(|block| block.making.load(Ordering::Relaxed)).sum()
 }
 
 /// Total time of all threads in probes so far, without interruptions there, in ticks.
@@ -793,6 +805,7 @@ pub(crate) fn after_fork_in_child() {
         block.ring.drain(&mut |_| {});
         block.lost.store(0, Ordering::Relaxed);
         block.overhead.store(0, Ordering::Relaxed);
+        block.making.store(0, Ordering::Relaxed);
         block.paused.store(0, Ordering::Relaxed);
         block.preemption.restart();
         block.notes.iter().for_each(Note::forget);
@@ -805,7 +818,6 @@ pub(crate) fn after_fork_in_child() {
     }
     ENDED.store(0, Ordering::Relaxed);
     PROCESSOR_OF_ENDED.store(0, Ordering::Relaxed);
-    MAKING.store(0, Ordering::Relaxed);
 }
 
 #[cfg(test)]

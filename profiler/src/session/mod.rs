@@ -350,13 +350,14 @@ pub fn is_running() -> bool {
     IS_RUNNING.load(Ordering::Acquire)
 }
 
-/// Calls `act`, which is part of profiling: if the calling thread has open calls that are being
-/// timed, their latencies do not include its time, and the reported cost does. Takes no lock, may
-/// be called in a signal handler, and before this library is relocated.
+/// Calls `act`, the handler of a call whose probes have not been made yet: if the calling thread
+/// has open calls that are being timed, their latencies do not include its time; it is a cost of
+/// the start. Takes no lock, may be called in a signal handler, and before this library is
+/// relocated.
 #[inline]
-pub fn as_probe(act: impl FnOnce()) {
+pub fn before_probes(act: impl FnOnce()) {
     // Before that, there are no probes, and thread-local data need not be accessible.
-    if IS_RUNNING.load(Ordering::Relaxed) { fire::as_probe(act) } else { act() }
+    if IS_RUNNING.load(Ordering::Relaxed) { fire::before_probes(act) } else { act() }
 }
 
 /// Whether there is anything to report.
