@@ -272,6 +272,26 @@ fn samples_can_be_switched_off() {
     assert!(!profiled.run.stderr.contains("not sampled"), "the user has asked for it");
 }
 
+/// A frame that is larger than what the kernel copies of a stack hides the functions further out.
+#[test]
+fn samples_without_the_outer_functions_are_noted() {
+    let binary = compile("fixtures/large_frame.c", &["-O2"], Gcc);
+    for (frame, is_noted) in [("1", false), ("100", true)] {
+        let profiled = profiled(&binary, &[frame], "budget=5%");
+        assert!(profiled.run.status.success(), "{}\n{}", profiled.run.status, profiled.run.stderr);
+        let notes = profiled.report().json["notes"].to_string();
+        if notes.contains("perf_event_open") {
+            println!("not tested: {notes}");
+            return;
+        }
+        assert_eq!(
+            notes.contains("stack samples lack the outer functions"),
+            is_noted,
+            "{frame} KiB: {notes}"
+        );
+    }
+}
+
 /// Twenty thousand threads, one after the other: the kernel's work for sampling them would be a
 /// tenth of their time, however few samples there are.
 #[test]

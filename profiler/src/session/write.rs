@@ -111,6 +111,7 @@ impl Session {
             },
             notes: (notes().into_iter().chain(self.note_of_change()))
                 .chain(self.stacks.note().map(str::to_owned))
+                .chain(self.stacks.note_of_depth())
                 .chain(snapshot::note())
                 .chain(missed.notes())
                 .chain(notes_of_merged)

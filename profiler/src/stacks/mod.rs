@@ -116,6 +116,9 @@ pub(crate) struct Stacks {
     has_started: bool,
     /// Why there are no samples by processor time, or no more.
     refusal: Option<String>,
+    /// The number of samples of running threads whose outer functions are not in the part of the
+    /// stack that was copied.
+    not_copied: u64,
     begun: Begun,
     /// Nanoseconds between two samples of a thread.
     period: f64,
@@ -220,6 +223,7 @@ impl Stacks {
             events: None,
             has_started: false,
             refusal: None,
+            not_copied: 0,
             begun: Begun::default(),
             period: 0.0,
             cost_of_sample: 0.0,
@@ -365,6 +369,7 @@ impl Stacks {
     fn count(&mut self, sample: &Of) {
         match sample {
             Of::Running(frames, weight) => {
+                self.not_copied += u64::from(frames.end == End::NotCopied);
                 let functions = self.functions(frames);
                 self.tally.add(&functions, *weight);
             }
@@ -384,7 +389,7 @@ impl Stacks {
 
     /// The functions that have been entered and not left.
     fn functions(&mut self, stack: &Frames) -> Functions {
-        let mut functions = Functions { is_partial: stack.end == End::Unknown, ..Functions::default() };
+        let mut functions = Functions { is_partial: stack.end != End::Outermost, ..Functions::default() };
         for (depth, address) in stack.frames.iter().enumerate() {
             let state = if depth == 0 { FrameState::Executing } else { FrameState::Calling };
             let unwinder = &mut self.unwinder;
@@ -455,6 +460,19 @@ impl Stacks {
         self.refusal.as_deref()
     }
 
+    /// The number of samples that lack the outer functions, if these are so many that limits of
+    /// times are wide.
+    pub(crate) fn note_of_depth(&self) -> Option<String> {
+        /// Fewer are no cause of wide limits.
+        const FEW: u64 = 10;
+        let (lacking, all) = (self.not_copied, self.taken());
+        (lacking >= FEW.max(all / 10)).then(|| {
+            format!(
+                "{lacking} of {all} stack samples lack the outer functions, whose times have wider limits for it: the kernel copies at most 32 KiB of a stack"
+            )
+        })
+    }
+
     /// Bytes of memory of the samples and what they need.
     pub(crate) fn memory(&self) -> usize {
         let events = self.events.as_ref().map_or(0, Events::memory);
@@ -478,6 +496,7 @@ impl Stacks {
         self.waits = Waits::default();
         self.thinning = Thinning::new();
         self.refusal = None;
+        self.not_copied = 0;
         self.begun = Begun::default();
         self.has_started = false;
     }

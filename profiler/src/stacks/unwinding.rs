@@ -1,5 +1,6 @@
 //! Finds the frames of a sampled stack, with the unwind tables of the loaded objects.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use fastinst::internal;
@@ -19,8 +20,9 @@ const MAX_FRAMES: usize = 512;
 pub(super) enum End {
     /// It reached the thread's first function.
     Outermost,
-    /// It ended before that: the sample has too little of the stack, or the unwind table does not
-    /// describe the frame.
+    /// It reached a part of the stack that is not in the sample.
+    NotCopied,
+    /// It ended before that for another reason: the unwind table does not describe the frame.
     Unknown,
     /// It reached the profiler's own code or that of probes, which the program would not have
     /// executed.
@@ -170,9 +172,12 @@ impl Unwinder {
     pub(super) fn frames(&mut self, sample: &RawSample<'_>, frames: &mut Vec<u64>) -> End {
         frames.clear();
         let own = self.objects.iter().position(|known| known.object.range.contains(&self.own));
+        let is_beyond = Cell::new(false);
         let mut read_stack = |address: u64| {
             let offset = usize::try_from(address.wrapping_sub(sample.sp)).map_err(drop)?;
-            let word = offset.checked_add(8).and_then(|end| sample.stack.get(offset..end)).ok_or(())?;
+            let word = offset.checked_add(8).and_then(|end| sample.stack.get(offset..end));
+            is_beyond.set(word.is_none());
+            let word = word.ok_or(())?;
             word.try_into().map(u64::from_le_bytes).map_err(drop)
         };
         let mut registers = UnwindRegsX86_64::new(sample.ip, sample.sp, sample.bp);
@@ -200,6 +205,7 @@ impl Unwinder {
                     Some(caller) => caller,
                     None => return End::Unknown,
                 },
+                Err(_) if is_beyond.get() => return End::NotCopied,
                 Err(_) => return End::Unknown,
             };
         }
