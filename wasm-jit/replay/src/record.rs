@@ -115,7 +115,16 @@ impl Recorder {
         store: &mut Store<T>,
         imports: &[Extern],
     ) -> Result<Instance, Error> {
-        let instance = Instance::new_unstarted(&mut *store, &self.module, imports)?;
+        let instance = match Instance::new_unstarted(&mut *store, &self.module, imports) {
+            Ok(instance) => instance,
+            Err(error) => {
+                // A replay traps as well. What cannot be linked leaves no trace.
+                if error.trap().is_some() {
+                    self.lock().recording.out.flush()?;
+                }
+                return Err(error.into());
+            }
+        };
         self.begin(store, instance, |store, recording| {
             let imported = imported::write(store, instance, &mut recording.out)?;
             imported::write_contents(store, instance, imported, &mut recording.out)
