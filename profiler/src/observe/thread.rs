@@ -154,14 +154,13 @@ impl Thread {
     /// made it, and whose id would be that of a thread that has ended.
     #[inline(always)]
     pub(crate) fn current() -> Option<&'static Self> {
-        // SAFETY: the thread-local is this thread's own, and null or a block that this thread owns.
-        unsafe { (*thread_local()).as_ref() }.or_else(Self::attach)
+        Self::existing().or_else(Self::attach)
     }
 
     /// The block of the calling thread, if it has made a probe.
     #[inline(always)]
     pub(crate) fn existing() -> Option<&'static Self> {
-        // SAFETY: as in `current`.
+        // SAFETY: the thread-local is this thread's own, and null or a block that this thread owns.
         unsafe { (*thread_local()).as_ref() }
     }
 
@@ -184,7 +183,7 @@ impl Thread {
         block.notes.iter().for_each(|note| note.at.store(0, Ordering::Relaxed));
         block.stack.begin(thread_pointer());
         block.ring.begin();
-        // SAFETY: as in `current`.
+        // SAFETY: as in `existing`.
         unsafe { *thread_local() = std::ptr::from_ref(block).cast_mut() };
         Some(block)
     }

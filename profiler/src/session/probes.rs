@@ -33,6 +33,11 @@ pub(super) struct Unloaded {
     loads: u64,
 }
 
+/// The probes of the process.
+pub(super) fn all_probes() -> impl Iterator<Item = ProbeId> {
+    (0..fastinst::probe_count() as u32).map(ProbeId)
+}
+
 /// Adds the code of the function whose entry probe this is.
 fn add_body(id: ProbeId, bodies: &mut Bodies) {
     if let Some(Executed { index, .. }) = Function::of_probe(id)
@@ -104,8 +109,7 @@ impl Session {
     /// were settled.
     pub(super) fn bodies(&self) -> Bodies {
         let mut bodies = Bodies::default();
-        let all = (0..fastinst::probe_count() as u32).map(ProbeId);
-        all.filter(|id| !self.unloaded.probes.contains(id)).for_each(|id| add_body(id, &mut bodies));
+        all_probes().filter(|id| !self.unloaded.probes.contains(id)).for_each(|id| add_body(id, &mut bodies));
         bodies.sort();
         bodies
     }
@@ -119,7 +123,7 @@ impl Session {
         }
         self.schedule.drain();
         let mut bodies = Bodies::default();
-        for id in (0..fastinst::probe_count() as u32).map(ProbeId) {
+        for id in all_probes() {
             if fastinst::is_loaded(id) {
                 self.unloaded.probes.remove(&id);
             } else if self.unloaded.probes.insert(id) {
@@ -146,20 +150,18 @@ impl Session {
         let (early, of_unloaded) = (&mut self.early_calls, &mut self.calls_of_unloaded);
         let mut new = Vec::new();
         let unassigned = internal::take_early_calls(|address, calls| {
-            if let EarlyCalls::OfUnloaded(calls) = calls {
+            let (counted, is_interrupted) = match calls {
+                EarlyCalls::Counted(calls) => (calls, false),
+                EarlyCalls::Interrupted => (0, true),
                 // Of this or another function that was loaded at the same address.
-                *of_unloaded += calls;
-                return;
-            }
+                EarlyCalls::OfUnloaded(calls) => return *of_unloaded += calls,
+            };
             let known = early.entry(address).or_insert_with(|| {
                 new.push(address);
                 Early::default()
             });
-            match calls {
-                EarlyCalls::Counted(calls) => known.counted += calls,
-                EarlyCalls::Interrupted => known.is_interrupted = true,
-                EarlyCalls::OfUnloaded(_) => {}
-            }
+            known.counted += counted;
+            known.is_interrupted |= is_interrupted;
         });
         self.schedule.unassigned_calls += unassigned;
         let (functions, known) = (&mut self.schedule.functions, &self.known);
@@ -183,7 +185,7 @@ impl Session {
         let unknown = counted.filter(|(address, _)| internal::function_at(**address).is_none());
         let mut unknown: HashMap<_, _> = unknown.map(|(address, calls)| (*address, calls.counted)).collect();
         if !unknown.is_empty() {
-            for id in (0..fastinst::probe_count() as u32).map(ProbeId) {
+            for id in all_probes() {
                 // Its function was not selected.
                 if Function::of_probe(id).is_none()
                     && let Some(probe) = fastinst::lasting_metadata(id)

@@ -15,9 +15,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fastinst::{ProbeId, service};
+use fastinst::service;
 use fastinst_sigsafe::futex;
 
+use super::probes::all_probes;
 use super::{OVER, Session, is_running, with_session};
 use crate::error::Error;
 use crate::observe::function::Function;
@@ -168,7 +169,7 @@ impl Session {
         self.schedule.forget_what_is_not_due();
         self.take_early_calls();
         let mut wanted: HashMap<usize, bool> = HashMap::new();
-        for id in (0..fastinst::probe_count() as u32).map(ProbeId) {
+        for id in all_probes() {
             if Function::of_probe(id).is_some() {
                 continue;
             }
