@@ -16,7 +16,8 @@ fn deep_stacks_of_long_calls_cost_no_more_than_the_budget() {
     assert!(share < 0.01, "probes took {share} of the processor time");
 }
 
-/// Functions that are called rarely stay on, but not all of so many.
+/// A function that is called rarely stays on. If all of a large number did, they would exceed the
+/// budget.
 #[test]
 fn thousands_of_functions_with_few_calls_are_not_all_timed() {
     const ROUNDS: u64 = 160;

@@ -460,8 +460,8 @@ impl Stacks {
         self.refusal.as_deref()
     }
 
-    /// The number of samples that lack the outer functions, if these are so many that limits of
-    /// times are wide.
+    /// A note, if at least a tenth of the samples lack the outer functions: the limits of their
+    /// times are wide then.
     pub(crate) fn note_of_depth(&self) -> Option<String> {
         /// Fewer are no cause of wide limits.
         const FEW: u64 = 10;
